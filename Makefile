@@ -1,0 +1,99 @@
+# Every command sets up what it needs: `make run` on a fresh clone is enough. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FLOCK := $(shell command -v flock)
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+RUNTIME := $(VENV)/runtime.stamp
+DEV := $(VENV)/dev.stamp
+
+.PHONY: help run test cover check bench lock upgrade fmt clean check-format check-lint check-types check-floors
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
+	@exec $(BIN)/turnstream serve
+
+test: $(DEV) ## all tests, then the coverage floors
+	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage report
+
+cover: $(DEV) ## the coverage floors alone, with the lines that are missing
+	@$(BIN)/python -m pytest tests/unit -n $(WORKERS) --cov --cov-report= $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage report --show-missing
+
+check: $(DEV) ## format, lint, types and floors, side by side
+	@$(MAKE) --no-print-directory --jobs --output-sync --keep-going check-format check-lint check-types check-floors
+
+check-format:
+	@$(BIN)/ruff format --check --quiet || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check; exit 1; }
+
+check-lint:
+	@$(BIN)/ruff check --quiet
+
+check-types:
+	@$(BIN)/mypy
+
+check-floors:
+	@$(BIN)/lint-imports --no-timing
+
+bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
+	@$(BIN)/python -m tests.bench
+
+fmt: $(DEV) ## format, and fix what can be fixed
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+clean: ## remove the environment and every cache (your data stays)
+	rm -rf $(VENV) .lock-venv build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .reports
+	find app tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment ---------------------------------------------------------------------------------------------
+
+# One `make` at a time may touch it. `unfinished` stands while pip works: an environment that was interrupted, or
+# that was made in another folder, is made again instead of being trusted.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "turnstream needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	@$(if $(FLOCK),$(FLOCK) .venv.lock) $(SHELL) $(.SHELLFLAGS) '\
+		if [ -e $(VENV)/unfinished ] || [ "$$(cat $(VENV)/folder 2>/dev/null)" != "$$PWD" ] || ! $(BIN)/python -c ""; then \
+			rm -rf $(VENV); mkdir $(VENV); : >$(VENV)/unfinished; $(PYTHON) -m venv $(VENV); pwd >$(VENV)/folder; \
+		fi; \
+		: >$(VENV)/unfinished; \
+		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+		$(BIN)/python -m pip install -qq --require-hashes --only-binary :all: -r $(1); \
+		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .; \
+		rm $(VENV)/unfinished; touch $(2)'
+endef
+
+$(RUNTIME): requirements.lock pyproject.toml
+	$(call install,requirements.lock,$(RUNTIME))
+
+$(DEV): requirements-dev.lock pyproject.toml
+	$(call install,requirements-dev.lock,$(RUNTIME) $(DEV))
+
+# --- the locks ---------------------------------------------------------------------------------------------------
+
+UV := .lock-venv/bin/uv
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
+	--generate-hashes $(LOCK_ARGS) pyproject.toml
+
+lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hold
+	$(COMPILE) --group build --output-file requirements.lock
+	$(COMPILE) --group build --group dev --constraint requirements.lock --output-file requirements-dev.lock
+
+upgrade: ## pin the newest versions of everything
+	@$(MAKE) lock LOCK_ARGS=--upgrade
+
+$(UV):
+	@$(PYTHON) -m venv .lock-venv
+	@.lock-venv/bin/python -m pip install --quiet uv
