@@ -44,7 +44,7 @@ check-types:
 	@$(BIN)/mypy
 
 check-floors:
-	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/lint-imports --no-logo >$(VENV)/floors.txt || { cat $(VENV)/floors.txt; exit 1; }
 
 bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
 	@$(BIN)/python -m tests.bench
