@@ -1,0 +1,137 @@
+"""What a tool is, and the decorator that makes one from a typed async function."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from inspect import cleandoc, getattr_static, iscoroutinefunction
+from typing import Literal, Protocol
+from uuid import UUID
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from app.domain.turns import ToolSpec
+from app.tools.arguments import Arguments, BadArguments
+from app.tools.docstring import split_docstring
+
+OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """One call: for whom, where, and what it may be recognised by.
+
+    `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
+    `progress` shows a passing word to whoever is watching; the model does not see it.
+    """
+
+    owner: str
+    chat_id: UUID
+    turn_id: UUID
+    tool_use_id: str
+    idempotency_key: str
+    progress: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts."""
+
+    text: str
+    is_error: bool = False
+    kind: OutcomeKind = "ok"
+
+    def __post_init__(self) -> None:
+        if self.is_error != (self.kind != "ok"):
+            object.__setattr__(self, "is_error", True)
+            object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
+
+
+class ToolError(Exception):
+    """Raised by a tool to tell the model, in these words, that the call failed."""
+
+
+class Tool(Protocol):
+    """Whatever a tool raises, the toolset makes an outcome of it. `timeout` is in seconds."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+    @property
+    def timeout(self) -> float: ...
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A tool made by `@tool`. In a class it is a method: reached through an instance, it is bound to it."""
+
+    spec: ToolSpec
+    timeout: float
+    function: Callable[..., Awaitable[object]]
+    arguments: Arguments
+    bound: tuple[object, ...] = ()
+
+    def __get__(self, instance: object, owner: type | None = None) -> "FunctionTool":
+        return self if instance is None else replace(self, bound=(instance,))
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        try:
+            arguments = self.arguments.parse(input_json)
+        except BadArguments as error:
+            return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
+        if self.arguments.context is not None:
+            arguments[self.arguments.context] = context
+        return _outcome(await self.function(*self.bound, **arguments))
+
+
+def tool(
+    *, timeout: float = 30.0, read_only: bool = False, name: str | None = None
+) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
+    """Makes a tool of an async function: its schema from the signature, its description from the docstring.
+
+    The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, an
+    Outcome or anything that can be written as JSON. `timeout` is in seconds; `read_only` says that running it
+    twice does no harm. Raises TypeError or ValueError at once for a function that cannot be a tool.
+    """
+
+    def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
+        tool_name = name or function.__name__
+        if not _NAME.fullmatch(tool_name):
+            raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {tool_name!r} has not")
+        if not iscoroutinefunction(function):
+            raise TypeError(f"{tool_name} must be `async def`; give blocking work to asyncio.to_thread")
+        description, parameters = split_docstring(cleandoc(function.__doc__ or ""))
+        if not description:
+            raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
+        arguments = Arguments.of(function, parameters, context_type=ToolContext)
+        return FunctionTool(
+            ToolSpec(tool_name, description, arguments.schema, read_only), timeout, function, arguments
+        )
+
+    return make
+
+
+def tools_of(holder: object) -> list[Tool]:
+    """The methods of `holder` that are tools, in the order they were written."""
+    names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
+    found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
+    return [getattr(holder, name) for name in found]
+
+
+def _outcome(result: object) -> Outcome:
+    if isinstance(result, Outcome):
+        return result
+    if result is None or result == "":
+        return Outcome("The call succeeded and returned nothing.")
+    if isinstance(result, str):
+        return Outcome(result)
+    return Outcome(_json(result))
+
+
+def _json(result: object) -> str:
+    try:
+        return to_json(result, inf_nan_mode="null").decode()
+    except PydanticSerializationError:  # a lone surrogate is not UTF-8, but can still be told
+        return json.dumps(to_jsonable_python(result), ensure_ascii=False)
