@@ -1,0 +1,159 @@
+"""The Anthropic Messages API: the SDK does address, authentication, headers and errors; we read the bytes."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self
+
+import anthropic
+import httpx2
+
+from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.llm.anthropic_render import render
+from app.llm.anthropic_wire import BadStream, ErrorEvent, Wire
+from app.llm.provider import ModelRequest, Part
+
+# The provider's names for what will be the same next time, and for what will not.
+_PERMANENT = frozenset(
+    {
+        "authentication_error",
+        "billing_error",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "request_too_large",
+    }
+)
+_TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
+_TRANSIENT_STATUSES = frozenset({408, 409, 429})
+_LONGEST_MESSAGE = 1_000
+
+
+class AnthropicProvider:
+    """Make it once and close it once: the client inside costs 20 ms and holds the connections."""
+
+    name = "anthropic"
+
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str | None = None,
+        *,
+        max_connections: int = 10_000,
+        connect_timeout: float = 5.0,
+        read_timeout: float | None = 600.0,
+    ) -> None:
+        timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
+        limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+        self._client = anthropic.AsyncAnthropic(
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=anthropic.DefaultAioHttpClient(limits=limits, timeout=timeout),
+        )
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        with _our_errors():
+            answer = await self._post(request)
+            response = answer.response
+            wire = Wire(response.headers.get("request-id"))
+            try:
+                async for chunk in response.aiter_bytes():
+                    if parts := wire.feed(chunk):
+                        yield parts
+                    if wire.failure:
+                        raise _failure(wire.failure, response)
+                if parts := wire.end():
+                    yield parts
+                if wire.failure:
+                    raise _failure(wire.failure, response)
+            finally:
+                await answer.close()
+
+    async def _post(self, request: ModelRequest) -> anthropic.AsyncStream[object]:
+        betas = request.params.get("betas")
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if betas:
+            headers["anthropic-beta"] = ",".join(betas)
+        return await self._client.post(
+            "/v1/messages?beta=true" if betas else "/v1/messages",
+            content=render(request),
+            options={"headers": headers},
+            cast_to=object,
+            stream=True,
+            stream_cls=anthropic.AsyncStream[object],
+        )
+
+
+@contextlib.contextmanager
+def _our_errors() -> Any:
+    try:
+        yield
+    except anthropic.APIStatusError as error:
+        raise _refusal(error) from error
+    except anthropic.APITimeoutError as error:
+        raise TransientError("timeout_error", _words(error)) from error
+    except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
+        raise TransientError("connection_error", _words(error)) from error
+
+
+def _words(error: Exception) -> str:
+    cause = error.__cause__
+    words = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
+    return words[:_LONGEST_MESSAGE]
+
+
+def _refusal(error: anthropic.APIStatusError) -> ProviderError:
+    headers = error.response.headers
+    body = error.body if isinstance(error.body, dict) else {}
+    kind = _kind(error.type, error.status_code, headers.get("x-should-retry"))
+    return kind(
+        error.type or f"http_{error.status_code}",
+        (error.api_message or str(error.body or error.message))[:_LONGEST_MESSAGE],
+        request_id=error.request_id or body.get("request_id"),
+        retry_after=_retry_after(headers),
+    )
+
+
+def _failure(failure: ErrorEvent | BadStream, response: httpx2.Response) -> ProviderError:
+    request_id = response.headers.get("request-id")
+    if isinstance(failure, BadStream):
+        return TransientError("bad_stream", str(failure), request_id=request_id)
+    kind = _kind(failure.type, response.status_code, None)
+    return kind(failure.type, failure.message[:_LONGEST_MESSAGE], request_id=failure.request_id or request_id)
+
+
+def _kind(type: str | None, status: int, should_retry: str | None) -> type[TransientError] | type[PermanentError]:
+    """The server's own word first, then the name of the error: errors in mid-stream have status 200."""
+    if should_retry in {"true", "false"}:
+        return TransientError if should_retry == "true" else PermanentError
+    if type in _PERMANENT or type in _TRANSIENT:
+        return PermanentError if type in _PERMANENT else TransientError
+    permanent = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
+    return PermanentError if permanent else TransientError
+
+
+def _retry_after(headers: httpx2.Headers) -> float | None:
+    """Seconds, from any of the three ways to say it."""
+    with contextlib.suppress(KeyError, ValueError):
+        return max(0.0, float(headers["retry-after-ms"]) / 1000)
+    with contextlib.suppress(KeyError, ValueError):
+        return max(0.0, float(headers["retry-after"]))
+    with contextlib.suppress(KeyError, ValueError):
+        until = parsedate_to_datetime(headers["retry-after"])
+        return max(0.0, (until - datetime.now(UTC)).total_seconds())
+    return None

@@ -1,0 +1,166 @@
+"""A model request as the bytes of an Anthropic request body. Pure.
+
+What the provider gave goes back byte for byte. A block is the same bytes in every request it is part of, but for
+the cache marks, which the provider does not count as content.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.text import storable
+from app.domain.turns import ToolSpec
+from app.llm.provider import Message, ModelRequest
+
+DEFAULT_MAX_TOKENS = 16_000
+SILENT_FAILURE = "The tool failed and said nothing."
+# The model parameters that are passed on. Sampling parameters are not: the provider refuses them.
+PARAMS = frozenset(
+    {
+        "container",
+        "context_management",
+        "diagnostics",
+        "fallbacks",
+        "inference_geo",
+        "max_tokens",
+        "mcp_servers",
+        "metadata",
+        "output_config",
+        "service_tier",
+        "speed",
+        "stop_sequences",
+        "thinking",
+        "tool_choice",
+    }
+)
+
+_CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
+_STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
+_CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+def render(request: ModelRequest) -> bytes:
+    """The body, with cache marks where what never changes, the request before this one, and this one end."""
+    params = {name: value for name, value in request.params.items() if name in PARAMS and value is not None}
+    body: dict[str, Any] = {
+        "model": request.model,
+        "max_tokens": DEFAULT_MAX_TOKENS,
+        "stream": True,
+        **params,
+    }
+    body |= _tools(request, params.get("tool_choice"))
+    body |= _container(request.resume_data, params.get("container"))
+    if request.system:
+        body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
+    body["messages"] = _messages(request.messages)
+    return _json(body)
+
+
+def render_block(block: Block) -> bytes:
+    """The block as JSON: its `data`, with what was streamed put in its place."""
+    members = _shell(block)
+    members.pop("cache_control", None)
+    member = _STREAMED_MEMBER.get(block.type)
+    if member is not None and (block.text or block.data is None):
+        members[member] = _input(block.text) if member == "input" else block.text
+    if block.type == TOOL_RESULT:
+        members |= _result(block, members)
+    return _json(members)
+
+
+def _shell(block: Block) -> dict[str, Any]:
+    if block.data is not None:
+        return dict(_members.decode(block.data))
+    if block.type in _CALLS:
+        return {"type": block.type, "id": block.tool_use_id, "name": block.name}
+    if block.type == TOOL_RESULT:
+        return {"type": block.type, "tool_use_id": block.tool_use_id}
+    return {"type": block.type}
+
+
+def _result(block: Block, members: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool said. An error without a word is refused; content that is more than text is in `data`."""
+    text = block.text or (SILENT_FAILURE if block.is_error else "")
+    content = {"content": text} if text and "content" not in members else {}
+    return content | ({"is_error": True} if block.is_error else {})
+
+
+def _input(text: str) -> Raw:
+    """A tool input as it was streamed. What is no JSON object goes back as a string in one, as documented."""
+    for candidate in (text or "{}", _mended(text)):
+        try:
+            _members.decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return Raw(candidate.encode())
+    return Raw(_json({"INVALID_JSON": text}))
+
+
+def _mended(text: str) -> str:
+    """The same JSON, with half surrogate pairs replaced: the provider takes no JSON that has them."""
+    try:
+        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _tools(request: ModelRequest, choice: object) -> dict[str, Any]:
+    tools = [_tool(spec) for spec in request.tools] + [_json(tool) for tool in request.params.get("tools") or ()]
+    if not tools:
+        return {"tool_choice": msgspec.UNSET} if choice is not None else {}
+    if not request.system:
+        tools[-1] = _marked(tools[-1])
+    listed: dict[str, Any] = {"tools": [Raw(tool) for tool in tools]}
+    return listed if request.may_use_tools else {**listed, "tool_choice": {"type": "none"}}
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    schema = Raw(spec.input_schema.encode())
+    return _json({"name": spec.name, "description": spec.description, "input_schema": schema})
+
+
+def _container(resume_data: str | None, asked: object) -> dict[str, Any]:
+    known = json.loads(resume_data).get("container") if resume_data else None
+    if not isinstance(known, Mapping) or "id" not in known:
+        return {}
+    return {"container": {**asked, "id": known["id"]} if isinstance(asked, Mapping) else known["id"]}
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    marks = _marks(messages)
+    return [
+        {
+            "role": message.role,
+            "content": [
+                Raw(_marked(render_block(block)) if (number, place) in marks else render_block(block))
+                for place, block in enumerate(message.blocks)
+            ],
+        }
+        for number, message in enumerate(messages)
+    ]
+
+
+def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
+    """Where this request ends, and where the one before it did: in the user message before the last answer."""
+    cacheable = [
+        (number, place)
+        for number, message in enumerate(messages)
+        for place, block in enumerate(message.blocks)
+        if block.type in _CACHEABLE
+    ]
+    answers = [number for number, message in enumerate(messages) if message.role == "assistant"]
+    before = [mark for mark in cacheable if answers and mark[0] < answers[-1]]
+    return {*cacheable[-1:], *before[-1:]}
+
+
+def _marked(object: bytes) -> bytes:
+    return object[:-1] + b',"cache_control":{"type":"ephemeral"}}'
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,271 @@
+"""The Anthropic stream, from bytes to parts. Pure: no client, no I/O.
+
+Nothing unknown is fatal: an event, block or delta of a type that is not known here is kept as it came. Only the text
+of deltas is decoded on the hot path; everything opaque stays the provider's bytes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.domain.text import storable
+from app.llm.provider import (
+    BlockClosed,
+    BlockData,
+    BlockOpened,
+    BlockText,
+    MessageDelta,
+    MessageEnded,
+    MessageStarted,
+    Part,
+    Unknown,
+)
+from app.llm.sse import Frames
+
+_NULL = Raw(b"null")
+_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+# Members of a message that have a place of their own, or say nothing that is needed again.
+_KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
+
+
+class _Delta(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+
+
+class _Event(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    delta: _Delta | None = None
+
+
+class _Block(Struct):
+    type: str
+    id: str | None = None
+    tool_use_id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    input: Raw = _NULL
+    content: Raw = _NULL
+
+
+class _RareDelta(Struct):
+    type: str
+    signature: str | None = None
+    citation: Raw = _NULL
+    content: str | None = None
+    encrypted_content: str | None = None
+
+
+class _Message(Struct):
+    stop_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    content: list[Raw] | None = None
+
+
+class ErrorEvent(Struct):
+    """What the provider says when it gives up in mid-stream."""
+
+    type: str = "api_error"
+    message: str = ""
+    request_id: str | None = None
+
+
+class BadStream(ValueError):
+    """The provider sent something that is not JSON."""
+
+
+_event = msgspec.json.Decoder(_Event)
+_block = msgspec.json.Decoder(_Block)
+_rare_delta = msgspec.json.Decoder(_RareDelta)
+_message = msgspec.json.Decoder(_Message)
+_error = msgspec.json.Decoder(ErrorEvent)
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Wire:
+    """One response. After each `feed`, `failure` says whether the stream has come to a bad end."""
+
+    def __init__(self, request_id: str | None = None) -> None:
+        self.failure: ErrorEvent | BadStream | None = None
+        self._request_id = request_id
+        self._frames = Frames()
+
+    def feed(self, chunk: bytes) -> list[Part]:
+        parts: list[Part] = []
+        for data in self._frames.feed(chunk):
+            self._take(data, parts)
+            if self.failure:
+                break
+        return parts
+
+    def end(self) -> list[Part]:
+        """The stream is over. An event that was cut in the middle is no event."""
+        parts: list[Part] = []
+        if data := self._frames.end():
+            self._take(data, parts)
+            if isinstance(self.failure, BadStream):
+                self.failure = None
+        return parts
+
+    def _take(self, data: bytes, parts: list[Part]) -> None:
+        try:
+            event = _event.decode(data)
+            text = _delta_text(event)
+            if text is not None:
+                parts.append(BlockText(event.index, text))
+            else:
+                parts += self._rare(event, _members.decode(data))
+        except msgspec.ValidationError:
+            self._take_strange(data, parts)
+        except (ValueError, RecursionError) as problem:
+            self._take_mended(data, parts, problem)
+
+    def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
+        try:
+            mended = _mended(data)
+        except (ValueError, RecursionError):
+            mended = data
+        if mended == data:
+            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+        else:
+            self._take(mended, parts)
+
+    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
+        """JSON of another shape than any event has."""
+        text = data.decode("utf-8", "replace")
+        if b'"error"' in data:
+            self.failure = ErrorEvent(message=text)
+        parts.append(Unknown(storable(text.strip())))
+
+    def _rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
+        match event.type:
+            case "ping":
+                return ()
+            case "content_block_start":
+                return (_opened(event.index, members.get("content_block", _NULL)),)
+            case "content_block_delta":
+                return _news(event.index, members.get("delta", _NULL))
+            case "content_block_stop":
+                return (BlockClosed(event.index),)
+            case "message_start":
+                return _message_parts(members.get("message", _NULL), self._request_id)
+            case "message_delta":
+                return (_message_news(members),)
+            case "message_stop":
+                return (MessageEnded(),)
+            case _ if "error" in members:
+                self.failure = _failure(members)
+                return ()
+            case _:
+                return (Unknown(_text(msgspec.json.encode(members))),)
+
+
+def _delta_text(event: _Event) -> str | None:
+    delta = event.delta
+    if delta is None or event.type != "content_block_delta":
+        return None
+    match delta.type:
+        case "text_delta":
+            return delta.text
+        case "input_json_delta":
+            return delta.partial_json
+        case "thinking_delta":
+            return delta.thinking
+        case _:
+            return None
+
+
+def _opened(key: int, raw: Raw) -> BlockOpened:
+    block = _block.decode(raw)
+    text = ""
+    data: str | None = _text(raw)
+    if block.type in _CALLS:
+        text = _input(block.input)
+    elif block.type == "text":
+        text = block.text or ""
+        data = None if _is_plain(raw) else data
+    elif block.type == "thinking":
+        text = block.thinking or ""
+    elif block.type == "compaction":
+        text = _string(block.content)
+    return BlockOpened(key, block.type, data, text, block.id or block.tool_use_id, block.name)
+
+
+def _input(raw: Raw) -> str:
+    """The input of a call that came whole; deltas follow where it is empty."""
+    return "" if bytes(raw) == b"null" or not _members.decode(raw) else _text(raw)
+
+
+def _is_plain(raw: Raw) -> bool:
+    """True for a text block that is nothing but its text."""
+    members = _members.decode(raw)
+    return members.keys() <= {"type", "text", "citations"} and bytes(members.get("citations", _NULL)) in {
+        b"null",
+        b"[]",
+    }
+
+
+def _string(raw: Raw) -> str:
+    return msgspec.json.decode(raw, type=str | None) or ""
+
+
+def _news(key: int, raw: Raw) -> Iterator[Part]:
+    delta = _rare_delta.decode(raw)
+    match delta.type:
+        case "signature_delta" if delta.signature is not None:
+            yield BlockData(key, "signature", delta.signature)
+        case "citations_delta" if delta.citation is not _NULL:
+            yield BlockData(key, "citations", delta.citation, append=True)
+        case "compaction_delta":
+            if delta.content:
+                yield BlockText(key, delta.content)
+            if delta.encrypted_content is not None:
+                yield BlockData(key, "encrypted_content", delta.encrypted_content)
+        case _:
+            yield Unknown(_text(raw))
+
+
+def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
+    message = _message.decode(raw)
+    parts: list[Part] = [MessageStarted(message.usage or {}, request_id, _extras(_members.decode(raw)))]
+    for place, block in enumerate(message.content or ()):
+        key = -1 - place  # no key that an event of this message can have
+        parts += (_opened(key, block), BlockClosed(key))
+    if message.stop_reason is not None:
+        parts.append(MessageDelta(message.stop_reason, {}))
+    return parts
+
+
+def _message_news(members: dict[str, Raw]) -> MessageDelta:
+    delta = members.get("delta", Raw(b"{}"))
+    usage = msgspec.json.decode(members.get("usage", _NULL), type=dict[str, Any] | None)
+    stop_reason = _message.decode(delta).stop_reason
+    return MessageDelta(stop_reason, usage or {}, _extras({**members, **_members.decode(delta)}))
+
+
+def _extras(members: dict[str, Raw]) -> str | None:
+    extras = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) != b"null"}
+    return _text(msgspec.json.encode(extras)) if extras else None
+
+
+def _failure(members: dict[str, Raw]) -> ErrorEvent:
+    failure = _error.decode(members["error"])
+    failure.request_id = msgspec.json.decode(members.get("request_id", _NULL), type=str | None)
+    return failure
+
+
+def _text(raw: Raw | bytes) -> str:
+    return storable(bytes(raw).decode("utf-8", "replace"))
+
+
+def _mended(data: bytes) -> bytes:
+    """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8."""
+    value = json.loads(data.decode("utf-8", "replace"))
+    return storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()

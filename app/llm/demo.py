@@ -1,0 +1,173 @@
+"""The provider for when there is no key: it reads the library with real tools, and says that it is no model.
+
+What it does next follows from the request alone: which tools were called since the user's last words, and what they
+said.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.llm.messages import GO_ON
+from app.llm.provider import BlockText, Message, ModelRequest, Part
+from app.llm.scripted import message_of, text, thinking, tool_use
+
+_INTRODUCTION = "This is a scripted demo, no model is answering: set ANTHROPIC_API_KEY for that. "
+_COMMON = re.compile(
+    "about|also|could|does|find|from|give|have|hello|help|into|know|like|look|more|please|show|some|tell|than|thank|that|"
+    "their|them|then|there|they|this|want|were|what|when|where|which|will|with|would|your"
+)
+_LISTING = re.compile(r"\b(list|tree|files?|folders?|documents?|library|everything|what is there)\b", re.IGNORECASE)
+_HIT = re.compile(r"^(\S[^\n]*)\n  \S", re.MULTILINE)
+_MOST_QUOTED = 12
+
+Blocks = list[Sequence[Part]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    input: Mapping[str, Any]
+    text: str
+    is_error: bool
+
+
+class DemoProvider:
+    """`delay` is the pause before each delta, in seconds."""
+
+    name = "demo"
+
+    def __init__(self, delay: float = 0.015) -> None:
+        self._delay = delay
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        for parts in message_of(*_blocks(request)):
+            if self._delay and isinstance(parts[0], BlockText):
+                await asyncio.sleep(self._delay)
+            yield parts
+
+
+def _blocks(request: ModelRequest) -> Blocks:
+    question, since = _question(request.messages)
+    offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
+    answered = _answered(since)
+    words = _telling_words(question)
+    if not answered:
+        return _first_round(question, words, offered)
+    path = _best_hit(answered)
+    if path is not None and "doc_view" in offered and "doc_view" not in answered:
+        return [
+            thinking(*_pieces(f"The best match is {path}. I read it before I say anything about it.")),
+            _call("doc_view", {"path": path}),
+        ]
+    return [text(*_pieces(_report(answered, words, path)))]
+
+
+# --- what the request says -------------------------------------------------------------------------------------------
+
+
+def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """The user's last words, and the messages since then."""
+    for place in range(len(messages) - 1, -1, -1):
+        said = [block.text for block in messages[place].blocks if block.type == TEXT and block.text != GO_ON]
+        if messages[place].role == "user" and said:
+            return said[-1], messages[place + 1 :]
+    return "", messages
+
+
+def _answered(since: Sequence[Message]) -> dict[str, _Answered]:
+    """The last answer of each tool, by its name."""
+    blocks = [block for message in since for block in message.blocks]
+    results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
+    return {
+        call.name or "": _pair(call, results[call.tool_use_id])
+        for call in blocks
+        if call.is_call and call.tool_use_id in results
+    }
+
+
+def _pair(call: Block, result: Block) -> _Answered:
+    return _Answered(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
+
+
+def _telling_words(question: str) -> list[str]:
+    words = dict.fromkeys(word.lower() for word in re.findall(r"\w{4,}", question))
+    return [word for word in words if not _COMMON.fullmatch(word) and not _LISTING.fullmatch(word)][:5]
+
+
+def _best_hit(answered: Mapping[str, _Answered]) -> str | None:
+    search = answered.get("doc_search")
+    hit = _HIT.search(search.text) if search and not search.is_error else None
+    return hit[1] if hit else None
+
+
+# --- what the demo says ----------------------------------------------------------------------------------------------
+
+
+def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Blocks:
+    calls = []
+    if "doc_search" in offered and words:
+        calls.append(_call("doc_search", {"query": " ".join(words), "limit": 3}))
+    if "doc_tree" in offered and (not calls or _LISTING.search(question)):
+        calls.append(_call("doc_tree", {}))
+    if not calls:
+        plan = "There is no document tool that I could use, so all I can do is say what I am."
+        answer = f"You said: “{_short(question)}”. With the document tools switched on I would look for it there."
+        return [thinking(*_pieces(plan)), text(*_pieces(_INTRODUCTION + answer))]
+    looked_for = f"for {_listed(words)} " if words else ""
+    plan = f"The question is “{_short(question)}”. I know nothing myself, so I look {looked_for}in the library."
+    return [
+        thinking(*_pieces(plan)),
+        text(*_pieces(f"{_INTRODUCTION}But the tools are real. I look {looked_for}in your documents.")),
+        *calls,
+    ]
+
+
+def _report(answered: Mapping[str, _Answered], words: Sequence[str], path: str | None) -> str:
+    view, tree, search = (answered.get(name) for name in ("doc_view", "doc_tree", "doc_search"))
+    if failed := [name for name, answer in answered.items() if answer.is_error]:
+        return f"{failed[0]} failed, and this is what it said:\n\n{_quoted(answered[failed[0]].text)}"
+    if view:
+        lines = _lines_about(view.text, words)
+        return (
+            f"I found this in **{view.input.get('path')}**:\n\n{_quoted(lines)}\n\nThat is as far as a script can go."
+        )
+    if path is not None and search:
+        return f"The search names **{path}** first:\n\n{_quoted(search.text)}"
+    if tree:
+        return f"This is what the library holds:\n\n```\n{tree.text}\n```\n\nAsk me about something in it."
+    return search.text if search else "The tools I called are none that I know how to read."
+
+
+def _lines_about(excerpt: str, words: Sequence[str]) -> str:
+    """The lines around the one that has the most of the words, without their numbers."""
+    lines = [line.partition("\t")[2] for line in excerpt.splitlines() if "\t" in line] or excerpt.splitlines()
+    best = max(range(len(lines)), key=lambda place: sum(word in lines[place].lower() for word in words), default=0)
+    start = max(0, best - 2)
+    return "\n".join(lines[start : start + _MOST_QUOTED]).strip()
+
+
+def _call(name: str, input: Mapping[str, Any]) -> list[Part]:
+    return tool_use(name, input, f"toolu_demo_{uuid4().hex}")
+
+
+def _pieces(words: str) -> Iterator[str]:
+    yield from re.findall(r"\S+\s*", words)
+
+
+def _quoted(words: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in words.splitlines()[:_MOST_QUOTED])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(f"“{word}”" for word in words)
+
+
+def _short(question: str) -> str:
+    line = " ".join(question.split())
+    return line if len(line) <= 80 else f"{line[:79]}…"

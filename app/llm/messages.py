@@ -1,0 +1,185 @@
+"""From a turn path to the messages of the next request. Ordered, pure, small passes; rows are never changed.
+
+Two promises, each with a property test. Every path gives messages the provider accepts. And what one request said,
+the next one says again, byte for byte, before it says anything new: what is left out is left out every time. (One
+exception: a server tool that was still at work when its turn ended is left out from then on.)
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Literal
+
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnRequest
+from app.llm.provider import Message
+
+GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
+NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
+NO_USER = "(The conversation starts with the assistant.)"
+
+_PAUSED = "pause_turn"
+_GOES_ON = frozenset({_PAUSED, "tool_use"})
+_WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
+_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+
+Said = tuple[Literal["user", "assistant"], Block]
+
+
+def build_messages(path: Sequence[Turn]) -> tuple[Message, ...]:
+    """The messages for the turn at the end of `path`, which is the assistant turn that runs."""
+    said: list[Said] = []
+    for turn in path:
+        if turn.role == "user":
+            said += [("user", block) for block in turn.blocks if _is_sendable(block)]
+        else:
+            said += _stand_in_for_user(said)
+            _add_answer(said, turn, path[-1])
+    return _as_messages(_drop_last_thoughts(said))
+
+
+def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
+    """An answer needs something before it: a path may start with the assistant, or have it twice in a row."""
+    if said and said[-1][0] == "user":
+        return []
+    return [("user", Block(0, 0, 0, TEXT, GO_ON if said else NO_USER))]
+
+
+def _add_answer(said: list[Said], turn: Turn, running: Turn) -> None:
+    rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
+    blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
+    if not _thinking_holds(turn.request, running.request):
+        blocks = [block for block in blocks if block.type not in _THOUGHTS]
+    for round in rounds:
+        mine = [block for block in blocks if block.round == round.number]
+        said += [("assistant", block) for block in mine]
+        if calls := [block for block in mine if block.is_call]:
+            said += [("user", _result(turn, call)) for call in calls]
+        elif said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
+            said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, GO_ON)))
+
+
+# --- what of a round may be sent at all ---------------------------------------------------------------------
+
+
+def _sendable_blocks(turn: Turn, rounds: Sequence[Round]) -> list[Block]:
+    sendable: list[Block] = []
+    for round in rounds:
+        mine = [block for block in turn.blocks if block.round == round.number and _is_sendable(block)]
+        mine.sort(key=lambda block: block.index)
+        sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)
+    return sendable
+
+
+def _is_sendable(block: Block) -> bool:
+    if block.type == TEXT:
+        return block.text.strip() != ""
+    if block.type == THINKING:
+        return not block.interrupted and _is_signed(block)
+    return block.type != TOOL_RESULT and not block.interrupted
+
+
+def _is_signed(block: Block) -> bool:
+    return bool(block.data and json.loads(block.data).get("signature"))
+
+
+def _drop_repeated_calls(blocks: Iterable[Block]) -> Iterator[Block]:
+    seen: set[str | None] = set()
+    for block in blocks:
+        if block.is_call and block.tool_use_id in seen:
+            continue
+        if block.is_call:
+            seen.add(block.tool_use_id)
+        yield block
+
+
+def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
+    """The provider takes a call that text follows for one without a result, so the text is left out."""
+    end = max((place for place, block in enumerate(blocks, 1) if block.is_call), default=len(blocks))
+    whole = round.stop_reason in _WHOLE
+    return blocks[:end] + [block for block in blocks[end:] if whole and _is_server_block(block)]
+
+
+# --- server tools come in pairs -----------------------------------------------------------------------------
+
+
+def _is_server_block(block: Block) -> bool:
+    return block.type in _SERVER_CALLS or _is_server_result(block)
+
+
+def _is_server_result(block: Block) -> bool:
+    return block.type.endswith("_tool_result")
+
+
+def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | None:
+    """The round whose server calls may still be answered: by the model call that is now made."""
+    if turn is running and rounds and rounds[-1].stop_reason in _GOES_ON:
+        return rounds[-1].number
+    return None
+
+
+def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
+    asked = {block.tool_use_id for block in blocks if block.type in _SERVER_CALLS}
+    answered = {block.tool_use_id for block in blocks if _is_server_result(block)}
+
+    def stays(block: Block) -> bool:
+        if block.type in _SERVER_CALLS:
+            return block.tool_use_id in answered or block.round == waiting
+        return not _is_server_result(block) or block.tool_use_id in asked
+
+    return [block for block in blocks if stays(block)]
+
+
+# --- thinking holds only under the request it was thought under ---------------------------------------------
+
+
+def _thinking_holds(then: TurnRequest | None, now: TurnRequest | None) -> bool:
+    if then is None or now is None:
+        return then is now
+    return (then.model, then.system, then.tools) == (now.model, now.system, now.tools)
+
+
+# --- what the user's side says after a round ----------------------------------------------------------------
+
+
+def _result(turn: Turn, call: Block) -> Block:
+    for block in turn.blocks:
+        if block.type == TOOL_RESULT and (block.round, block.tool_use_id) == (call.round, call.tool_use_id):
+            return block
+    return replace(call, type=TOOL_RESULT, text=NO_RESULT, data=None, is_error=True)
+
+
+def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:
+    """True when the model was, or is now, called again after `round` and must be told why."""
+    if round.stop_reason == _PAUSED or _server_is_at_work(mine):
+        return False
+    return turn is running or any(later.number > round.number for later in turn.rounds)
+
+
+def _server_is_at_work(mine: Sequence[Block]) -> bool:
+    answered = {block.tool_use_id for block in mine if _is_server_result(block)}
+    return any(block.type in _SERVER_CALLS and block.tool_use_id not in answered for block in mine)
+
+
+# --- the whole conversation ---------------------------------------------------------------------------------
+
+
+def _drop_last_thoughts(said: Sequence[Said]) -> list[Said]:
+    """A message may not end in thinking, unless it is the last one, which the model goes on with."""
+    kept: list[Said] = []
+    follows = "assistant"
+    for role, block in reversed(said):
+        if (role, follows) == ("assistant", "user") and block.type in _THOUGHTS:
+            continue
+        kept.append((role, block))
+        follows = role
+    return kept[::-1]
+
+
+def _as_messages(said: Iterable[Said]) -> tuple[Message, ...]:
+    return tuple(
+        Message(role, tuple(block for _, block in pairs)) for role, pairs in groupby(said, key=lambda pair: pair[0])
+    )
