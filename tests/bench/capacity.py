@@ -1,0 +1,33 @@
+"""Finds the highest load that still passes, with few and costly probes."""
+
+from collections.abc import Callable
+
+STEP = 5
+GROWTH = 1.5
+CLOSE_ENOUGH = 0.06
+
+
+def highest_passing(passes: Callable[[int], bool], start: int, ceiling: int, probes: int) -> int:
+    """The largest tried value that passed, 0 when none did: grows or shrinks to a bracket, then halves it."""
+    best, failed, value = 0, ceiling + STEP, start
+    for _ in range(probes):
+        if passes(value):
+            best = value
+        else:
+            failed = value
+        value = next_value(best, failed, ceiling)
+        if value <= best or value >= failed or failed - best < best * CLOSE_ENOUGH:
+            break
+    return best
+
+
+def next_value(best: int, failed: int, ceiling: int) -> int:
+    if failed > ceiling:
+        return min(rounded(best * GROWTH), ceiling)
+    if best == 0:
+        return rounded(failed / GROWTH)
+    return rounded((best + failed) / 2)
+
+
+def rounded(value: float) -> int:
+    return max(STEP, round(value / STEP) * STEP)

@@ -1,0 +1,86 @@
+"""The Postgres of turnstream: what DATABASE_URL names, or an embedded one. In it a database of our own."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import psutil
+
+from app.storage.embedded import embedded_postgres
+from tests.bench.processes import TOOLS_CPU, family, on_cpu, own_cpu_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    url: str
+    version: str
+    postmaster: psutil.Process | None  # None: on another machine
+
+    def cpu_seconds(self) -> float:
+        """Of living and of ended backends; 0 when it runs elsewhere."""
+        if self.postmaster is None:
+            return 0.0
+        ended = self.postmaster.cpu_times()
+        living = sum(own_cpu_seconds(each) for each in family(self.postmaster))
+        return living + ended.children_user + ended.children_system
+
+
+@contextmanager
+def bench_database(folder: Path) -> Iterator[Postgres]:
+    with server_url(folder) as server:
+        name = f"bench_{secrets.token_hex(4)}"
+        asyncio.run(execute(server, f"CREATE DATABASE {name}"))
+        try:
+            yield asyncio.run(describe(server, name))
+        finally:
+            asyncio.run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@contextmanager
+def server_url(folder: Path) -> Iterator[str]:
+    given = os.environ.get("DATABASE_URL")
+    if given:
+        yield given.replace("postgresql+asyncpg://", "postgresql://")
+        return
+    with asyncio.Runner() as runner, on_cpu(TOOLS_CPU):
+        embedded = AsyncExitStack()
+        url = runner.run(embedded.enter_async_context(embedded_postgres(folder)))
+        try:
+            yield url
+        finally:
+            runner.run(embedded.aclose())
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def describe(server: str, name: str) -> Postgres:
+    connection = await asyncpg.connect(server)
+    try:
+        version = await connection.fetchval("SHOW server_version")
+        postmaster = await find_postmaster(connection)
+    finally:
+        await connection.close()
+    parts = urlsplit(server)
+    return Postgres(urlunsplit(parts._replace(path=f"/{name}")), version, postmaster)
+
+
+async def find_postmaster(connection: "asyncpg.Connection[asyncpg.Record]") -> psutil.Process | None:
+    """The parent of the process that serves this connection, if that is a Postgres of this machine."""
+    with suppress(psutil.Error):
+        backend = psutil.Process(await connection.fetchval("SELECT pg_backend_pid()"))
+        postmaster = backend.parent()
+        if postmaster is not None and postmaster.name().startswith("postgres"):
+            return postmaster
+    return None

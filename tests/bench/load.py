@@ -1,0 +1,121 @@
+"""The load generator: what it is told, what it tells."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Literal
+
+import msgspec
+
+from tests.bench.native import built
+from tests.bench.processes import TOOLS_CPU, on_cpu
+
+Dialect = Literal["turnstream", "relay", "provider"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    plan: str
+    chats: int = 1
+    ramp_seconds: float = 1.0
+    limit_seconds: float = 60.0
+    burst: bool = False
+    readers: int = 0
+    cuts: int = 0
+    gap_ms: int = 100
+    replays: int = 0
+    seed: int = 1
+
+    def options(self) -> list[str]:
+        values = {
+            "--plan": self.plan,
+            "--chats": self.chats,
+            "--ramp": self.ramp_seconds,
+            "--limit": self.limit_seconds,
+            "--burst": int(self.burst),
+            "--readers": self.readers,
+            "--cuts": self.cuts,
+            "--gap-ms": self.gap_ms,
+            "--replays": self.replays,
+            "--seed": self.seed,
+        }
+        return [str(word) for pair in values.items() for word in pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds."""
+
+    count: int
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    completed: int
+    failed: int
+    deltas: int
+    delta_events: int
+    bytes: int
+    lost: int
+    repeated: int
+    disordered: int
+    foreign: int
+    resumes: int
+    resets: int
+    ended_204: int
+    replay_events: int
+    wall_seconds: float
+    cpu_seconds: float
+    first_delta: Times | None
+    opening: Times | None
+    delta: Times | None
+    replay: Times | None
+    rejoin: Times | None
+    steady_seconds: float
+    steady: Times | None
+    first_failure: str
+
+    @property
+    def faults(self) -> int:
+        return self.failed + self.lost + self.repeated + self.disordered + self.foreign
+
+    def describe_faults(self) -> str:
+        return (
+            f"{self.failed} failed, {self.lost} lost, {self.repeated} repeated, "
+            f"{self.disordered} out of order, {self.foreign} foreign; "
+            f"first failure: {self.first_failure or 'none'}"
+        )
+
+
+class RunningLoad:
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output = output
+
+    def wait_until_attached(self) -> None:
+        """Returns when every client holds an open stream, or the run has ended without that."""
+        line = self._output.readline()
+        if not line.startswith(b'{"attached"'):
+            raise RuntimeError(f"the clients did not all attach: {line.decode()}")
+
+    def result(self) -> LoadResult:
+        return msgspec.json.decode(self._output.read().splitlines()[-1], type=LoadResult)
+
+
+@contextmanager
+def started_load(dialect: Dialect, port: int, load: Load) -> Iterator[RunningLoad]:
+    command = [str(built("load")), "--dialect", dialect, "--port", str(port), *load.options()]
+    with on_cpu(TOOLS_CPU), subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield RunningLoad(process.stdout)
+        finally:
+            process.kill()  # a no-op after its own --limit or its end
+
+
+def run_load(dialect: Dialect, port: int, load: Load) -> LoadResult:
+    with started_load(dialect, port, load) as run:
+        return run.result()

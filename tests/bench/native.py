@@ -1,0 +1,36 @@
+"""Compiles the provider and the load generator: C, so that what measures costs less than what is measured."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parent / "native"
+BUILT = ROOT / ".reports" / "bench"
+
+
+class NoCompilerError(Exception):
+    pass
+
+
+def built(name: str) -> Path:
+    binary = BUILT / name
+    if not binary.exists() or binary.stat().st_mtime < newest_source():
+        compile_to(binary, SOURCES / f"{name}.c")
+    return binary
+
+
+def newest_source() -> float:
+    return max(source.stat().st_mtime for source in SOURCES.iterdir())
+
+
+def compile_to(binary: Path, source: Path) -> None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise NoCompilerError("the benchmark tools need a C compiler (cc, or the one that CC names)")
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = binary.with_suffix(f".{os.getpid()}")  # two test workers may compile at once
+    options = ["-O2", "-Wall", "-Wextra", "-Wno-format-truncation"]
+    subprocess.run([compiler, *options, "-o", str(unfinished), str(source)], check=True)
+    unfinished.replace(binary)

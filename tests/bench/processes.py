@@ -1,0 +1,125 @@
+"""Processes under measurement: started on a chosen CPU, asked for what they used, and always stopped."""
+
+import http.client
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+SERVER_CPU = 0
+TOOLS_CPU = 1
+
+
+class StartError(Exception):
+    pass
+
+
+def raise_file_limit() -> None:
+    """A thousand readers hold a thousand sockets; children inherit this."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextmanager
+def on_cpu(cpu: int) -> Iterator[None]:
+    """Children started inside inherit the CPU. With a single CPU everything shares it."""
+    allowed = os.sched_getaffinity(0)
+    present = range(os.cpu_count() or 1)
+    os.sched_setaffinity(0, {cpu} if cpu in present else allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, cpu: int, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[psutil.Popen]:
+    with on_cpu(cpu), log.open("ab") as output:
+        process = psutil.Popen(command, env=os.environ | dict(environment or {}), stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: psutil.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except psutil.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def wait_until_answering(process: psutil.Popen, port: int, path: str, log: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not answers(port, path):
+        if process.poll() is not None or time.monotonic() > until:
+            raise StartError(f"{' '.join(process.args)} does not answer:\n{log.read_text()[-3000:]}")
+        time.sleep(0.05)
+
+
+def answers(port: int, path: str) -> bool:
+    try:
+        return get(port, path)[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Of the process and its living children; the scheduler's nanoseconds where the kernel tells them."""
+    return sum(own_cpu_seconds(each) for each in family(process))
+
+
+def own_cpu_seconds(process: psutil.Process) -> float:
+    with suppress(OSError):
+        return schedstat(process, 0)
+    with suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return times.user + times.system
+    return 0.0
+
+
+def waited_seconds(process: psutil.Process) -> float:
+    """How long the process was ready to run and something else had its CPU; 0 where the kernel does not tell."""
+    with suppress(OSError):
+        return schedstat(process, 1)
+    return 0.0
+
+
+def schedstat(process: psutil.Process, column: int) -> float:
+    """Seconds, over all threads. Raises OSError where the kernel does not count them."""
+    threads = Path(f"/proc/{process.pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[column]) for thread in threads) / 1e9
+
+
+def resident_bytes(process: psutil.Process) -> int:
+    return sum(each.memory_info().rss for each in family(process))
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]

@@ -1,0 +1,114 @@
+"""Turns the figures of a run into a table, and the table into a page."""
+
+import platform
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.bench.candidates import Name
+from tests.bench.scenarios import Figures
+
+START, END = "<!-- figures: start -->", "<!-- figures: end -->"
+PACKAGES = ("anthropic", "starlette", "sse-starlette", "uvicorn", "uvloop", "asyncpg")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    scenario: str
+    measure: str
+    turnstream: float | None
+    relay: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        if self.turnstream is None or not self.relay:
+            return None
+        return self.turnstream / self.relay
+
+
+@dataclass(slots=True)
+class Results:
+    """Every figure of every repetition, in the order in which they were first seen."""
+
+    seen: dict[tuple[str, str], dict[Name, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    waited_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def add(self, scenario: str, candidate: Name, figures: Figures) -> None:
+        for measure, value in figures.items():
+            self.seen[scenario, measure][candidate].append(value)
+
+    def note_disturbance(self, waited_seconds: float, cpu_seconds: float) -> None:
+        self.waited_seconds += waited_seconds
+        self.cpu_seconds += cpu_seconds
+
+    def disturbance(self) -> float:
+        """The time in which others had the servers' CPU, as a share of the time in which the servers had it."""
+        return self.waited_seconds / self.cpu_seconds if self.cpu_seconds else 0.0
+
+    def rows(self) -> list[Row]:
+        return [
+            Row(scenario, measure, median(values["turnstream"]), median(values["relay"]))
+            for (scenario, measure), values in self.seen.items()
+        ]
+
+    def repetitions(self) -> int:
+        return max((len(each) for values in self.seen.values() for each in values.values()), default=0)
+
+
+def median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def markdown(results: Results, postgres_version: str | None) -> str:
+    head = "| | turnstream | bare relay | ratio |\n|---|---:|---:|---:|"
+    return "\n".join([conditions(results, postgres_version), "", head, *table_lines(results.rows())])
+
+
+def table_lines(rows: Iterable[Row]) -> Iterable[str]:
+    scenario = ""
+    for row in rows:
+        if row.scenario != scenario:
+            scenario = row.scenario
+            yield f"| **{scenario}** | | | |"
+        cells = (shown(row.turnstream), shown(row.relay), shown(row.ratio))
+        yield f"| {row.measure} | {' | '.join(cells)} |"
+
+
+def shown(value: float | None) -> str:
+    if value is None:
+        return "–"  # noqa: RUF001
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def conditions(results: Results, postgres_version: str | None) -> str:
+    packages = [f"{name} {version(name)}" for name in PACKAGES]
+    database = [f"PostgreSQL {postgres_version}"] if postgres_version else []
+    versions = ", ".join([f"Python {platform.python_version()}", *database, *packages])
+    today = datetime.now(UTC).date().isoformat()
+    waited = f"The servers waited {results.disturbance():.1%} of their CPU time for their CPU."
+    return f"{today}, medians of {results.repetitions()}. {machine()}. {versions}. {waited}"
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = models[0] if models else platform.machine()
+    return f"{len(models) or '?'} CPUs ({name}), Linux {platform.release()}"
+
+
+def write_into(page: Path, figures: str) -> None:
+    """Replaces what stands between the markers."""
+    text = page.read_text()
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    page.write_text(f"{before}{START}\n{figures}\n{END}{after}")

@@ -1,0 +1,202 @@
+"""What is measured. Each scenario drives one fresh or warm server and returns named figures."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.bench.candidates import Name, Server
+from tests.bench.capacity import highest_passing
+from tests.bench.database import Postgres
+from tests.bench.load import Load, LoadResult, Times
+from tests.bench.processes import cpu_seconds, resident_bytes
+from tests.bench.provider import FakeProvider
+
+RATE = 50
+PROMPT_MS = 100.0
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One server under measurement, with what surrounds it."""
+
+    server: Server
+    provider: FakeProvider
+    database: Postgres | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    title: str
+    run: Callable[[Bench], Figures]
+    only: Name | None = None
+    fresh_server: bool = False
+
+
+class FaultError(Exception):
+    """A delta was lost, repeated, out of order or foreign, or a chat failed: figures would be worthless."""
+
+
+def warm_up(server: Server) -> None:
+    server.run(Load("deltas=50 rate=100", chats=5, ramp_seconds=0.1))
+
+
+def paced(chats: int, deltas: int, ramp_seconds: float = 1.0) -> Load:
+    return Load(f"deltas={deltas} rate={RATE}", chats=chats, ramp_seconds=ramp_seconds)
+
+
+def faultless(result: LoadResult) -> LoadResult:
+    if result.faults:
+        raise FaultError(result.describe_faults())
+    return result
+
+
+def times(name: str, measured: Times | None) -> Figures:
+    if measured is None:
+        return {}
+    return {f"{name} p50, ms": measured.p50, f"{name} p99, ms": measured.p99}
+
+
+def measured(bench: Bench, load: Load) -> tuple[LoadResult, Figures]:
+    """Runs a load to its end; the figures are CPU microseconds per delta."""
+    server_before, database_before = cpu_seconds(bench.server.process), database_cpu(bench)
+    result = faultless(bench.server.run(load))
+    server = cpu_seconds(bench.server.process) - server_before
+    figures = {"server CPU, µs per delta": server / result.deltas * 1e6}
+    if bench.database and bench.database.postmaster:
+        figures["database CPU, µs per delta"] = (database_cpu(bench) - database_before) / result.deltas * 1e6
+    return result, figures
+
+
+def database_cpu(bench: Bench) -> float:
+    return bench.database.cpu_seconds() if bench.database else 0.0
+
+
+def streams(chats: int, deltas: int) -> Callable[[Bench], Figures]:
+    def run(bench: Bench) -> Figures:
+        load = paced(chats, deltas)
+        result, figures = measured(bench, load)
+        figures |= times("added latency", result.delta) | times("first delta", result.first_delta)
+        return figures | {"longer than planned, s": result.wall_seconds - load.ramp_seconds - deltas / RATE}
+
+    return run
+
+
+def unpaced(deltas: int) -> Callable[[Bench], Figures]:
+    """One stream as fast as it goes."""
+
+    def run(bench: Bench) -> Figures:
+        result, figures = measured(bench, Load(f"deltas={deltas} rate=0"))
+        return figures | {"delta events": result.delta_events}
+
+    return run
+
+
+def catch_up(deltas: int, replays: int) -> Callable[[Bench], Figures]:
+    def run(bench: Bench) -> Figures:
+        result = faultless(bench.server.run(Load(f"deltas={deltas} rate=0", replays=replays)))
+        return times("catch-up", result.replay) | {"delta events": result.replay_events / replays}
+
+    return run
+
+
+def burst(chats: int) -> Callable[[Bench], Figures]:
+    def run(bench: Bench) -> Figures:
+        result, figures = measured(bench, Load(f"deltas=100 rate={RATE}", chats=chats, burst=True))
+        server = {"server CPU, ms per turn": figures["server CPU, µs per delta"] * result.deltas / chats / 1000}
+        return server | times("first delta", result.first_delta)
+
+    return run
+
+
+def capacity(probes: int) -> Callable[[Bench], Figures]:
+    """Streams are added until the 99th percentile of the added latency passes 100 ms."""
+
+    def run(bench: Bench) -> Figures:
+        best = highest_passing(lambda chats: keeps_up(bench, chats), start=200, ceiling=1500, probes=probes)
+        return {"streams": best, "deltas per second": best * RATE}
+
+    return run
+
+
+def keeps_up(bench: Bench, chats: int) -> bool:
+    ramp_seconds = chats / 75  # slower than a burst, which is measured elsewhere
+    result = bench.server.run(paced(chats, int((ramp_seconds + 4) * RATE), ramp_seconds))
+    wait_until_idle(bench.provider)
+    steady = result.steady
+    return not result.faults and steady is not None and result.steady_seconds >= 2 and steady.p99 < PROMPT_MS
+
+
+def wait_until_idle(provider: FakeProvider, seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while provider.stats().active and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def waiting(chats: int) -> Callable[[Bench], Figures]:
+    """Memory of turns that are open and wait for their first delta."""
+
+    def run(bench: Bench) -> Figures:
+        load = Load("deltas=10 rate=20 first=3000", chats=chats)
+        return {"server memory, KiB per open turn": memory_growth(bench, load) / chats}
+
+    return run
+
+
+def idle_readers(readers: int) -> Callable[[Bench], Figures]:
+    """Memory of readers that follow one silent turn."""
+
+    def run(bench: Bench) -> Figures:
+        load = Load("deltas=20 rate=5 first=6000", ramp_seconds=2, readers=readers)
+        return {"server memory, KiB per reader": memory_growth(bench, load) / readers}
+
+    return run
+
+
+def memory_growth(bench: Bench, load: Load) -> float:
+    """KiB that the server grew by until every client was attached."""
+    before = resident_bytes(bench.server.process)
+    with bench.server.start(load) as run:
+        run.wait_until_attached()
+        time.sleep(0.5)  # what answering the last of them has started
+        grown = resident_bytes(bench.server.process) - before
+        faultless(run.result())
+    return grown / 1024
+
+
+def reconnects(chats: int, cuts: int) -> Callable[[Bench], Figures]:
+    def run(bench: Bench) -> Figures:
+        load = replace(paced(chats, 200), cuts=cuts, gap_ms=300)
+        result, figures = measured(bench, load)
+        if result.ended_204 != chats:
+            raise FaultError(f"{chats - result.ended_204} of {chats} ended turns did not answer 204")
+        return figures | times("rejoin", result.rejoin) | {"reconnects": result.resumes}
+
+    return run
+
+
+def full() -> list[Scenario]:
+    return [
+        Scenario("200 open turns that wait", waiting(200), fresh_server=True),
+        Scenario("1,000 idle readers of one turn", idle_readers(1000), only="turnstream", fresh_server=True),
+        Scenario("1 stream of 50/s", streams(1, 150), fresh_server=True),
+        Scenario("50 streams of 50/s", streams(50, 200)),
+        Scenario("200 streams of 50/s", streams(200, 200)),
+        Scenario("500 streams of 50/s", streams(500, 200)),
+        Scenario("burst of 200 turns", burst(200)),
+        Scenario("most deltas/s, p99 under 100 ms", capacity(7)),
+        Scenario("1 stream of 5,000 deltas, unpaced", unpaced(5000)),
+        Scenario("catch-up of 5,000 deltas", catch_up(5000, 10), only="turnstream"),
+        Scenario("100 streams, each cut 3 times", reconnects(100, 3), only="turnstream"),
+    ]
+
+
+def quick() -> list[Scenario]:
+    return [
+        Scenario("100 idle readers of one turn", idle_readers(100), only="turnstream", fresh_server=True),
+        Scenario("50 streams of 50/s", streams(50, 100), fresh_server=True),
+        Scenario("200 streams of 50/s", streams(200, 100)),
+        Scenario("burst of 50 turns", burst(50)),
+        Scenario("catch-up of 5,000 deltas", catch_up(5000, 3), only="turnstream"),
+        Scenario("20 streams, each cut 3 times", reconnects(20, 3), only="turnstream"),
+    ]
