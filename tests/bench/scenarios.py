@@ -137,31 +137,31 @@ def waiting(chats: int) -> Callable[[Bench], Figures]:
     """Memory of turns that are open and wait for their first delta."""
 
     def run(bench: Bench) -> Figures:
-        load = Load("deltas=10 rate=20 first=3000", chats=chats)
-        return {"server memory, KiB per open turn": memory_growth(bench, load) / chats}
+        grown, _ = memory_growth(bench, Load("deltas=10 rate=20 first=3000", chats=chats))
+        return {"server memory, KiB per open turn": grown / chats}
 
     return run
 
 
-def idle_readers(readers: int) -> Callable[[Bench], Figures]:
-    """Memory of readers that follow one silent turn."""
+def many_readers(readers: int) -> Callable[[Bench], Figures]:
+    """Readers that follow one turn: what they hold while it is silent, and how it reaches them when it speaks."""
 
     def run(bench: Bench) -> Figures:
         load = Load("deltas=20 rate=5 first=6000", ramp_seconds=2, readers=readers)
-        return {"server memory, KiB per reader": memory_growth(bench, load) / readers}
+        grown, result = memory_growth(bench, load)
+        return {"server memory, KiB per reader": grown / readers} | times("added latency", result.delta)
 
     return run
 
 
-def memory_growth(bench: Bench, load: Load) -> float:
+def memory_growth(bench: Bench, load: Load) -> tuple[float, LoadResult]:
     """KiB that the server grew by until every client was attached."""
     before = resident_bytes(bench.server.process)
     with bench.server.start(load) as run:
         run.wait_until_attached()
         time.sleep(0.5)  # what answering the last of them has started
         grown = resident_bytes(bench.server.process) - before
-        faultless(run.result())
-    return grown / 1024
+        return grown / 1024, faultless(run.result())
 
 
 def reconnects(chats: int, cuts: int) -> Callable[[Bench], Figures]:
@@ -178,7 +178,7 @@ def reconnects(chats: int, cuts: int) -> Callable[[Bench], Figures]:
 def full() -> list[Scenario]:
     return [
         Scenario("200 open turns that wait", waiting(200), fresh_server=True),
-        Scenario("1,000 idle readers of one turn", idle_readers(1000), only="turnstream", fresh_server=True),
+        Scenario("1,000 readers of one turn", many_readers(1000), only="turnstream", fresh_server=True),
         Scenario("1 stream of 50/s", streams(1, 150), fresh_server=True),
         Scenario("50 streams of 50/s", streams(50, 200)),
         Scenario("200 streams of 50/s", streams(200, 200)),
@@ -193,7 +193,7 @@ def full() -> list[Scenario]:
 
 def quick() -> list[Scenario]:
     return [
-        Scenario("100 idle readers of one turn", idle_readers(100), only="turnstream", fresh_server=True),
+        Scenario("100 readers of one turn", many_readers(100), only="turnstream", fresh_server=True),
         Scenario("50 streams of 50/s", streams(50, 100), fresh_server=True),
         Scenario("200 streams of 50/s", streams(200, 100)),
         Scenario("burst of 50 turns", burst(50)),
