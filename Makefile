@@ -32,7 +32,7 @@ cover: $(DEV) ## the coverage floors alone, with the lines that are missing
 	@$(BIN)/python -m coverage report --show-missing
 
 check: $(DEV) ## format, lint, types and floors, side by side
-	@$(MAKE) --no-print-directory --jobs --output-sync --keep-going check-format check-lint check-types check-floors
+	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors
 
 check-format:
 	@$(BIN)/ruff format --check --quiet || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check; exit 1; }
@@ -68,9 +68,9 @@ define install
 		if [ -e $(VENV)/unfinished ] || [ "$$(cat $(VENV)/folder 2>/dev/null)" != "$$PWD" ] || ! $(BIN)/python -c ""; then \
 			rm -rf $(VENV); mkdir $(VENV); : >$(VENV)/unfinished; $(PYTHON) -m venv $(VENV); pwd >$(VENV)/folder; \
 		fi; \
-		: >$(VENV)/unfinished; \
+		echo "installing $(1) into $(VENV) ..."; : >$(VENV)/unfinished; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-		$(BIN)/python -m pip install -qq --require-hashes --only-binary :all: -r $(1); \
+		$(BIN)/python -m pip install -qq --require-hashes --only-binary :all: --no-compile -r $(1); \
 		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .; \
 		rm $(VENV)/unfinished; touch $(2)'
 endef

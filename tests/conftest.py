@@ -1,0 +1,71 @@
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from app.storage.embedded import EmbeddedPostgres
+from app.storage.migrations import upgrade
+
+# --- databases -----------------------------------------------------------------------------------------------
+
+DISPOSABLE = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "400",
+}
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The server of DATABASE_URL, or one that all workers of the run share, as a DSN."""
+    given = os.environ.get("DATABASE_URL")
+    if given:
+        yield given.replace("postgresql+asyncpg://", "postgresql://")
+        return
+    with EmbeddedPostgres(_folder_of_the_run(tmp_path_factory, worker_id) / "server", DISPOSABLE) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres_server: str) -> Iterator[str]:
+    """The name of a migrated database that nobody is connected to."""
+    with _database(postgres_server, template="template0") as url:
+        upgrade(url)
+        yield urlsplit(url).path[1:]
+
+
+@pytest.fixture
+def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """A fresh migrated database."""
+    with _database(postgres_server, template=template_database) as url:
+        yield url
+
+
+@contextmanager
+def _database(server: str, *, template: str) -> Iterator[str]:
+    name = f"test_{uuid4().hex}"
+    asyncio.run(_execute(server, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        asyncio.run(_execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _folder_of_the_run(factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    base = factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
