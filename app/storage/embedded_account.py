@@ -62,9 +62,7 @@ def _unprivileged() -> tuple[int, int]:
         except KeyError:
             continue
         return entry.pw_uid, entry.pw_gid
-    raise ConfigError(
-        f"PostgreSQL does not run as root, and there is no user {_UNPRIVILEGED[-1]}; {ELSEWHERE}"
-    )
+    raise ConfigError(f"PostgreSQL does not run as root, and there is no user {_UNPRIVILEGED[-1]}; {ELSEWHERE}")
 
 
 def _name(uid: int) -> str:

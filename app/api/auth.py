@@ -1,0 +1,60 @@
+"""Who asks: the owner of a bearer token, or the one local owner while no token was ever made."""
+
+import time
+
+from starlette.datastructures import Headers
+
+from app.api.errors import Unauthorized
+from app.storage.tokens import Tokens
+
+LOCAL_OWNER = "local"
+
+# How long a checked token, and the absence of tokens, is believed without a look at the database, in seconds.
+BELIEVED = 5.0
+_MOST_REMEMBERED = 10_000
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Authenticator:
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._known: dict[str, tuple[str, float]] = {}
+        self._open_until = 0.0
+
+    async def owner_of(self, headers: Headers) -> str:
+        """Raises Unauthorized."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token:
+            return await self._owner_of_token(token.strip())
+        if await self._is_open():
+            return _local_owner(headers)
+        raise Unauthorized("send Authorization: Bearer TOKEN; `turnstream tokens create NAME` makes one")
+
+    async def _owner_of_token(self, token: str) -> str:
+        owner, until = self._known.get(token, ("", 0.0))
+        if time.monotonic() < until:
+            return owner
+        self._known.pop(token, None)
+        found = await self._tokens.owner_of(token)
+        if found is None:
+            raise Unauthorized("this token is not known here, or no more")
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[token] = (found, time.monotonic() + BELIEVED)
+        return found
+
+    async def _is_open(self) -> bool:
+        if time.monotonic() < self._open_until:
+            return True
+        if await self._tokens.exist():
+            return False
+        self._open_until = time.monotonic() + BELIEVED
+        return True
+
+
+def _local_owner(headers: Headers) -> str:
+    """Without tokens the server trusts this machine, and nothing a foreign web page makes a browser send here."""
+    name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
+    if name not in _LOOPBACK:
+        raise Unauthorized(f"without tokens this server answers to localhost only, not to {name!r}")
+    return LOCAL_OWNER

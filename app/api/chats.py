@@ -1,0 +1,84 @@
+"""Chats: create, list, read, rename, delete."""
+
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.errors import BadRequest
+from app.api.schemas import ChatChanges, ChatPage, ChatSettings, Deleted, NewChat
+from app.api.services import Services, begin, id_of, limit_of, read_body
+from app.api.views import chat_out
+from app.domain.errors import RequestRefused
+from app.storage.chats import Chat
+
+
+def json_response(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")
+
+
+async def create_chat(request: Request) -> Response:
+    services, owner = await begin(request)
+    new, _ = await read_body(request, NewChat)
+    settings = checked_settings(services, new.settings)
+    chat = await services.chats.create(owner, new.title, new.system_prompt, settings)
+    return json_response(chat_out(chat), 201, {"Location": f"/api/chats/{chat.id}"})
+
+
+async def list_chats(request: Request) -> Response:
+    services, owner = await begin(request)
+    limit = limit_of(request, default=50, most=200)
+    before = request.query_params.get("before")
+    chats = await services.chats.page(owner, limit + 1, _position(before) if before else None)
+    more = len(chats) > limit
+    page = ChatPage(chats=[chat_out(chat) for chat in chats[:limit]], next=_token(chats[limit - 1]) if more else None)
+    return json_response(page)
+
+
+async def get_chat(request: Request) -> Response:
+    services, owner = await begin(request)
+    return json_response(chat_out(await services.chats.get(owner, id_of(request, "chat"))))
+
+
+async def change_chat(request: Request) -> Response:
+    """A field that is sent is changed, null included; one that is left out stays."""
+    services, owner = await begin(request)
+    chat = await services.chats.get(owner, id_of(request, "chat"))
+    changes, _ = await read_body(request, ChatChanges)
+    sent = {name: getattr(changes, name) for name in changes.model_fields_set}
+    if "settings" in sent:
+        sent["settings"] = checked_settings(services, changes.settings or ChatSettings())
+    return json_response(chat_out(await services.chats.update(replace(chat, **sent))))
+
+
+async def delete_chat(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat = id_of(request, "chat")
+    await services.chats.delete(owner, chat)
+    return json_response(Deleted(deleted=chat))
+
+
+def checked_settings(services: Services, settings: ChatSettings) -> dict[str, object]:
+    """As they are stored: without what was not said. Raises RequestRefused for an unknown model or tool."""
+    if settings.model is not None:
+        services.models.check(settings.model)
+    try:
+        services.toolset.specs(settings.tools)
+    except ValueError as error:
+        raise RequestRefused(str(error), field="settings.tools") from None
+    return settings.model_dump(exclude_none=True)
+
+
+def _token(chat: Chat) -> str:
+    return f"{chat.updated_at.isoformat()}_{chat.id}"
+
+
+def _position(token: str) -> tuple[datetime, UUID]:
+    when, _, identity = token.replace(" ", "+").partition("_")
+    try:
+        return datetime.fromisoformat(when), UUID(identity)
+    except ValueError:
+        raise BadRequest("is the `next` of an earlier page", field="before") from None

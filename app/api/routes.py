@@ -1,0 +1,207 @@
+"""Every call of the API, said once: the router and the OpenAPI document are both made from this table."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.api import catalog, chats, documents, health, schemas, stream, turns
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    name: str
+    description: str
+    type: str = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`takes` and `gives` are the JSON bodies; a str is the media type of a body that is not JSON. `statuses` are the
+    good answers, `problems` the refusals that are particular to the call.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    takes: type[BaseModel] | str | None = None
+    gives: type[BaseModel] | str | None = None
+    statuses: tuple[int, ...] = (200,)
+    problems: tuple[int, ...] = ()
+    queries: tuple[Query, ...] = ()
+    headers: tuple[str, ...] = ()
+    streams: bool = False
+    open: bool = False
+
+
+_LIMIT = Query("limit", "how many at most", "integer")
+_KEY = ("Idempotency-Key",)
+_TURN = "/api/chats/{chat}/turns/{turn}"
+
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/api/chats", chats.create_chat, "Create a chat", schemas.NewChat, schemas.ChatOut, (201,), (422,)
+    ),
+    Endpoint(
+        "GET",
+        "/api/chats",
+        chats.list_chats,
+        "The owner's chats, last changed first",
+        gives=schemas.ChatPage,
+        problems=(400, 422),
+        queries=(_LIMIT, Query("before", "`next` of an earlier page")),
+    ),
+    Endpoint("GET", "/api/chats/{chat}", chats.get_chat, "One chat", gives=schemas.ChatOut, problems=(404,)),
+    Endpoint(
+        "PATCH",
+        "/api/chats/{chat}",
+        chats.change_chat,
+        "Rename a chat, change its system prompt or settings; what is left out stays",
+        schemas.ChatChanges,
+        schemas.ChatOut,
+        problems=(404, 422),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/chats/{chat}",
+        chats.delete_chat,
+        "Delete a chat and all its turns; one that runs is stopped",
+        gives=schemas.Deleted,
+        problems=(404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/turns",
+        turns.create_turn_in_new_chat,
+        "Say something in a new chat, which is created with it",
+        schemas.NewTurnInNewChat,
+        schemas.ExchangeOut,
+        (201,),
+        (422,),
+        headers=_KEY,
+        streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/api/chats/{chat}/turns",
+        turns.create_turn,
+        "Say something; with Accept: text/event-stream the answer is the stream itself",
+        schemas.NewTurn,
+        schemas.ExchangeOut,
+        (201,),
+        (404, 409, 422),
+        headers=_KEY,
+        streams=True,
+    ),
+    Endpoint(
+        "GET",
+        "/api/chats/{chat}/turns",
+        turns.get_path,
+        "The path to a leaf, by default the newest turn; older turns page by page",
+        gives=schemas.PathPage,
+        problems=(404, 422),
+        queries=(_LIMIT, Query("leaf", "the last turn of the path")),
+    ),
+    Endpoint(
+        "GET", _TURN, turns.get_turn, "One turn, with a cursor to go on from", gives=schemas.TurnOut, problems=(404,)
+    ),
+    Endpoint(
+        "GET",
+        _TURN + "/path",
+        turns.get_path_of_turn,
+        "The path to this turn",
+        gives=schemas.PathPage,
+        problems=(404, 422),
+        queries=(_LIMIT,),
+    ),
+    Endpoint(
+        "GET",
+        _TURN + "/siblings",
+        turns.get_siblings,
+        "All turns with the same parent, this one included",
+        gives=schemas.SiblingsOut,
+        problems=(404,),
+    ),
+    Endpoint(
+        "GET",
+        _TURN + "/stream",
+        stream.stream_turn,
+        "Follow the turn from a cursor; 204 when there is nothing left",
+        gives="text/event-stream",
+        statuses=(200, 204),
+        problems=(400, 404, 409),
+        queries=(Query("cursor", "the id of the last event received"),),
+        headers=("Last-Event-ID",),
+    ),
+    Endpoint(
+        "POST",
+        _TURN + "/cancel",
+        turns.cancel,
+        "Stop the turn; what it has said stays. 202 while it is stopping",
+        gives=schemas.TurnOut,
+        statuses=(200, 202),
+        problems=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        _TURN + "/regenerate",
+        turns.regenerate,
+        "Another answer to the same user turn, as a sibling",
+        schemas.TurnOptions,
+        schemas.ExchangeOut,
+        (201,),
+        (404, 409, 422),
+        headers=_KEY,
+        streams=True,
+    ),
+    Endpoint("GET", "/api/models", catalog.list_models, "The models there are", gives=schemas.ModelsOut),
+    Endpoint("GET", "/api/tools", catalog.list_tools, "The tools there are", gives=schemas.ToolsOut),
+    Endpoint(
+        "GET",
+        "/api/documents",
+        documents.list_documents,
+        "The owner's documents by path",
+        gives=schemas.DocumentPage,
+        problems=(422,),
+        queries=(_LIMIT, Query("prefix", "only paths that begin so"), Query("after", "`next` of an earlier page")),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/documents/{path:path}",
+        documents.put_document,
+        "Write a document (UTF-8 text)",
+        "text/plain",
+        schemas.DocumentOut,
+        (200, 201),
+        (422,),
+    ),
+    Endpoint(
+        "GET",
+        "/api/documents/{path:path}",
+        documents.get_document,
+        "Read a document",
+        gives="text/plain",
+        problems=(404, 422),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/documents/{path:path}",
+        documents.delete_document,
+        "Remove a document",
+        gives=schemas.DocumentDeleted,
+        problems=(404, 422),
+    ),
+    Endpoint("GET", "/healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
+    Endpoint("GET", "/readyz", health.readyz, "It may be sent traffic", gives="text/plain", open=True),
+    Endpoint("GET", "/metrics", health.metrics, "Prometheus metrics", gives="text/plain", open=True),
+)
+
+
+def routes() -> list[Route]:
+    return [Route(endpoint.path, endpoint.handler, methods=[endpoint.method]) for endpoint in ENDPOINTS]

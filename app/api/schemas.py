@@ -1,0 +1,233 @@
+"""What the API takes and gives: the models that check requests and that the OpenAPI document is made from."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from app.domain.text import unstorable
+
+
+def _storable(value: str) -> str:
+    if problem := unstorable(value):
+        raise ValueError(f"{problem}, which cannot be stored")
+    return value
+
+
+Storable = Annotated[str, AfterValidator(_storable)]
+Title = Annotated[Storable, Field(min_length=1, max_length=300)]
+Prompt = Annotated[Storable, Field(max_length=200_000)]
+Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
+
+
+class Body(BaseModel):
+    """A request body: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+
+
+class TextBlockIn(Body):
+    type: Literal["text"]
+    text: Annotated[Storable, Field(min_length=1)]
+
+
+class Params(Body):
+    """Model parameters, handed to the provider. Sampling parameters are not among them: newer models refuse them."""
+
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    stop_sequences: Annotated[list[Storable] | None, Field(max_length=100)] = None
+    tool_choice: dict[str, Any] | None = None
+
+
+class LimitsIn(Body):
+    max_rounds: Annotated[int | None, Field(ge=0, le=100, description="tool rounds before the last answer")] = None
+    on_max_rounds: Literal["answer", "stop"] | None = None
+    max_failed_rounds: Annotated[int | None, Field(ge=1, le=100)] = None
+    continue_after_tools: bool | None = None
+    recovery: Literal["retry", "continue"] | None = None
+    max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
+
+
+class TurnOptions(Body):
+    """What may be said per turn; what is not said comes from the chat, then from the server."""
+
+    model: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    system_prompt: Prompt | None = None
+    params: Params | None = None
+    tools: Annotated[list[str] | None, Field(max_length=100, description="names of tools; [] for none")] = None
+    limits: LimitsIn | None = None
+
+
+class NewTurn(TurnOptions):
+    """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
+
+    role: Literal["user"] = "user"
+    blocks: Annotated[list[TextBlockIn], Field(min_length=1, max_length=100)]
+    parent_id: UUID | None = None
+
+
+class ChatSettings(Body):
+    """Defaults of a chat's turns."""
+
+    model: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    params: Params | None = None
+    tools: Annotated[list[str] | None, Field(max_length=100)] = None
+    limits: LimitsIn | None = None
+
+
+class NewChat(Body):
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings = ChatSettings()
+
+
+class ChatChanges(Body):
+    """What is left out stays as it is."""
+
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings | None = None
+
+
+class NewTurnInNewChat(NewTurn):
+    """A user turn and, in the same transaction, the chat it begins."""
+
+    parent_id: None = None
+    chat: NewChat = NewChat()
+
+
+class ChatOut(BaseModel):
+    id: UUID
+    title: str | None
+    system_prompt: str | None
+    settings: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class ChatPage(BaseModel):
+    chats: list[ChatOut]
+    next: Annotated[str | None, Field(description="the `before` of the next page; null on the last one")]
+
+
+class Deleted(BaseModel):
+    deleted: UUID
+
+
+class BlockOut(BaseModel):
+    """One block. Members that do not apply to its type are absent."""
+
+    model_config = ConfigDict(extra="allow")
+
+    index: int
+    round: int
+    type: str
+    text: str
+
+
+class RoundOut(BaseModel):
+    round: int
+    attempt: int
+    stop_reason: str | None
+    usage: dict[str, Any]
+    request_id: str | None
+    messages: int
+    started_at: datetime | None
+    first_delta_at: datetime | None
+    sealed_at: datetime | None
+
+
+class ErrorOut(BaseModel):
+    type: str
+    message: str
+    request_id: str | None
+
+
+class TurnOut(BaseModel):
+    id: UUID
+    chat_id: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    status: Status
+    model: str | None
+    attempt: int
+    stop_reason: str | None
+    error: ErrorOut | None
+    usage: dict[str, Any]
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    blocks: list[BlockOut]
+    rounds: list[RoundOut]
+    siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
+    cursor: Annotated[str | None, Field(description="follow the stream from here without a seam")] = None
+    stream_url: str | None = None
+
+
+class ExchangeOut(BaseModel):
+    user_turn: TurnOut
+    assistant_turn: TurnOut
+    stream_url: str
+
+
+class PathPage(BaseModel):
+    turns: list[TurnOut]
+    next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
+
+
+class SiblingsOut(BaseModel):
+    turns: list[TurnOut]
+
+
+class ModelOut(BaseModel):
+    id: str
+    provider: str
+    default: bool
+
+
+class ModelsOut(BaseModel):
+    models: list[ModelOut]
+
+
+class ToolOut(BaseModel):
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+
+
+class ToolsOut(BaseModel):
+    tools: list[ToolOut]
+
+
+class DocumentOut(BaseModel):
+    path: str
+    size: Annotated[int, Field(description="characters")]
+    updated_at: datetime
+
+
+class DocumentPage(BaseModel):
+    documents: list[DocumentOut]
+    next: Annotated[str | None, Field(description="the `after` of the next page")]
+
+
+class DocumentDeleted(BaseModel):
+    deleted: str
+
+
+class FieldError(BaseModel):
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str | None = None
+    errors: list[FieldError] | None = None

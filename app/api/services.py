@@ -1,0 +1,129 @@
+"""What the handlers work with, and how every request begins: who asks, and what is in the body."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from app.api.auth import Authenticator
+from app.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMedia
+from app.api.resolve import Defaults
+from app.api.schemas import Body
+from app.domain.errors import NotFound, RequestRefused
+from app.llm.models import Models
+from app.storage.chats import Chats
+from app.storage.database import Database
+from app.storage.documents import Documents
+from app.storage.exchanges import Exchanges, IdempotencyKey
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.tools.toolset import Toolset
+
+BodyModel = TypeVar("BodyModel", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`ring` says that a turn may be claimed, `cancel` that one must stop: doorbells, both."""
+
+    database: Database
+    chats: Chats
+    turns: Turns
+    exchanges: Exchanges
+    documents: Documents
+    directory: Directory
+    authenticator: Authenticator
+    toolset: Toolset
+    models: Models
+    defaults: Defaults
+    ring: Callable[[], None]
+    cancel: Callable[[UUID], None]
+    is_ready: Callable[[], bool]
+    max_body_bytes: int
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+async def begin(request: Request) -> tuple[Services, str]:
+    """The services, and the owner who asks. Raises Unauthorized."""
+    services = services_of(request)
+    return services, await services.authenticator.owner_of(request.headers)
+
+
+def id_of(request: Request, name: str) -> UUID:
+    """The id in the path. What is no id names nothing."""
+    text = request.path_params[name]
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"there is no {name} {text}") from None
+
+
+async def read_bytes(request: Request) -> bytes:
+    """Raises TooLarge as soon as the body is."""
+    most = services_of(request).max_body_bytes
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > most:
+            raise TooLarge(f"the body is larger than {most:,} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel, bytes]:
+    """The body checked against `model`, and its bytes. An empty body counts as {}."""
+    body = await read_bytes(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind != "application/json":
+        raise UnsupportedMedia("send JSON with Content-Type: application/json (with curl: --json)")
+    try:
+        return model.model_validate_json(body or b"{}"), body
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            return _read_leniently(model, body, error), body
+        raise _invalid(error) from None
+
+
+def _read_leniently(model: type[BodyModel], body: bytes, error: ValidationError) -> BodyModel:
+    """A lone surrogate is an error of one field, not of the whole document: say which."""
+    try:
+        return model.model_validate(json.loads(body))
+    except ValidationError as found:
+        raise _invalid(found) from None
+    except (ValueError, RecursionError):
+        raise BadRequest(error.errors()[0]["msg"]) from None
+
+
+def _invalid(error: ValidationError) -> Invalid:
+    return Invalid(
+        [
+            {"field": ".".join(map(str, problem["loc"])) or "(body)", "message": problem["msg"]}
+            for problem in error.errors(include_url=False, include_input=False)
+        ]
+    )
+
+
+def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= 255 or not key.isprintable():
+        raise RequestRefused("a key has 1 to 255 printable characters", field="Idempotency-Key")
+    asked = b"\0".join([request.method.encode(), request.url.path.encode(), body])
+    return IdempotencyKey(key, hashlib.sha256(asked).digest())
+
+
+def limit_of(request: Request, default: int, most: int) -> int:
+    text = request.query_params.get("limit", str(default))
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise RequestRefused(f"must be a number from 1 to {most}", field="limit")
+    return int(text)

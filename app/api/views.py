@@ -1,0 +1,82 @@
+"""Domain values as response models."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from uuid import UUID
+
+from app.api.codec import block_json, error_json
+from app.api.schemas import BlockOut, ChatOut, ErrorOut, RoundOut, TurnOut
+from app.domain.blocks import Block
+from app.domain.events import BlockStart
+from app.domain.log import end_cursor
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.storage.chats import Chat
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+
+
+def chat_out(chat: Chat) -> ChatOut:
+    return ChatOut(
+        id=chat.id,
+        title=chat.title,
+        system_prompt=chat.system_prompt,
+        settings=dict(chat.settings),
+        created_at=chat.created_at,
+        updated_at=chat.updated_at,
+    )
+
+
+def stream_url(chat: UUID, turn: UUID) -> str:
+    return f"/api/chats/{chat}/turns/{turn}/stream"
+
+
+def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None = None) -> TurnOut:
+    """The turn as it is now: where it runs here, with the text that no row holds yet, and the cursor behind it."""
+    view = directory.view(turn)
+    turn = view.turn
+    assert turn.created_at is not None
+    return TurnOut(
+        id=turn.id,
+        chat_id=turn.chat_id,
+        parent_id=turn.parent_id,
+        role=turn.role,
+        status=turn.status,
+        model=turn.request.model if turn.request else None,
+        attempt=turn.attempt,
+        stop_reason=turn.stop_reason,
+        error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
+        usage=dict(turn.usage),
+        created_at=turn.created_at,
+        started_at=turn.started_at,
+        ended_at=turn.ended_at,
+        blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
+        rounds=[_round_out(round) for round in turn.rounds],
+        siblings=None if siblings is None else list(siblings),
+        cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
+        stream_url=stream_url(turn.chat_id, turn.id) if turn.role == "assistant" else None,
+    )
+
+
+def _open_block(view: LiveView) -> list[BlockOut]:
+    start = view.marks[-1]
+    if not isinstance(start, BlockStart):
+        return []
+    block = Block(
+        index=start.index,
+        round=start.round,
+        attempt=start.attempt,
+        type=start.type,
+        text=view.open_block_text(),
+        tool_use_id=start.tool_use_id,
+        name=start.name,
+        interrupted=True,
+    )
+    return [BlockOut.model_validate({**block_json(block), "interrupted": False, "open": True})]
+
+
+def _round_out(round: Round) -> RoundOut:
+    values = asdict(round)
+    return RoundOut(
+        round=values.pop("number"), **{name: values[name] for name in RoundOut.model_fields if name in values}
+    )

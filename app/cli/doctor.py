@@ -1,0 +1,37 @@
+"""`turnstream doctor`."""
+
+import asyncio
+
+import click
+from pydantic import SecretStr
+
+from app.config import Settings, read_settings
+from app.domain.errors import TurnstreamError
+from app.main import open_database
+from app.storage.tokens import Tokens
+
+
+@click.command()
+def doctor() -> None:
+    """Every setting with its value, and whether the database answers."""
+    settings = read_settings()
+    for name, field in Settings.model_fields.items():
+        alias = getattr(field.validation_alias, "choices", [name])[0]
+        click.echo(f"{alias} = {_shown(getattr(settings, name))}\n    {field.description}")
+    click.echo(f"\nmodel: {settings.default_model}")
+    try:
+        count = asyncio.run(_count_tokens(settings))
+    except TurnstreamError as error:
+        raise click.ClickException(f"database: {error}") from None
+    click.echo(f"database: reachable, up to date\ntokens: {count or 'none (local use only)'}")
+
+
+async def _count_tokens(settings: Settings) -> int:
+    async with open_database(settings) as database:
+        return len(await Tokens(database).list())
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "(not set)"
+    return "(set)" if isinstance(value, SecretStr) else str(value)

@@ -1,0 +1,50 @@
+"""`turnstream tokens`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from app.config import read_settings
+from app.domain.errors import NotFound
+from app.main import open_database
+from app.storage.tokens import Tokens
+
+T = TypeVar("T")
+
+
+def _with_tokens(work: Callable[[Tokens], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with open_database(read_settings()) as database:
+            return await work(Tokens(database))
+
+    return asyncio.run(run())
+
+
+@click.group()
+def tokens() -> None:
+    """Bearer tokens: who may use the server, and as whom."""
+
+
+@tokens.command()
+@click.argument("name")
+@click.option("--owner", help="whose chats and documents it opens; NAME when left out")
+def create(name: str, owner: str | None) -> None:
+    """Make a token called NAME and print it, this once. From then on the server asks for one."""
+    click.echo(_with_tokens(lambda all_tokens: all_tokens.create(name, owner or name)))
+
+
+@tokens.command("list")
+def list_tokens() -> None:
+    """Names and owners; the tokens themselves are not stored."""
+    for token in _with_tokens(lambda all_tokens: all_tokens.list()):
+        click.echo(f"{token.name}\t{token.owner}\t{token.created_at:%Y-%m-%d}")
+
+
+@tokens.command()
+@click.argument("name")
+def delete(name: str) -> None:
+    """Take the token called NAME back; a running server forgets it within seconds."""
+    if not _with_tokens(lambda all_tokens: all_tokens.delete(name)):
+        raise NotFound(f"there is no token named {name}")

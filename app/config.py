@@ -1,0 +1,126 @@
+"""Settings, read once from the environment (and a `.env` file) in the composition root."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.domain.errors import ConfigError
+
+
+def _ours(name: str) -> AliasChoices:
+    return AliasChoices(f"TURNSTREAM_{name}")
+
+
+def _theirs(name: str) -> AliasChoices:
+    return AliasChoices(name)
+
+
+class Settings(BaseSettings):
+    """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor` prints."""
+
+    model_config = SettingsConfigDict(env_file=".env", frozen=True, extra="ignore", populate_by_name=True)
+
+    database_url: SecretStr | None = Field(
+        None, validation_alias=_theirs("DATABASE_URL"), description="Postgres; without it one is embedded"
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        None, validation_alias=_theirs("ANTHROPIC_API_KEY"), description="without it the model is the scripted demo"
+    )
+    anthropic_base_url: str | None = Field(
+        None, validation_alias=_theirs("ANTHROPIC_BASE_URL"), description="another address of the Anthropic API"
+    )
+    host: str = Field("127.0.0.1", validation_alias=_ours("HOST"), description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, validation_alias=_ours("PORT"), description="port to listen on")
+    data_dir: Path = Field(
+        Path(".data/postgres"), validation_alias=_ours("DATA_DIR"), description="folder of the embedded database"
+    )
+    model: str | None = Field(
+        None, validation_alias=_ours("MODEL"), description="default model (with a key claude-sonnet-5-5, else demo)"
+    )
+    system_prompt: str | None = Field(
+        None, validation_alias=_ours("SYSTEM_PROMPT"), description="for turns and chats that have none of their own"
+    )
+    max_rounds: int = Field(
+        5, ge=0, le=100, validation_alias=_ours("MAX_ROUNDS"), description="tool rounds a turn may take"
+    )
+    on_max_rounds: Literal["answer", "stop"] = Field(
+        "answer",
+        validation_alias=_ours("ON_MAX_ROUNDS"),
+        description="after the last tool round: one more answer without tools, or stop",
+    )
+    max_failed_rounds: int = Field(
+        3,
+        ge=1,
+        validation_alias=_ours("MAX_FAILED_ROUNDS"),
+        description="rounds in a row with nothing but failing tools before the model must answer without",
+    )
+    continue_after_tools: bool = Field(
+        True,
+        validation_alias=_ours("CONTINUE_AFTER_TOOLS"),
+        description="false: a turn ends as tool_use once its tools have run",
+    )
+    recovery: Literal["retry", "continue"] = Field(
+        "retry",
+        validation_alias=_ours("RECOVERY"),
+        description="an interrupted answer is written anew, or kept and continued",
+    )
+    max_recoveries: int = Field(
+        3, ge=0, validation_alias=_ours("MAX_RECOVERIES"), description="interruptions without progress before error"
+    )
+    max_retries: int = Field(
+        5, ge=0, validation_alias=_ours("MAX_RETRIES"), description="provider retries before the first delta"
+    )
+    max_retry_after: float = Field(
+        60, ge=0, validation_alias=_ours("MAX_RETRY_AFTER"), description="longest wait a provider may ask for"
+    )
+    stall_timeout: float = Field(
+        120, gt=0, validation_alias=_ours("STALL_TIMEOUT"), description="a provider silent for so long has failed"
+    )
+    concurrent_turns: int = Field(
+        1000, ge=1, validation_alias=_ours("CONCURRENT_TURNS"), description="turns this replica runs at once"
+    )
+    parallel_tools: int = Field(
+        64, ge=1, validation_alias=_ours("PARALLEL_TOOLS"), description="tool calls this replica runs at once"
+    )
+    max_result_chars: int = Field(
+        100_000, ge=100, validation_alias=_ours("MAX_RESULT_CHARS"), description="longest tool result for the model"
+    )
+    max_body_bytes: int = Field(
+        4_000_000, ge=1000, validation_alias=_ours("MAX_BODY_BYTES"), description="largest request body"
+    )
+    pool_size: int = Field(
+        10, ge=2, validation_alias=_ours("POOL_SIZE"), description="connections to Postgres per replica"
+    )
+    lease: float = Field(
+        10, gt=0, validation_alias=_ours("LEASE"), description="a replica silent for so long has lost its turns"
+    )
+    poll_interval: float = Field(
+        1, gt=0, validation_alias=_ours("POLL_INTERVAL"), description="how often the queue is looked at without a ring"
+    )
+    grace_period: float = Field(
+        10, ge=0, validation_alias=_ours("GRACE_PERIOD"), description="time running turns get to finish at a stop"
+    )
+    demo_delay: float = Field(
+        0.015, ge=0, validation_alias=_ours("DEMO_DELAY"), description="pause between two deltas of the demo model"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", validation_alias=_ours("LOG_LEVEL"), description="least severe log line that is written"
+    )
+
+    @property
+    def default_model(self) -> str:
+        return self.model or ("claude-sonnet-5-5" if self.anthropic_api_key else "demo")
+
+
+def read_settings() -> Settings:
+    """Raises ConfigError with a sentence for every setting that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise ConfigError("; ".join(_sentence(problem["loc"], problem["msg"]) for problem in error.errors())) from None
+
+
+def _sentence(location: tuple[int | str, ...], message: str) -> str:
+    return f"{location[0]}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,40 @@
+"""Blocks: the pieces a turn is made of."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TEXT = "text"
+THINKING = "thinking"
+TOOL_USE = "tool_use"
+TOOL_RESULT = "tool_result"
+
+# Blocks whose content arrives piece by piece; every other type arrives whole.
+STREAMED = frozenset({TEXT, THINKING, TOOL_USE, "server_tool_use", "mcp_tool_use", "compaction"})
+
+CallState = Literal["started", "settled", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One closed block, as its row holds it.
+
+    `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool said.
+    `data` is the provider's own JSON object for the block, with the streamed member left as it began; None where `text`
+    says it all. `attempt` is the attempt that wrote the block.
+    """
+
+    index: int
+    round: int
+    attempt: int
+    type: str
+    text: str = ""
+    data: str | None = None
+    tool_use_id: str | None = None
+    name: str | None = None
+    is_error: bool = False
+    interrupted: bool = False
+
+    @property
+    def is_call(self) -> bool:
+        """True for a tool_use whose input is complete: a call that wants exactly one result."""
+        return self.type == TOOL_USE and not self.interrupted

@@ -1,0 +1,30 @@
+"""The cursor: a position in a turn's content, and the id of every event."""
+
+import re
+from typing import NamedTuple
+
+_FORM = re.compile(r"(\d{1,9})-(\d{1,9})-(\d{1,15})")
+
+
+class Cursor(NamedTuple):
+    """What a client has received: `attempt` that produced it, `place` (marks passed), `offset` (characters of the text
+    after them). Cursors of one turn compare as tuples, and only grow.
+    """
+
+    attempt: int = 0
+    place: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.attempt}-{self.place}-{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Cursor":
+        """Raises ValueError for anything that was never handed out."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ValueError("a cursor is the id of an event, such as 1-4-120")
+        return cls(*map(int, found.groups()))
+
+
+START = Cursor()

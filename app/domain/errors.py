@@ -1,0 +1,78 @@
+"""Every error that crosses a floor, sorted by who must act.
+
+TurnstreamError
+├── RequestRefused        the caller: the request is wrong (status, field and reason are told)
+│   ├── NotFound          … names nothing the caller may see
+│   └── Conflict          … does not fit the present state
+├── ProviderError         the provider refused or failed
+│   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
+│   └── PermanentError    … trying again will not (auth, invalid request)
+├── StorageUnavailable    nobody, for now: Postgres is away; what was accepted is safe, try again
+├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
+├── IllegalTransition     us: a bug
+└── ConfigError           the operator: a setting is wrong
+"""
+
+
+class TurnstreamError(Exception):
+    pass
+
+
+class RequestRefused(TurnstreamError):
+    """The caller must change the request. `field` names what is wrong with it, where one field can be named."""
+
+    status = 422
+    title = "The request is not valid"
+
+    def __init__(self, detail: str, *, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = field
+
+
+class NotFound(RequestRefused):
+    status = 404
+    title = "Not found"
+
+
+class Conflict(RequestRefused):
+    status = 409
+    title = "Conflict with the present state"
+
+
+class ProviderError(TurnstreamError):
+    """A model API refused or failed. `type` is the provider's name for it, `request_id` its id for the call."""
+
+    def __init__(
+        self, type: str, message: str, *, request_id: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{type}: {message}")
+        self.type = type
+        self.message = message
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class TransientError(ProviderError):
+    """Trying again may help; `retry_after` is the provider's own word on when, in seconds."""
+
+
+class PermanentError(ProviderError):
+    """Trying again will not help."""
+
+
+class StorageUnavailable(TurnstreamError):
+    """Postgres cannot be reached."""
+
+
+class ClaimLost(TurnstreamError):
+    """Another attempt owns the turn, or it has ended. The one who reads this stops and touches no row."""
+
+
+class IllegalTransition(TurnstreamError):
+    def __init__(self, now: str, then: str) -> None:
+        super().__init__(f"a turn cannot go from {now} to {then}")
+
+
+class ConfigError(TurnstreamError):
+    """A setting is wrong; the message names it and says what would be right."""

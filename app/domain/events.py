@@ -1,0 +1,99 @@
+"""What a client receives. Marks have a place in the turn's log; deltas lie between marks; notices pass by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from app.domain.blocks import Block
+from app.domain.turns import Status, TurnError
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    attempt: int
+    turn: UUID
+    chat: UUID
+    model: str
+    turn_attempt: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A tool that was answered just before a round: what the round is about to react to."""
+
+    tool_use_id: str
+    name: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    attempt: int
+    round: int
+    messages: int
+    answered: tuple[Answered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStart:
+    attempt: int
+    index: int
+    round: int
+    type: str
+    tool_use_id: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStop:
+    attempt: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStop:
+    attempt: int
+    round: int
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    attempt: int
+    status: Status
+    stop_reason: str | None
+    usage: Mapping[str, Any]
+    error: TurnError | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDelta:
+    """`offset` and the length of `text` count Unicode code points."""
+
+    index: int
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget blocks from `index` on: `attempt` writes them anew."""
+
+    attempt: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A passing word for a user interface: no id, never replayed. `name` is the event name."""
+
+    name: str
+    data: Mapping[str, Any]
+
+
+# `attempt` of a mark is the attempt that put it into the log: what a cursor must know to be still good.
+Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | TurnEnd
+Event = Mark | BlockDelta | Reset

@@ -1,0 +1,151 @@
+"""The turn is the log: the marks of a turn, and the event that follows a cursor.
+
+A log is a list of marks plus the text of the block that is still open. It is the same for a turn that runs (the live
+view appends to it) and for one that has ended (`marks_of` makes it from rows), so one reader serves both. Nothing here
+is ever taken back within one attempt; whoever takes something back starts a new attempt, which is how a cursor is known
+to be void.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.cursor import Cursor
+from app.domain.events import (
+    Answered,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Mark,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+
+# One delta carries at most so many characters, which bounds what a reader that stalls can hold.
+LONGEST_DELTA = 65_536
+
+
+class Log(Protocol):
+    """What a reader reads. `open_text(offset)` is the open block's text from `offset`, up to LONGEST_DELTA characters."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def marks(self) -> Sequence[Mark]: ...
+    @property
+    def open_length(self) -> int: ...
+    def open_text(self, offset: int) -> str: ...
+
+
+def start_of(turn: Turn) -> TurnStart:
+    model = turn.request.model if turn.request else ""
+    return TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status)
+
+
+def end_of(turn: Turn) -> TurnEnd:
+    return TurnEnd(turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error)
+
+
+def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
+    """`blocks` are the turn's blocks so far; the results among those of the round before are what it answers."""
+    answered = tuple(
+        Answered(block.tool_use_id or "", block.name or "", block.is_error)
+        for block in blocks
+        if block.type == TOOL_RESULT and block.round == round.number - 1
+    )
+    return RoundStart(round.attempt, round.number, round.messages, answered)
+
+
+def start_of_block(block: Block) -> BlockStart:
+    return BlockStart(block.attempt, block.index, block.round, block.type, block.tool_use_id, block.name)
+
+
+def marks_of(turn: Turn) -> list[Mark]:
+    """The log of a turn as its rows tell it."""
+    marks: list[Mark] = [start_of(turn)]
+    for round in turn.rounds:
+        if not round.voided:
+            marks.extend(_marks_of_round(round, turn.blocks))
+    if turn.ended:
+        marks.append(end_of(turn))
+    return marks
+
+
+def _marks_of_round(round: Round, blocks: Sequence[Block]) -> Iterator[Mark]:
+    yield start_of_round(round, blocks)
+    mine = [block for block in blocks if block.round == round.number]
+    yield from _marks_of_blocks(block for block in mine if block.type != TOOL_RESULT)
+    if round.sealed_by is not None:
+        yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
+    yield from _marks_of_blocks(block for block in mine if block.type == TOOL_RESULT)
+
+
+def _marks_of_blocks(blocks: Iterator[Block]) -> Iterator[Mark]:
+    for block in blocks:
+        yield start_of_block(block)
+        yield BlockStop(block.attempt, block)
+
+
+def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
+    """Where a client that holds `cursor` goes on, and what it must forget first.
+
+    Raises ValueError for a cursor from an attempt this log has not seen.
+    """
+    if cursor.attempt > log.attempt:
+        raise ValueError(f"this turn has had {log.attempt} attempts, none numbered {cursor.attempt}")
+    kept = _still_good(log.marks, cursor)
+    if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
+        return Cursor(log.attempt, cursor.place, cursor.offset), None
+    if kept and isinstance(log.marks[kept - 1], BlockStart):
+        kept -= 1
+    index = sum(isinstance(mark, BlockStart) for mark in log.marks[:kept])
+    return Cursor(log.attempt, kept, 0), Reset(log.attempt, index)
+
+
+def _still_good(marks: Sequence[Mark], cursor: Cursor) -> int:
+    for place, mark in enumerate(marks[: cursor.place]):
+        if mark.attempt > cursor.attempt:
+            return place
+    return min(cursor.place, len(marks))
+
+
+def _text_length(log: Log, place: int) -> int:
+    if place < len(log.marks):
+        mark = log.marks[place]
+        return len(mark.block.text) if isinstance(mark, BlockStop) else 0
+    return log.open_length
+
+
+def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
+    """The event after `cursor` and the cursor after that event; None when the client has everything there is.
+
+    `cursor` is one that `resume` or this function returned for this log's attempt.
+    """
+    attempt, place, offset = cursor
+    if place == len(log.marks):
+        if offset >= log.open_length:
+            return None
+        text = log.open_text(offset)
+        return _delta(log, cursor, text)
+    mark = log.marks[place]
+    if isinstance(mark, BlockStop) and offset < len(mark.block.text):
+        return _delta(log, cursor, mark.block.text[offset : offset + LONGEST_DELTA])
+    return mark, Cursor(attempt, place + 1, 0)
+
+
+def _delta(log: Log, cursor: Cursor, text: str) -> tuple[Event, Cursor]:
+    attempt, place, offset = cursor
+    start = log.marks[place - 1]
+    assert isinstance(start, BlockStart)
+    return BlockDelta(start.index, offset, text), Cursor(attempt, place, offset + len(text))
+
+
+def end_cursor(log: Log) -> Cursor:
+    """The cursor of a client that has received all there is."""
+    return Cursor(log.attempt, len(log.marks), log.open_length)

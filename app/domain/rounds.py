@@ -1,0 +1,58 @@
+"""Rounds: one model call and the tools it asked for. Usage is counted here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One model call. `usage` is the provider's object, last figures winning; `data` is what else the provider said of
+    the message and may need back (container, stop_details), as JSON text. A round of one number may have been begun by
+    several attempts; at most one of them is sealed, by attempt `sealed_by`.
+    """
+
+    number: int
+    attempt: int
+    messages: int = 0
+    stop_reason: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    request_id: str | None = None
+    data: str | None = None
+    sealed_by: int | None = None
+    started_at: datetime | None = None
+    first_delta_at: datetime | None = None
+    sealed_at: datetime | None = None
+
+    @property
+    def sealed(self) -> bool:
+        return self.sealed_by is not None
+
+    @property
+    def voided(self) -> bool:
+        """True for a call whose blocks were taken back; its usage still counts."""
+        return self.stop_reason == "voided"
+
+
+def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of one message: what comes later overwrites, what is missing stays."""
+    return {**known, **{key: value for key, value in news.items() if value is not None}}
+
+
+def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    """The sum of two rounds' figures, nested objects too. What is not a number keeps its latest value."""
+    total = dict(left)
+    for key, value in right.items():
+        known = total.get(key)
+        if isinstance(value, Mapping):
+            total[key] = add_usage(known if isinstance(known, Mapping) else {}, value)
+        elif _is_count(value) and _is_count(known):
+            total[key] = known + value
+        elif value is not None:
+            total[key] = value
+    return total
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,149 @@
+"""The rows decide: what a turn does next, and what becomes of a round that was interrupted. Pure, and total over rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.rounds import Round
+from app.domain.turns import Limits, Turn
+
+INTERRUPTED = "interrupted"
+VOIDED = "voided"
+MAX_TOOL_ROUNDS = "max_tool_rounds"
+
+_GOES_ON = frozenset({"pause_turn", INTERRUPTED})
+_NOT_RUN = {
+    "refusal": "This call was not run: the reply was refused.",
+    "cancelled": "This call was not run: the turn was cancelled.",
+    "error": "This call was not run: the turn ended with an error.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Call the model for round `round`; without `tools` it is told not to use any."""
+
+    round: int
+    tools: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Give every call its one result: by running it, or with `refusal` where it must not run."""
+
+    calls: tuple[Block, ...]
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    stop_reason: str
+
+
+Step = CallModel | RunTools | Finish
+
+
+def next_step(turn: Turn) -> Step:
+    """What an assistant turn with no unsettled round does next."""
+    assert turn.request is not None
+    limits = turn.request.limits
+    sealed = [round for round in turn.rounds if round.sealed]
+    if not sealed:
+        return CallModel(round=1)
+    last = sealed[-1]
+    with_calls = _rounds_with_calls(turn.blocks)
+    unanswered = unanswered_calls(turn.blocks)
+    if unanswered:
+        return RunTools(unanswered, refusal=_refusal(last, len(with_calls), limits))
+    if with_calls and with_calls[-1] == last.number:
+        return _after_tools(turn, last, len(with_calls), limits)
+    if last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= limits.max_rounds:
+        return CallModel(last.number + 1)
+    return Finish(last.stop_reason or "end_turn")
+
+
+def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
+    if last.stop_reason in _NOT_RUN:
+        return Finish(last.stop_reason or "")
+    if not limits.continue_after_tools:
+        return Finish("tool_use")
+    if asked > limits.max_rounds:
+        return Finish(MAX_TOOL_ROUNDS)
+    spent = asked == limits.max_rounds
+    if spent and limits.on_max_rounds == "stop":
+        return Finish(MAX_TOOL_ROUNDS)
+    hopeless = failed_rounds(turn.blocks) >= limits.max_failed_rounds
+    return CallModel(last.number + 1, tools=not (spent or hopeless))
+
+
+def _refusal(last: Round, asked: int, limits: Limits) -> str | None:
+    if asked > limits.max_rounds:
+        return f"This call was not run: the limit of {limits.max_rounds} tool rounds is reached."
+    return _NOT_RUN.get(last.stop_reason or "")
+
+
+def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """The calls that have no result yet, in call order."""
+    answered = {(block.round, block.tool_use_id) for block in blocks if block.type == TOOL_RESULT}
+    return tuple(b for b in blocks if b.is_call and (b.round, b.tool_use_id) not in answered)
+
+
+def failed_rounds(blocks: Sequence[Block]) -> int:
+    """How many rounds in a row, up to the last one with calls, had nothing but failing tools."""
+    count = 0
+    for number in reversed(_rounds_with_calls(blocks)):
+        results = [b for b in blocks if b.round == number and b.type == TOOL_RESULT]
+        if not all(result.is_error for result in results):
+            break
+        count += 1
+    return count
+
+
+def tool_rounds(blocks: Sequence[Block]) -> int:
+    """How many rounds asked for tools."""
+    return len(_rounds_with_calls(blocks))
+
+
+def _rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
+    return sorted({block.round for block in blocks if block.is_call})
+
+
+def _run_of_pauses(sealed: Sequence[Round]) -> int:
+    count = 0
+    for round in reversed(sealed):
+        if round.stop_reason not in _GOES_ON:
+            break
+        count += 1
+    return count
+
+
+Settlement = Literal["seal", "keep", "void", "give_up"]
+
+
+def settle(turn: Turn, open_block: Block | None) -> Settlement:
+    """What becomes of the unsealed round, after a crash and after a provider failure alike.
+
+    `seal`: it holds a complete call, so it stands as it is and its calls are run. `keep`: its text stays as an
+    interrupted block and the model is asked to go on. `void`: it is forgotten, and the model is called again.
+    `give_up`: that was done often enough without progress. `open_block` is the block that was being written.
+    """
+    assert turn.request is not None
+    limits = turn.request.limits
+    mine = [block for block in turn.blocks if block.round == open_round_number(turn)]
+    if any(block.is_call for block in mine):
+        return "seal"
+    if turn.recoveries >= limits.max_recoveries:
+        return "give_up"
+    if limits.recovery == "continue" and any(_has_text(block) for block in [*mine, open_block]):
+        return "keep"
+    return "void"
+
+
+def _has_text(block: Block | None) -> bool:
+    return block is not None and block.type == TEXT and block.text.strip() != ""
+
+
+def open_round_number(turn: Turn) -> int:
+    """The number of the round that is not sealed yet, begun or not."""
+    return 1 + max((round.number for round in turn.rounds if round.sealed), default=0)

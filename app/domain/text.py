@@ -1,0 +1,21 @@
+"""Text that Postgres can hold: no NUL, no lone surrogate."""
+
+import re
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def unstorable(text: str) -> str | None:
+    """Why `text` cannot be stored, or None when it can."""
+    found = _UNSTORABLE.search(text)
+    if found is None:
+        return None
+    what = "a NUL character" if found[0] == "\x00" else "a lone surrogate"
+    return f"contains {what} at offset {found.start()}"
+
+
+def storable(text: str) -> str:
+    """`text` with every character that cannot be stored replaced by U+FFFD, one for one."""
+    if text.isascii() and "\x00" not in text:
+        return text
+    return _UNSTORABLE.sub("\ufffd", text)

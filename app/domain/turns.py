@@ -1,0 +1,108 @@
+"""Turns, what they were asked to do, and the one table of their states."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from app.domain.blocks import Block
+from app.domain.errors import IllegalTransition
+from app.domain.rounds import Round
+
+Role = Literal["user", "assistant"]
+Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
+RecoveryPolicy = Literal["retry", "continue"]
+RoundLimitPolicy = Literal["answer", "stop"]
+
+# status -> the statuses it may become. Terminal states have no way out.
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "queued": frozenset({"running", "complete", "cancelled", "error"}),
+    "running": frozenset({"queued", "waiting", "complete", "cancelled", "error"}),
+    "waiting": frozenset({"queued", "complete", "cancelled", "error"}),
+    "complete": frozenset(),
+    "cancelled": frozenset(),
+    "error": frozenset(),
+}
+TERMINAL: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
+
+
+def check_transition(now: Status, then: Status) -> None:
+    """Raises IllegalTransition unless the table allows `now` → `then`."""
+    if then not in TRANSITIONS[now]:
+        raise IllegalTransition(now, then)
+
+
+def sources(then: Status) -> tuple[Status, ...]:
+    """The statuses from which `then` may be reached, for the WHERE clause of a state change."""
+    return tuple(now for now, ways_out in TRANSITIONS.items() if then in ways_out)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text."""
+
+    name: str
+    description: str
+    input_schema: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_rounds: int = 5
+    on_max_rounds: RoundLimitPolicy = "answer"
+    max_failed_rounds: int = 3
+    continue_after_tools: bool = True
+    recovery: RecoveryPolicy = "retry"
+    max_recoveries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What an assistant turn was asked to do, frozen when it was created so that a retry is the same request.
+
+    `params` are the model parameters as given (max_tokens, thinking, …).
+    """
+
+    model: str
+    system: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnError:
+    """Why a turn ended as `error`: `type` is the provider's or ours, `request_id` the provider's."""
+
+    type: str
+    message: str
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn with its rounds and blocks, as the rows hold it."""
+
+    id: UUID
+    chat_id: UUID
+    parent_id: UUID | None
+    role: Role
+    status: Status
+    attempt: int = 0
+    request: TurnRequest | None = None
+    cancel_requested: bool = False
+    recoveries: int = 0
+    stop_reason: str | None = None
+    error: TurnError | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    rounds: tuple[Round, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL

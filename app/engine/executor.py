@@ -1,0 +1,280 @@
+"""Runs one turn: asks the rows what comes next, does it, and asks again."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import assert_never
+
+import structlog
+
+from app.domain.blocks import Block
+from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.events import BlockStart, RoundStart
+from app.domain.rounds import Round
+from app.domain.steps import (
+    INTERRUPTED,
+    CallModel,
+    Finish,
+    RunTools,
+    next_step,
+    open_round_number,
+    settle,
+    unanswered_calls,
+)
+from app.domain.turns import Status, Turn, TurnError, TurnRequest
+from app.engine.calls import Calls
+from app.engine.pace import Pace
+from app.engine.recorder import Recorder
+from app.engine.retries import Retries, RetryPolicy
+from app.llm.accumulator import Accumulator, Change
+from app.llm.messages import build_messages
+from app.llm.provider import Message, ModelRequest, Provider, Unknown
+from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """How model calls are made. `stall_timeout` is in seconds."""
+
+    retries: RetryPolicy = RetryPolicy()
+    stall_timeout: float = 120.0
+
+
+class Executor:
+    """One claimed turn. `ancestors` is its path without itself; the turn itself is what `recorder` holds."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        ancestors: Sequence[Turn],
+        provider_for: Callable[[str], Provider],
+        calls: Calls,
+        policy: ModelPolicy,
+        pace: Pace,
+    ) -> None:
+        self._recorder = recorder
+        self._ancestors = ancestors
+        self._provider_for = provider_for
+        self._calls = calls
+        self._policy = policy
+        self._pace = pace
+        self._retries = Retries(policy.retries)
+        self._reply: Accumulator | None = None
+        self._first_delta_at: datetime | None = None
+
+    @property
+    def turn(self) -> Turn:
+        return self._recorder.turn
+
+    @property
+    def request(self) -> TurnRequest:
+        assert self.turn.request is not None
+        return self.turn.request
+
+    async def run(self) -> None:
+        """Until the turn has ended. Raises ClaimLost; any other failure becomes the end of the turn."""
+        try:
+            await self._take_up()
+            while not self.turn.ended:
+                match next_step(self.turn):
+                    case CallModel() as step:
+                        await self._call_model(step)
+                    case RunTools(calls, refusal):
+                        await self._calls.answer(calls, refusal)
+                    case Finish(stop_reason):
+                        await self._recorder.end("complete", stop_reason)
+                    case step:
+                        assert_never(step)
+        except ProviderError as error:
+            await self.stop("error", "error", TurnError(error.type, error.message, error.request_id))
+        finally:
+            await self._calls.close()
+
+    async def stop(self, status: Status, stop_reason: str, error: TurnError | None = None) -> None:
+        """Ends the turn where it is: what was being written stays, interrupted, and every call gets a result."""
+        await self._calls.close()
+        if self._unsealed() is not None:
+            await self._seal(stop_reason)
+        for call in unanswered_calls(self.turn.blocks):
+            await self._recorder.settle_call(call, f"This call has no result: the turn ended ({stop_reason}).", True)
+        await self._recorder.end(status, stop_reason, error)
+
+    # --- one model call ----------------------------------------------------------------------------------------------
+
+    async def _call_model(self, step: CallModel) -> None:
+        try:
+            await self._stream_round(step)
+        except TransientError as error:
+            await self._after_failure(error)
+        else:
+            self._retries.reset()
+
+    async def _stream_round(self, step: CallModel) -> None:
+        request, provider = self._model_request(step), self._provider_for(self.request.model)
+        reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
+        self._first_delta_at = None
+        timeout = self._policy.stall_timeout
+        clock = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(timeout) as limit, aclosing(provider.stream(request)) as stream:
+                async for parts in stream:
+                    changes = reply.feed(parts)
+                    if reply.started and self._unsealed() is None:
+                        limit.reschedule(None)
+                        await self._begin_round(step.round, reply, request.messages)
+                    for change in changes:
+                        if change.__class__ is str:
+                            self._delta(change)
+                        else:
+                            limit.reschedule(None)
+                            await self._apply(change, step)
+                    await self._pace.breathe()
+                    limit.reschedule(clock() + timeout)
+        except TimeoutError:
+            raise TransientError("stall_timeout", f"the provider was silent for {timeout:g} s") from None
+        if not reply.ended and reply.stop_reason is None:
+            raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
+        await self._seal(reply.stop_reason or "end_turn", recoveries=0)
+
+    def _model_request(self, step: CallModel) -> ModelRequest:
+        sealed = [round for round in self.turn.rounds if round.sealed]
+        return ModelRequest(
+            model=self.request.model,
+            messages=build_messages([*self._ancestors, self.turn]),
+            system=self.request.system,
+            params=self.request.params,
+            tools=self.request.tools,
+            may_use_tools=step.tools,
+            resume_data=sealed[-1].data if sealed else None,
+        )
+
+    async def _begin_round(self, number: int, reply: Accumulator, messages: Sequence[Message]) -> None:
+        structlog.contextvars.bind_contextvars(round=number)
+        await self._recorder.begin_round(
+            Round(
+                number=number,
+                attempt=self.turn.attempt,
+                messages=len(messages),
+                usage=reply.usage,
+                request_id=reply.request_id,
+                data=reply.data,
+                started_at=datetime.now(UTC),
+            )
+        )
+
+    def _delta(self, text: str) -> None:
+        if self._first_delta_at is None:
+            self._first_delta_at = datetime.now(UTC)
+            self._observe_first_delta(self._first_delta_at)
+        self._recorder.append(text)
+
+    async def _apply(self, change: Change, step: CallModel) -> None:
+        match change:
+            case BlockStart():
+                self._recorder.open_block(change)
+            case Block():
+                await self._recorder.close_block(change)
+                if step.tools:
+                    self._calls.start_early(change)
+            case Unknown(raw):
+                log.warning("provider.unknown", raw=raw[:1000])
+                self._recorder.notify("status", provider_event=raw)
+            case str():
+                self._delta(change)
+            case _:
+                assert_never(change)
+
+    # --- what becomes of a round -------------------------------------------------------------------------------------
+
+    def _unsealed(self) -> Round | None:
+        rounds = self.turn.rounds
+        return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
+
+    def _told(self, round: Round, stop_reason: str) -> Round:
+        """The round with what the reply told so far. After a crash there is no reply: the row says what is known."""
+        reply, self._reply = self._reply, None
+        if reply is None or not reply.started:
+            return replace(round, stop_reason=stop_reason)
+        return replace(
+            round,
+            stop_reason=stop_reason,
+            usage=reply.usage,
+            data=reply.data,
+            request_id=reply.request_id,
+            first_delta_at=self._first_delta_at,
+        )
+
+    async def _seal(self, stop_reason: str, recoveries: int | None = None) -> None:
+        round = self._unsealed()
+        assert round is not None
+        left_open = [c for c in self._reply.interrupt() if isinstance(c, Block)] if self._reply else []
+        sealed = self._told(round, stop_reason)
+        await self._recorder.seal_round(
+            sealed, left_open, recoveries=self.turn.recoveries if recoveries is None else recoveries
+        )
+        _count_tokens(sealed)
+        log.info("round.sealed", stop_reason=stop_reason, blocks=len(self.turn.blocks))
+
+    async def _take_up(self) -> None:
+        """What an earlier attempt left: perhaps a round that was never sealed, perhaps one failure too many."""
+        crash = TransientError("interrupted", "the server stopped while the answer was being written")
+        if self.turn.recoveries > self.request.limits.max_recoveries:
+            raise PermanentError(crash.type, f"{crash.message}, too often without progress")
+        if self._unsealed() is not None:
+            await self._settle(crash, charge=False)
+
+    async def _after_failure(self, error: TransientError) -> None:
+        PROVIDER_RETRIES.labels(error.type).inc()
+        shown = self._has_output()
+        if self._unsealed() is not None:
+            await self._settle(error, charge=shown)
+        delay = self._retries.delay(error, charged=not shown)
+        log.warning("provider.retry", error=error.type, message=error.message, seconds=round(delay, 3))
+        self._recorder.notify("retry", error=error.type, seconds=round(delay, 3))
+        await asyncio.sleep(delay)
+
+    async def _settle(self, error: ProviderError, *, charge: bool) -> None:
+        """The one rule for an interrupted round, whoever interrupted it. A crash was charged when the lease lapsed."""
+        round = self._unsealed()
+        assert round is not None
+        what = settle(self.turn, self._open_block())
+        recoveries = self.turn.recoveries + charge
+        log.info("round.interrupted", settled=what, error=error.type)
+        match what:
+            case "seal" | "keep":
+                await self._seal(INTERRUPTED, recoveries=recoveries)
+            case "void":
+                await self._calls.close()
+                await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
+                structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
+            case "give_up":
+                raise PermanentError(error.type, f"{error.message}; given up after too many interruptions")
+            case _:
+                assert_never(what)
+
+    def _has_output(self) -> bool:
+        """Whether the unsealed round has shown anything yet."""
+        marks = self._recorder.view.marks
+        return self._unsealed() is not None and not isinstance(marks[-1], RoundStart)
+
+    def _open_block(self) -> Block | None:
+        text = self._recorder.view.open_block_text()
+        start = self._recorder.view.marks[-1]
+        if not isinstance(start, BlockStart):
+            return None
+        return Block(start.index, start.round, start.attempt, start.type, text)
+
+    def _observe_first_delta(self, now: datetime) -> None:
+        if open_round_number(self.turn) == 1 and self.turn.created_at is not None:
+            FIRST_DELTA_SECONDS.observe((now - self.turn.created_at).total_seconds())
+
+
+def _count_tokens(round: Round) -> None:
+    usage: Mapping[str, object] = round.usage
+    for kind, count in usage.items():
+        if kind.endswith("_tokens") and isinstance(count, int):
+            TOKENS.labels(kind.removesuffix("_tokens")).inc(count)

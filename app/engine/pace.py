@@ -1,0 +1,52 @@
+"""The frame clock: under pressure, readers of provider streams breathe together, so that deltas coalesce sooner."""
+
+import asyncio
+import time
+
+# Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
+CALM = 0.35
+FULL = 0.85
+LONGEST_TICK = 0.04
+SAMPLE = 0.1
+
+
+class Pace:
+    """Watches how busy the event loop's thread is. `lag` is how late the last timer fired, `tick` the present frame
+    time; both in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.lag = 0.0
+        self.tick = 0.0
+        self._next: asyncio.Future[None] | None = None
+
+    async def breathe(self) -> None:
+        """Returns at once when the process is calm, else at the next tick, which everybody shares."""
+        if self.tick == 0.0:
+            return
+        if self._next is None:
+            loop = asyncio.get_running_loop()
+            self._next = loop.create_future()
+            loop.call_later(self.tick, self._strike)
+        await asyncio.shield(self._next)
+
+    def _strike(self) -> None:
+        assert self._next is not None
+        self._next.set_result(None)
+        self._next = None
+
+    async def watch(self) -> None:
+        """Measures for ever; the composition root owns the task."""
+        wall, cpu = time.perf_counter(), time.thread_time()
+        while True:
+            await asyncio.sleep(SAMPLE)
+            wall_now, cpu_now = time.perf_counter(), time.thread_time()
+            self.lag = max(0.0, wall_now - wall - SAMPLE)
+            self.observe((cpu_now - cpu) / (wall_now - wall))
+            wall, cpu = wall_now, cpu_now
+
+    def observe(self, busy: float) -> None:
+        """Sets the tick by how busy (0 to 1) the last sample was, gliding so that it does not swing."""
+        wanted = LONGEST_TICK * min(1.0, max(0.0, (busy - CALM) / (FULL - CALM)))
+        glided = 0.7 * self.tick + 0.3 * wanted
+        self.tick = glided if glided > 0.002 else 0.0

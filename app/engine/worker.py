@@ -1,0 +1,205 @@
+"""Claims queued turns and runs each in a task of its own."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import structlog
+
+from app.domain.errors import ClaimLost, NotFound, StorageUnavailable
+from app.domain.turns import TurnError
+from app.engine.accounts import account_for
+from app.engine.calls import Calls
+from app.engine.executor import Executor, ModelPolicy
+from app.engine.pace import Pace
+from app.engine.recorder import Recorder, to_the_end
+from app.llm.provider import Provider
+from app.storage.database import Database
+from app.storage.queue import Queue
+from app.storage.record import Records
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.telemetry import TURNS_RUNNING
+from app.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+Reason = Literal["cancel", "release"]
+
+# What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
+_CLAIM = 50
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPolicy:
+    """`lease`, `poll_interval` and `grace_period` are seconds."""
+
+    concurrent_turns: int = 1000
+    lease: float = 10.0
+    poll_interval: float = 1.0
+    grace_period: float = 10.0
+    model: ModelPolicy = ModelPolicy()
+
+
+@dataclass(slots=True)
+class Run:
+    """A turn that runs here. `reason` says why its task was cancelled."""
+
+    task: asyncio.Task[None]
+    reason: Reason | None = None
+
+
+class Worker:
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        directory: Directory,
+        provider_for: Callable[[str], Provider],
+        toolset: Toolset,
+        policy: WorkerPolicy,
+        pace: Pace,
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._turns = Turns(database)
+        self._directory = directory
+        self._provider_for = provider_for
+        self._toolset = toolset
+        self._policy = policy
+        self._pace = pace
+        self._runs: dict[UUID, Run] = {}
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """There may be a turn to claim."""
+        self._rung.set()
+
+    def cancel(self, turn: UUID) -> None:
+        """Stops a turn that runs here; one that does not is somebody else's."""
+        if run := self._runs.get(turn):
+            _interrupt(run, "cancel")
+
+    async def run(self) -> None:
+        """Until cancelled: then nothing is claimed any more, running turns get the grace period, the rest is released."""
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(self._keep_lease())
+            try:
+                await self._claim_for_ever(group)
+            finally:
+                await self._wind_down()
+                keeping.cancel()
+
+    async def _claim_for_ever(self, group: asyncio.TaskGroup) -> None:
+        await self._queue.take_place(self._policy.lease)
+        while True:
+            self._rung.clear()
+            free = self._policy.concurrent_turns - len(self._runs)
+            claimed = await self._claim(min(free, _CLAIM))
+            for turn in claimed:
+                self._runs[turn] = Run(group.create_task(self._run(turn), name=f"turn {turn}"))
+            if len(claimed) < _CLAIM:
+                await self._rung_or_late()
+
+    async def _claim(self, most: int) -> Sequence[UUID]:
+        try:
+            return await self._queue.claim(most) if most > 0 else ()
+        except StorageUnavailable as error:
+            log.error("queue.unavailable", error=str(error))
+            return ()
+
+    async def _rung_or_late(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._policy.poll_interval):
+                await self._rung.wait()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._policy.lease / 3)
+            try:
+                await self._queue.renew_lease(self._policy.lease)
+                requeued = await self._queue.requeue_lapsed()
+            except StorageUnavailable as error:
+                log.error("lease.not_renewed", error=str(error))
+                continue
+            if requeued:
+                log.warning("turns.requeued", turns=[str(turn) for turn in requeued])
+                self.ring()
+
+    async def _wind_down(self) -> None:
+        tasks = [run.task for run in self._runs.values()]
+        if tasks:
+            log.info("worker.stopping", running=len(tasks), grace_period=self._policy.grace_period)
+            await asyncio.wait(tasks, timeout=self._policy.grace_period)
+        for run in self._runs.values():
+            _interrupt(run, "release")
+        await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)
+        await self._queue.leave()
+
+    # --- one turn ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, turn: UUID) -> None:
+        structlog.contextvars.bind_contextvars(turn=str(turn))
+        TURNS_RUNNING.inc()
+        try:
+            await self._run_claimed(turn)
+        except (ClaimLost, NotFound) as error:
+            log.warning("claim.lost", reason=str(error))
+        except StorageUnavailable as error:
+            log.error("turn.abandoned", reason=str(error))
+        finally:
+            TURNS_RUNNING.dec()
+            del self._runs[turn]
+            self.ring()
+
+    async def _run_claimed(self, identity: UUID) -> None:
+        owner, path = await self._turns.claimed(identity)
+        turn = path[-1]
+        structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
+        with self._directory.host(turn) as view:
+            recorder = Recorder(Records(self._database, turn.id, turn.attempt), view)
+            calls = Calls(recorder, self._toolset, owner)
+            executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)
+            assert turn.request is not None
+            log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
+            await self._carry_out(executor, recorder)
+            if view.turn.ended:
+                account_for(view.turn, calls.first_started)
+
+    async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:
+        run = self._runs[recorder.turn.id]
+        try:
+            if recorder.turn.cancel_requested:
+                await executor.stop("cancelled", "cancelled")
+            else:
+                await executor.run()
+        except asyncio.CancelledError:
+            if run.reason is None:
+                raise
+            # The cancellation has done its work; what follows must not be cut short by it.
+            run.task.uncancel()
+            await to_the_end(_after(run.reason, executor, recorder))
+        except (ClaimLost, StorageUnavailable):
+            raise
+        except Exception:
+            log.exception("turn.failed")
+            error = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
+            await executor.stop("error", "error", error)
+
+
+async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None:
+    if recorder.turn.ended:
+        return
+    if reason == "cancel":
+        await executor.stop("cancelled", "cancelled")
+    else:
+        await recorder.release()
+
+
+def _interrupt(run: Run, reason: Reason) -> None:
+    if run.reason is None:
+        run.reason = reason
+        run.task.cancel()

@@ -1,0 +1,164 @@
+"""The composition root: builds and owns everything a server is made of."""
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+from starlette.applications import Starlette
+
+from app.api.auth import LOCAL_OWNER, Authenticator
+from app.api.errors import HANDLERS
+from app.api.resolve import Defaults
+from app.api.routes import routes
+from app.api.services import Services
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.domain.ids import new_id
+from app.domain.turns import Limits
+from app.engine.executor import ModelPolicy
+from app.engine.pace import Pace
+from app.engine.retries import RetryPolicy
+from app.engine.worker import Worker, WorkerPolicy
+from app.llm.anthropic import AnthropicProvider
+from app.llm.demo import DemoProvider
+from app.llm.models import CLAUDE, CLAUDE_MODELS, Models, Offer
+from app.storage.chats import Chats
+from app.storage.database import Database, connect
+from app.storage.documents import Documents
+from app.storage.embedded import embedded_postgres
+from app.storage.exchanges import Exchanges
+from app.storage.migrations import upgrade_in_thread
+from app.storage.queue import Queue
+from app.storage.tokens import Tokens
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.tools.documents import document_tools, sample_documents
+from app.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def create_app(settings: Settings) -> Starlette:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with running(settings) as services:
+            app.state.services = services
+            yield
+
+    return Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(HANDLERS))
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Services]:
+    """Everything between Postgres and the API, started in that order and stopped in the other."""
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_database(settings))
+        await _check_exposure(settings, Tokens(database))
+        models = await stack.enter_async_context(_models(settings))
+        documents = Documents(database)
+        toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
+        directory, pace = Directory(), Pace()
+        queue = Queue(database, new_id(), f"{socket.gethostname()}:{settings.port}")
+        worker = Worker(database, queue, directory, models.provider_for, toolset, worker_policy(settings), pace)
+        if settings.default_model == "demo":
+            await _offer_samples(documents)
+        gc.collect()
+        gc.freeze()
+        await stack.enter_async_context(_background(worker, pace))
+        yield Services(
+            database=database,
+            chats=Chats(database),
+            turns=Turns(database),
+            exchanges=Exchanges(database),
+            documents=documents,
+            directory=directory,
+            authenticator=Authenticator(Tokens(database)),
+            toolset=toolset,
+            models=models,
+            defaults=Defaults(settings.default_model, settings.system_prompt, _limits(settings)),
+            ring=worker.ring,
+            cancel=worker.cancel,
+            is_ready=lambda: True,
+            max_body_bytes=settings.max_body_bytes,
+        )
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[Database]:
+    """The database of the settings, migrated: the embedded one where none is named."""
+    async with AsyncExitStack() as stack:
+        if settings.database_url is not None:
+            url = settings.database_url.get_secret_value()
+        else:
+            url = await stack.enter_async_context(embedded_postgres(settings.data_dir))
+        await upgrade_in_thread(url)
+        yield await stack.enter_async_context(connect(url, size=settings.pool_size))
+
+
+def worker_policy(settings: Settings) -> WorkerPolicy:
+    retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
+    return WorkerPolicy(
+        concurrent_turns=settings.concurrent_turns,
+        lease=settings.lease,
+        poll_interval=settings.poll_interval,
+        grace_period=settings.grace_period,
+        model=ModelPolicy(retries, settings.stall_timeout),
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        max_rounds=settings.max_rounds,
+        on_max_rounds=settings.on_max_rounds,
+        max_failed_rounds=settings.max_failed_rounds,
+        continue_after_tools=settings.continue_after_tools,
+        recovery=settings.recovery,
+        max_recoveries=settings.max_recoveries,
+    )
+
+
+@asynccontextmanager
+async def _models(settings: Settings) -> AsyncIterator[Models]:
+    if settings.anthropic_api_key is None:
+        log.warning("model.demo", note="no ANTHROPIC_API_KEY: answers are a script's, not a model's")
+        yield Models([Offer(DemoProvider(settings.demo_delay), ["demo"])])
+        return
+    key = settings.anthropic_api_key.get_secret_value()
+    provider = AnthropicProvider(key, settings.anthropic_base_url)
+    try:
+        yield Models([Offer(provider, CLAUDE_MODELS, [settings.model or CLAUDE, CLAUDE])])
+    finally:
+        await provider.aclose()
+
+
+async def _check_exposure(settings: Settings, tokens: Tokens) -> None:
+    if settings.host not in _LOOPBACK and not await tokens.exist():
+        raise ConfigError(
+            f"TURNSTREAM_HOST is {settings.host}, which others can reach, and there is no token yet: make one with"
+            " `turnstream tokens create NAME`, or listen on 127.0.0.1"
+        )
+
+
+async def _offer_samples(documents: Documents) -> None:
+    """So that the demo has something to look at."""
+    if not await documents.tree(LOCAL_OWNER, limit=1):
+        for path, content in sample_documents().items():
+            await documents.put(LOCAL_OWNER, path, content)
+
+
+@asynccontextmanager
+async def _background(worker: Worker, pace: Pace) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(worker.run(), name="worker"), asyncio.create_task(pace.watch(), name="pace")]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("background.failed", exc_info=outcome)

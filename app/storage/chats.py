@@ -1,0 +1,114 @@
+"""Chats: the trees that turns grow on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.domain.errors import NotFound
+from app.domain.ids import new_id
+from app.storage.database import Database, Row, Statement
+from app.storage.rows import from_json, to_json
+
+CREATE_CHAT = Statement(
+    """
+    INSERT INTO chats (id, owner, title, system_prompt, settings)
+    VALUES (:chat, :owner, :title, :system_prompt, CAST(:settings AS json))
+    RETURNING *
+    """
+)
+GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner")
+LIST_CHATS = Statement(
+    """
+    SELECT * FROM chats
+    WHERE owner = :owner
+      AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
+    ORDER BY updated_at DESC, id DESC LIMIT :limit
+    """
+)
+UPDATE_CHAT = Statement(
+    """
+    UPDATE chats SET title = :title, system_prompt = :system_prompt, settings = CAST(:settings AS json),
+        updated_at = now()
+    WHERE id = :chat AND owner = :owner
+    RETURNING *
+    """
+)
+DELETE_CHAT = Statement("DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id")
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """`settings` are the defaults of its turns, as the API takes them (model, params, tools, limits)."""
+
+    id: UUID
+    owner: str
+    title: str | None
+    system_prompt: str | None
+    settings: Mapping[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+def chat_from(row: Row) -> Chat:
+    return Chat(
+        id=row["id"],
+        owner=row["owner"],
+        title=row["title"],
+        system_prompt=row["system_prompt"],
+        settings=from_json(row["settings"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+class Chats:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, owner: str, title: str | None, system_prompt: str | None, settings: Mapping[str, Any]
+    ) -> Chat:
+        row = await self._database.row(
+            CREATE_CHAT,
+            chat=new_id(),
+            owner=owner,
+            title=title,
+            system_prompt=system_prompt,
+            settings=to_json(settings),
+        )
+        assert row is not None
+        return chat_from(row)
+
+    async def get(self, owner: str, chat: UUID) -> Chat:
+        """Raises NotFound."""
+        return chat_from(_row(await self._database.row(GET_CHAT, owner=owner, chat=chat), chat))
+
+    async def page(self, owner: str, limit: int, before: tuple[datetime, UUID] | None) -> Sequence[Chat]:
+        """Up to `limit` chats, last changed first, those older than `before`."""
+        when, identity = before or (None, None)
+        rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
+        return [chat_from(row) for row in rows]
+
+    async def update(self, chat: Chat) -> Chat:
+        """Writes title, system prompt and settings as `chat` has them. Raises NotFound."""
+        row = await self._database.row(
+            UPDATE_CHAT,
+            chat=chat.id,
+            owner=chat.owner,
+            title=chat.title,
+            system_prompt=chat.system_prompt,
+            settings=to_json(chat.settings),
+        )
+        return chat_from(_row(row, chat.id))
+
+    async def delete(self, owner: str, chat: UUID) -> None:
+        """Raises NotFound."""
+        _row(await self._database.row(DELETE_CHAT, owner=owner, chat=chat), chat)
+
+
+def _row(row: Row | None, chat: UUID) -> Row:
+    if row is None:
+        raise NotFound(f"there is no chat {chat}")
+    return row

@@ -1,0 +1,89 @@
+"""Documents of an owner, with full-text search."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.storage.database import Database, Statement
+
+PUT_DOCUMENT = Statement(
+    """
+    INSERT INTO documents (owner, path, content) VALUES (:owner, :path, :content)
+    ON CONFLICT (owner, path) DO UPDATE SET content = EXCLUDED.content, updated_at = now()
+    RETURNING path, length(content) AS size, updated_at, xmax = 0 AS created
+    """
+)
+GET_DOCUMENT = Statement("SELECT path, content, updated_at FROM documents WHERE owner = :owner AND path = :path")
+DELETE_DOCUMENT = Statement("DELETE FROM documents WHERE owner = :owner AND path = :path RETURNING path")
+LIST_DOCUMENTS = Statement(
+    """
+    SELECT path, length(content) AS size, updated_at FROM documents
+    WHERE owner = :owner AND starts_with(path, :prefix) AND path > :after
+    ORDER BY path COLLATE "C" LIMIT :limit
+    """
+)
+# Any word may match, all of them rank higher: a model's query is a handful of words, not a filter.
+SEARCH_DOCUMENTS = Statement(
+    """
+    WITH query AS (
+        SELECT websearch_to_tsquery('english', :query) AS strict,
+               replace(plainto_tsquery('english', :query)::text, '&', '|')::tsquery AS loose
+    ), hits AS (
+        SELECT path, content, ts_rank_cd(search, loose, 32) + 10 * ts_rank_cd(search, strict, 32) AS rank
+        FROM documents, query
+        WHERE owner = :owner AND search @@ (loose || strict)
+        ORDER BY rank DESC, path LIMIT :limit
+    )
+    SELECT path, rank, ts_headline('english', left(content, 500000), loose || strict,
+        'StartSel="**", StopSel="**", MaxFragments=2, MaxWords=30, MinWords=10, FragmentDelimiter=" … "') AS snippet
+    FROM hits, query ORDER BY rank DESC, path
+    """
+)
+
+_EVERYTHING = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInfo:
+    """`size` counts characters."""
+
+    path: str
+    size: int
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    path: str
+    rank: float
+    snippet: str
+
+
+class Documents:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
+        """Writes a document; the flag says whether it is new."""
+        row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content)
+        assert row is not None
+        return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
+
+    async def tree(
+        self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING
+    ) -> Sequence[DocumentInfo]:
+        """The documents whose path begins with `prefix`, by path."""
+        rows = await self._database.rows(LIST_DOCUMENTS, owner=owner, prefix=prefix, after=after, limit=limit)
+        return [DocumentInfo(row["path"], row["size"], row["updated_at"]) for row in rows]
+
+    async def read(self, owner: str, path: str) -> str | None:
+        row = await self._database.row(GET_DOCUMENT, owner=owner, path=path)
+        return row["content"] if row else None
+
+    async def delete(self, owner: str, path: str) -> bool:
+        return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
+
+    async def search(self, owner: str, query: str, limit: int) -> Sequence[SearchHit]:
+        """The best matches first. Snippets set the words found in **bold**."""
+        rows = await self._database.rows(SEARCH_DOCUMENTS, owner=owner, query=query, limit=limit)
+        return [SearchHit(row["path"], row["rank"], row["snippet"]) for row in rows]

@@ -1,0 +1,34 @@
+"""Bringing a database to the newest revision of `migrations/`."""
+
+import asyncio
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+
+from app.domain.errors import ConfigError
+
+FOLDER = Path(__file__).parents[2] / "migrations"
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's configuration for `url` (postgresql://…)."""
+    if not (FOLDER / "env.py").is_file():
+        raise ConfigError(f"the migrations are not at {FOLDER}; run turnstream from its source folder or image")
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    config.attributes["url"] = url
+    return config
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Migrates the database, waiting for any other process that is doing so. Not to be called inside an event loop."""
+    command.upgrade(alembic_config(url), revision)
+
+
+def downgrade(url: str, revision: str) -> None:
+    command.downgrade(alembic_config(url), revision)
+
+
+async def upgrade_in_thread(url: str) -> None:
+    await asyncio.to_thread(upgrade, url)

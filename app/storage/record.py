@@ -1,0 +1,208 @@
+"""What a running turn writes. Every statement is fenced by the attempt that owns the turn: no row back, no claim.
+
+`fenced` locks the turn's row, so a stale owner and a new one are put in an order: the stale one finds its attempt gone.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.errors import ClaimLost
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.storage.database import Database, Row, Statement
+from app.storage.rows import columns_of, to_json
+
+_FENCED = """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status = 'running'
+        FOR NO KEY UPDATE
+    )
+"""
+
+_INSERT_BLOCKS = """
+    INSERT INTO blocks (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted)
+    SELECT fenced.id, b.index, b.round, :attempt, b.type, b.text, b.data, b.tool_use_id, b.name, b.is_error,
+           b.interrupted
+    FROM fenced, unnest(
+        CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]),
+        CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:is_errors AS bool[]),
+        CAST(:interrupteds AS bool[])
+    ) AS b (index, round, type, text, data, tool_use_id, name, is_error, interrupted)
+"""
+
+BEGIN_ROUND = Statement(
+    _FENCED
+    + """
+    INSERT INTO rounds (turn_id, number, attempt, messages, request_id, usage, data, started_at)
+    SELECT id, :number, :attempt, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
+    FROM fenced
+    RETURNING turn_id
+    """
+)
+
+CLOSE_BLOCK = Statement(_FENCED + _INSERT_BLOCKS + " RETURNING turn_id")
+
+SEAL_ROUND = Statement(
+    _FENCED
+    + ", interrupted AS ("
+    + _INSERT_BLOCKS
+    + """
+    ), sealed AS (
+        UPDATE rounds
+        SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
+            first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt
+        FROM fenced
+        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    )
+    UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
+    """
+)
+
+VOID_ROUND = Statement(
+    _FENCED
+    + """
+    , forgotten AS (
+        DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
+    ), voided AS (
+        UPDATE rounds SET stop_reason = 'voided', usage = CAST(:usage AS json)
+        FROM fenced
+        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    )
+    UPDATE turns
+    SET attempt = turns.attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.attempt
+    """
+)
+
+START_CALLS = Statement(
+    _FENCED
+    + """
+    INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
+    SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
+    FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]))
+        AS c (round, tool_use_id, name)
+    ON CONFLICT (turn_id, round, tool_use_id)
+        DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
+    RETURNING turn_id
+    """
+)
+
+SETTLE_CALL = Statement(
+    _FENCED
+    + """
+    , settled AS (
+        UPDATE tool_calls SET state = 'settled', settled_at = now(), attempt = :attempt
+        FROM fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id
+    )
+    """
+    + _INSERT_BLOCKS
+    + " RETURNING turn_id"
+)
+
+END_TURN = Statement(
+    _FENCED
+    + """
+    UPDATE turns
+    SET status = :status, stop_reason = :stop_reason, error = CAST(:error AS json), usage = CAST(:usage AS json),
+        replica = NULL, ended_at = now()
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.ended_at
+    """
+)
+
+RELEASE_TURN = Statement(
+    _FENCED
+    + """
+    UPDATE turns SET status = 'queued', replica = NULL
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
+    """
+)
+
+
+class Records:
+    """The writes of one attempt at one turn. Each is a transaction; each raises ClaimLost once the claim is gone."""
+
+    def __init__(self, database: Database, turn: UUID, attempt: int) -> None:
+        self._database = database
+        self._turn = turn
+        self.attempt = attempt
+
+    async def begin_round(self, round: Round) -> None:
+        await self._write(
+            BEGIN_ROUND,
+            number=round.number,
+            messages=round.messages,
+            request_id=round.request_id,
+            usage=to_json(round.usage),
+            data=round.data,
+            started_at=round.started_at,
+        )
+
+    async def close_block(self, block: Block) -> None:
+        await self._write(CLOSE_BLOCK, **columns_of([block]))
+
+    async def seal_round(self, round: Round, interrupted: Sequence[Block], turn: Turn) -> None:
+        """`interrupted` are the blocks that were open; `turn` carries the new sums."""
+        await self._write(
+            SEAL_ROUND,
+            number=round.number,
+            round_attempt=round.attempt,
+            stop_reason=round.stop_reason,
+            usage=to_json(round.usage),
+            data=round.data,
+            first_delta_at=round.first_delta_at,
+            sealed_at=round.sealed_at,
+            turn_usage=to_json(turn.usage),
+            recoveries=turn.recoveries,
+            **columns_of(interrupted),
+        )
+
+    async def void_round(self, round: Round, turn: Turn) -> int:
+        """Takes an unsealed round back and starts the next attempt, whose number is returned."""
+        row = await self._write(
+            VOID_ROUND,
+            number=round.number,
+            round_attempt=round.attempt,
+            usage=to_json(round.usage),
+            turn_usage=to_json(turn.usage),
+            recoveries=turn.recoveries,
+        )
+        self.attempt = row["attempt"]
+        return self.attempt
+
+    async def start_calls(self, calls: Sequence[Block]) -> None:
+        columns = columns_of(calls)
+        wanted = ("block_rounds", "tool_use_ids", "names")
+        await self._write(START_CALLS, **{name: columns[name] for name in wanted})
+
+    async def settle_call(self, result: Block) -> None:
+        assert result.type == TOOL_RESULT
+        await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, **columns_of([result]))
+
+    async def end(self, turn: Turn) -> datetime:
+        row = await self._write(
+            END_TURN,
+            status=turn.status,
+            stop_reason=turn.stop_reason,
+            error=to_json(turn.error) if turn.error else None,
+            usage=to_json(turn.usage),
+        )
+        ended_at: datetime = row["ended_at"]
+        return ended_at
+
+    async def release(self) -> None:
+        await self._write(RELEASE_TURN)
+
+    async def _write(self, statement: Statement, **values: object) -> Row:
+        row = await self._database.row(statement, turn=self._turn, attempt=self.attempt, **values)
+        if row is None:
+            raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
+        return row

@@ -1,0 +1,90 @@
+"""Rows to frozen values and back. JSON columns are text here: encoded and decoded in this one place."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnError, TurnRequest
+from app.storage.database import Row
+
+_request = msgspec.json.Decoder(TurnRequest)
+_error = msgspec.json.Decoder(TurnError)
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def from_json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def turn_from(row: Row, rounds: Iterable[Round] = (), blocks: Iterable[Block] = ()) -> Turn:
+    return Turn(
+        id=row["id"],
+        chat_id=row["chat_id"],
+        parent_id=row["parent_id"],
+        role=row["role"],
+        status=row["status"],
+        attempt=row["attempt"],
+        request=_request.decode(row["request"]) if row["request"] is not None else None,
+        cancel_requested=row["cancel_requested"],
+        recoveries=row["recoveries"],
+        stop_reason=row["stop_reason"],
+        error=_error.decode(row["error"]) if row["error"] is not None else None,
+        usage=from_json(row["usage"]),
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        rounds=tuple(rounds),
+        blocks=tuple(blocks),
+    )
+
+
+def round_from(row: Row) -> Round:
+    return Round(
+        number=row["number"],
+        attempt=row["attempt"],
+        messages=row["messages"],
+        stop_reason=row["stop_reason"],
+        usage=from_json(row["usage"]),
+        request_id=row["request_id"],
+        data=row["data"],
+        sealed_by=row["sealed_by"],
+        started_at=row["started_at"],
+        first_delta_at=row["first_delta_at"],
+        sealed_at=row["sealed_at"],
+    )
+
+
+def block_from(row: Row) -> Block:
+    return Block(
+        index=row["index"],
+        round=row["round"],
+        attempt=row["attempt"],
+        type=row["type"],
+        text=row["text"],
+        data=row["data"],
+        tool_use_id=row["tool_use_id"],
+        name=row["name"],
+        is_error=row["is_error"],
+        interrupted=row["interrupted"],
+    )
+
+
+def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
+    """Blocks turned on their side: a list per column, for `unnest`."""
+    return {
+        "indexes": [block.index for block in blocks],
+        "block_rounds": [block.round for block in blocks],
+        "types": [block.type for block in blocks],
+        "texts": [block.text for block in blocks],
+        "datas": [block.data for block in blocks],
+        "tool_use_ids": [block.tool_use_id for block in blocks],
+        "names": [block.name for block in blocks],
+        "is_errors": [block.is_error for block in blocks],
+        "interrupteds": [block.interrupted for block in blocks],
+    }

@@ -1,0 +1,256 @@
+"""The rows. Constraints make wrong states impossible where SQL can; `migrations/` must agree (a test compares them)."""
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Computed,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    literal_column,
+    text,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# `json`, never JSONB, for all that a provider may need back byte for byte: JSONB reorders keys and rewrites numbers.
+# The text goes in and out verbatim; the code that owns the column encodes and decodes it.
+
+
+def _now() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("hash", LargeBinary, nullable=False),
+    _now(),
+    CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+)
+
+chats = Table(
+    "chats",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("title", Text),
+    Column("system_prompt", Text),
+    Column("settings", JSON, nullable=False, server_default=text("'{}'")),
+    _now(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(None, "owner", "updated_at", "id"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("parent_id", Uuid),
+    Column("role", Text, nullable=False),
+    # A parent is of the other role, in the same chat: the composite foreign key says so.
+    Column(
+        "parent_role",
+        Text,
+        Computed("CASE role WHEN 'user' THEN 'assistant' ELSE 'user' END", persisted=True),
+    ),
+    Column("status", Text, nullable=False),
+    Column("request", JSON),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
+    Column("replica", Uuid),
+    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("stop_reason", Text),
+    Column("error", JSON),
+    Column("usage", JSON, nullable=False, server_default=text("'{}'")),
+    _now(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    UniqueConstraint("chat_id", "id", "role"),
+    ForeignKeyConstraint(
+        ["chat_id", "parent_id", "parent_role"],
+        ["turns.chat_id", "turns.id", "turns.role"],
+        name="fk_turns_parent_is_of_the_other_role",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("role IN ('user', 'assistant')", name="role"),
+    CheckConstraint("status IN ('queued', 'running', 'waiting', 'complete', 'cancelled', 'error')", name="status"),
+    CheckConstraint("role = 'assistant' OR status = 'complete'", name="user_turn_is_complete"),
+    CheckConstraint("(role = 'assistant') = (request IS NOT NULL)", name="assistant_turn_has_request"),
+    CheckConstraint("role = 'user' OR parent_id IS NOT NULL", name="assistant_turn_has_parent"),
+    CheckConstraint("parent_id <> id", name="not_its_own_parent"),
+    CheckConstraint("(status = 'running') = (replica IS NOT NULL)", name="running_has_replica"),
+    CheckConstraint("status <> 'running' OR attempt > 0", name="running_has_attempt"),
+    CheckConstraint("(status IN ('complete', 'cancelled', 'error')) = (ended_at IS NOT NULL)", name="terminal_has_end"),
+    CheckConstraint("(status = 'error') = (error IS NOT NULL)", name="error_says_why"),
+    CheckConstraint(
+        "role = 'user' OR status <> 'complete' OR stop_reason IS NOT NULL", name="complete_has_stop_reason"
+    ),
+    CheckConstraint("attempt >= 0 AND recoveries >= 0", name="counts"),
+    Index(None, "chat_id", "parent_id"),
+    Index("ix_turns_queue", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
+)
+
+# A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key
+# with another body is refused.
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    _now(),
+    CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
+    Index(None, "turn_id"),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("messages", Integer, nullable=False),
+    Column("request_id", Text),
+    Column("stop_reason", Text),
+    Column("usage", JSON, nullable=False, server_default=text("'{}'")),
+    Column("data", JSON),
+    Column("sealed_by", Integer),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("first_delta_at", DateTime(timezone=True)),
+    Column("sealed_at", DateTime(timezone=True)),
+    CheckConstraint("number > 0 AND attempt > 0 AND messages > 0", name="counts"),
+    CheckConstraint("(sealed_by IS NULL) = (sealed_at IS NULL)", name="sealed_by_and_when"),
+    CheckConstraint("sealed_by >= attempt", name="sealed_by_later_attempt"),
+    CheckConstraint("sealed_by IS NULL OR stop_reason IS NOT NULL", name="sealed_has_stop_reason"),
+    CheckConstraint("stop_reason <> 'voided' OR sealed_by IS NULL", name="voided_is_not_sealed"),
+    Index(
+        "uq_rounds_one_sealed",
+        "turn_id",
+        "number",
+        unique=True,
+        postgresql_where=literal_column("sealed_by IS NOT NULL"),
+    ),
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("index", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("data", JSON),
+    Column("tool_use_id", Text),
+    Column("name", Text),
+    Column("is_error", Boolean, nullable=False, server_default=text("false")),
+    Column("interrupted", Boolean, nullable=False, server_default=text("false")),
+    CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
+    CheckConstraint(
+        "type NOT IN ('tool_use', 'tool_result') OR (tool_use_id IS NOT NULL AND name IS NOT NULL)",
+        name="call_has_id_and_name",
+    ),
+    CheckConstraint("type = 'tool_result' OR NOT is_error", name="only_results_are_errors"),
+    Index(
+        "uq_blocks_one_result_per_call",
+        "turn_id",
+        "round",
+        "tool_use_id",
+        unique=True,
+        postgresql_where=literal_column("type = 'tool_result'"),
+    ),
+    Index(
+        "uq_blocks_call_ids",
+        "turn_id",
+        "round",
+        "tool_use_id",
+        unique=True,
+        postgresql_where=literal_column("type = 'tool_use'"),
+    ),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("tool_use_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("settled_at", DateTime(timezone=True)),
+    CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
+    CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
+)
+
+# The journal: open text of running turns. UNLOGGED: it only matters while a block is open.
+open_text = Table(
+    "open_text",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("start", Integer, primary_key=True),
+    Column("text", Text, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("address", Text, nullable=False),
+    _now(),
+    Column("lease_until", DateTime(timezone=True), nullable=False),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # A tsvector holds 1 MB: what comes after the first 500,000 characters is kept, and not searched.
+    Column(
+        "search",
+        TSVECTOR,
+        Computed(
+            "setweight(to_tsvector('simple'::regconfig, replace(path, '/', ' ')), 'A') || "
+            "to_tsvector('english'::regconfig, left(content, 500000))",
+            persisted=True,
+        ),
+    ),
+    CheckConstraint("path ~ '^[^/]' AND path !~ '//' AND length(path) <= 1024", name="path_shape"),
+    Index(None, "search", postgresql_using="gin"),
+)

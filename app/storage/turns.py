@@ -1,0 +1,130 @@
+"""Turns as the API and the engine read them, and the word to stop one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.domain.blocks import Block
+from app.domain.errors import Conflict, NotFound
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.storage.database import Database, Row, Statement
+from app.storage.rows import block_from, round_from, turn_from
+
+WHOLE_PATH = 1_000_000
+
+_COLUMNS = """turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
+    turns.cancel_requested, turns.recoveries, turns.stop_reason, turns.error, turns.usage, turns.created_at,
+    turns.started_at, turns.ended_at"""
+
+GET_TURN = Statement(
+    f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
+    " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
+)
+GET_CLAIMED_TURN = Statement(f"SELECT {_COLUMNS} FROM turns WHERE id = :turn")
+GET_OWNER = Statement("SELECT owner FROM chats WHERE id = :chat")
+GET_NEWEST = Statement(
+    "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
+    " ORDER BY turns.id DESC LIMIT 1"
+)
+GET_PATH = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
+        UNION ALL
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        WHERE path.depth + 1 < :limit
+    )
+    SELECT path.* FROM path JOIN chats ON chats.id = path.chat_id AND owner = :owner
+    ORDER BY depth DESC
+    """
+)
+GET_SIBLINGS = Statement(
+    """
+    SELECT sibling.id, turns.id AS turn FROM turns
+    JOIN turns AS sibling
+      ON sibling.chat_id = turns.chat_id AND sibling.parent_id IS NOT DISTINCT FROM turns.parent_id
+    WHERE turns.id = ANY(CAST(:turns AS uuid[]))
+    ORDER BY sibling.id
+    """
+)
+GET_ROUNDS = Statement(
+    "SELECT * FROM rounds WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, number, attempt"
+)
+GET_BLOCKS = Statement("SELECT * FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index")
+
+CANCEL_TURN = Statement(
+    """
+    UPDATE turns
+    SET cancel_requested = true,
+        status = CASE WHEN status = 'waiting' THEN 'queued'
+                      WHEN status = 'queued' AND attempt = 0 THEN 'cancelled' ELSE status END,
+        stop_reason = CASE WHEN status = 'queued' AND attempt = 0 THEN 'cancelled' ELSE stop_reason END,
+        ended_at = CASE WHEN status = 'queued' AND attempt = 0 THEN now() END
+    WHERE id = :turn AND status IN ('queued', 'running', 'waiting')
+    RETURNING status
+    """
+)
+
+
+class Turns:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """The turn with its rounds and blocks. Raises NotFound."""
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"there is no turn {turn} in chat {chat}")
+        return (await self._with_contents([row]))[0]
+
+    async def claimed(self, turn: UUID) -> tuple[str, list[Turn]]:
+        """The owner and the path of a claimed turn."""
+        row = await self._database.row(GET_CLAIMED_TURN, turn=turn)
+        if row is None:
+            raise NotFound(f"turn {turn} was deleted")
+        chat = row["chat_id"]
+        owner = await self._database.row(GET_OWNER, chat=chat)
+        if owner is None:
+            raise NotFound(f"chat {chat} was deleted")
+        return owner["owner"], await self.path(owner["owner"], chat, turn)
+
+    async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
+        """The turns from the root to `leaf`, at most the last `limit` of them. Raises NotFound."""
+        rows = await self._database.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit)
+        if not rows:
+            raise NotFound(f"there is no turn {leaf} in chat {chat}")
+        return await self._with_contents(rows)
+
+    async def newest(self, owner: str, chat: UUID) -> UUID | None:
+        row = await self._database.row(GET_NEWEST, owner=owner, chat=chat)
+        return row["id"] if row else None
+
+    async def siblings(self, turns: Sequence[UUID]) -> dict[UUID, list[UUID]]:
+        """For each turn, the ids of all turns with its parent, itself included, oldest first."""
+        found: dict[UUID, list[UUID]] = defaultdict(list)
+        for row in await self._database.rows(GET_SIBLINGS, turns=turns):
+            found[row["turn"]].append(row["id"])
+        return found
+
+    async def several(self, owner: str, chat: UUID, turns: Sequence[UUID]) -> list[Turn]:
+        return [await self.get(owner, chat, turn) for turn in turns]
+
+    async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """Asks for the end of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
+        found = await self.get(owner, chat, turn)
+        if found.role == "user":
+            raise Conflict("a user turn does not run, so it cannot be cancelled", field="turn")
+        if await self._database.row(CANCEL_TURN, turn=turn) is None:
+            return found
+        return await self.get(owner, chat, turn)
+
+    async def _with_contents(self, rows: Sequence[Row]) -> list[Turn]:
+        ids = [row["id"] for row in rows]
+        rounds: dict[UUID, list[Round]] = defaultdict(list)
+        blocks: dict[UUID, list[Block]] = defaultdict(list)
+        for row in await self._database.rows(GET_BLOCKS, turns=ids):
+            blocks[row["turn_id"]].append(block_from(row))
+        for row in await self._database.rows(GET_ROUNDS, turns=ids):
+            rounds[row["turn_id"]].append(round_from(row))
+        return [turn_from(row, rounds[row["id"]], blocks[row["id"]]) for row in rows]

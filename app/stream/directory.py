@@ -1,0 +1,45 @@
+"""Where the views are: the turns that run here are in memory, every other one is made from its rows."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from uuid import UUID
+
+from app.domain.turns import Turn
+from app.stream.doorbell import Doorbell
+from app.stream.live import LiveView
+
+# How often a reader looks at the rows of a turn that runs elsewhere or nowhere, in seconds. A lost ring costs no more.
+LOOK_AGAIN = 0.5
+
+
+class Directory:
+    def __init__(self) -> None:
+        self._running: dict[UUID, LiveView] = {}
+        self._arrivals = Doorbell()
+
+    def running(self, turn: UUID) -> LiveView | None:
+        return self._running.get(turn)
+
+    def view(self, turn: Turn) -> LiveView:
+        """The live view where the turn runs here, else one made from `turn`."""
+        return self._running.get(turn.id) or LiveView(turn)
+
+    @contextmanager
+    def host(self, turn: Turn) -> Iterator[LiveView]:
+        """Keeps a live view of a claimed turn while this replica writes it."""
+        view = LiveView(turn)
+        self._running[turn.id] = view
+        self._arrivals.ring()
+        try:
+            yield view
+        finally:
+            del self._running[turn.id]
+            view.doorbell.ring()
+
+    async def moved(self, view: LiveView) -> None:
+        """Returns when the turn of `view`, which is not written here, may have moved on."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN):
+                while view.turn.id not in self._running:
+                    await self._arrivals.wait()

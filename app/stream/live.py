@@ -1,0 +1,130 @@
+"""The live view: the in-memory picture of one turn, which every reader of the turn reads."""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.domain.blocks import Block
+from app.domain.cursor import Cursor
+from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop
+from app.domain.log import LONGEST_DELTA, end_of, marks_of, start_of_block, start_of_round
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.stream.doorbell import Doorbell
+
+_NOTICES_KEPT = 32
+
+
+class Frame(NamedTuple):
+    """The bytes of the events between two cursors, kept so that readers at the same place share them."""
+
+    start: Cursor
+    stop: Cursor
+    data: bytes
+
+
+class LiveView:
+    """A log (app.domain.log.Log) that grows. One writer appends and rings; any number of readers look.
+
+    `turn` is always what the rows hold: whoever writes a row tells the view afterwards. Only the text of the open block
+    is ahead of the rows.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.marks: list[Mark] = marks_of(turn)
+        self.doorbell = Doorbell()
+        self.last_frame: Frame | None = None
+        self.notices: deque[tuple[int, Notice]] = deque(maxlen=_NOTICES_KEPT)
+        self.notice_number = 0
+        self._pieces: list[str] = []
+        self._ends: list[int] = []
+
+    @property
+    def attempt(self) -> int:
+        return self.turn.attempt
+
+    @property
+    def ended(self) -> bool:
+        return self.turn.ended
+
+    @property
+    def open_length(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def open_text(self, offset: int) -> str:
+        """The open block's text from `offset`, at most LONGEST_DELTA characters. The last piece costs nothing."""
+        first = bisect_right(self._ends, offset)
+        start = self._ends[first - 1] if first else 0
+        pieces = self._pieces[first:]
+        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        return text[offset - start : offset - start + LONGEST_DELTA]
+
+    def open_block_text(self) -> str:
+        return "".join(self._pieces)
+
+    def append(self, text: str) -> None:
+        """More text of the open block: the token path."""
+        self._pieces.append(text)
+        self._ends.append(self.open_length + len(text))
+        self.doorbell.ring()
+
+    def open_block(self, start: BlockStart) -> None:
+        self._mark(start)
+
+    def close_block(self, block: Block) -> None:
+        """The open block, or one that was never open, as its row holds it now."""
+        last = self.marks[-1]
+        if not (isinstance(last, BlockStart) and last.index == block.index):
+            self.marks.append(start_of_block(block))
+        self._forget_open_text()
+        self.turn = replace(self.turn, blocks=(*self.turn.blocks, block))
+        self._mark(BlockStop(block.attempt, block))
+
+    def begin_round(self, round: Round) -> None:
+        self.turn = replace(self.turn, rounds=(*self.turn.rounds, round))
+        self._mark(start_of_round(round, self.turn.blocks))
+
+    def seal_round(self, round: Round, turn: Turn) -> None:
+        """`round` replaces the unsealed one; `turn` brings the turn's own new figures."""
+        assert round.sealed_by is not None
+        self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
+        self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
+
+    def void_round(self, round: Round, turn: Turn) -> None:
+        """Takes the last round back. `turn` carries the next attempt, by which readers find out."""
+        blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
+        self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=blocks)
+        self._forget_open_text()
+        del self.marks[self._place_of_round(round.number) :]
+        self.doorbell.ring()
+
+    def end(self, turn: Turn) -> None:
+        self.turn = turn
+        self._mark(end_of(turn))
+
+    def notify(self, notice: Notice) -> None:
+        self.notice_number += 1
+        self.notices.append((self.notice_number, notice))
+        self.doorbell.ring()
+
+    def notices_after(self, number: int) -> tuple[Sequence[Notice], int]:
+        """The notices since the first `number`, as far as they are kept, and how many there were in all."""
+        if number == self.notice_number:
+            return (), number
+        return [notice for count, notice in self.notices if count > number], self.notice_number
+
+    def _mark(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        self.doorbell.ring()
+
+    def _forget_open_text(self) -> None:
+        self._pieces, self._ends = [], []
+
+    def _place_of_round(self, number: int) -> int:
+        return next(
+            (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == number),
+            len(self.marks),
+        )

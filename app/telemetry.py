@@ -1,0 +1,63 @@
+"""Logging set-up, and every metric declared once."""
+
+import logging
+import sys
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"])
+TURNS_RUNNING = Gauge("turnstream_turns_running", "Turns that run on this replica")
+STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
+ROUNDS_PER_TURN = Histogram(
+    "turnstream_rounds_per_turn", "Sealed rounds of ended turns", buckets=(1, 2, 3, 4, 5, 6, 10, 20)
+)
+CONTINUATIONS = Counter("turnstream_tool_continuations", "Turns that called tools", ["outcome"])
+CONTINUATION_ROUNDS = Histogram(
+    "turnstream_tool_continuation_iterations",
+    "Tool rounds of turns that called tools",
+    buckets=(1, 2, 3, 4, 5, 6, 10, 20),
+)
+CONTINUATION_SECONDS = Histogram(
+    "turnstream_tool_continuation_seconds", "From the first tool call of a turn to its end", buckets=_SECONDS
+)
+TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=_SECONDS)
+TOOL_OUTCOMES = Counter("turnstream_tool_outcomes", "Settled tool calls", ["tool", "outcome"])
+FIRST_DELTA_SECONDS = Histogram(
+    "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS
+)
+PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were tried again", ["reason"])
+TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind"])
+PERSIST_SECONDS = Histogram(
+    "turnstream_persist_seconds",
+    "Duration of the writes of running turns",
+    ["operation"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+)
+LOOP_LAG_SECONDS = Gauge("turnstream_event_loop_lag_seconds", "How late the event loop's last timer fired")
+GC_PAUSE_SECONDS = Histogram(
+    "turnstream_gc_pause_seconds",
+    "Pauses of the garbage collector",
+    ["generation"],
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+)
+
+
+def configure_logging(level: str) -> None:
+    """JSON lines on standard error, or coloured ones where a person looks at it."""
+    for_people = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            *([] if for_people else [structlog.processors.dict_tracebacks]),
+            structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,45 @@
+"""Alembic's way to the database: one asyncpg connection, one transaction, one process at a time."""
+
+import asyncio
+import os
+from typing import Any
+
+from alembic import context
+from sqlalchemy import Connection, pool, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from app.storage.tables import metadata
+
+LOCK = 7_481_516_342
+
+
+def _url() -> str:
+    url: str | None = context.config.attributes.get("url") or os.environ.get("DATABASE_URL")
+    if not url:
+        raise SystemExit("DATABASE_URL is not set")
+    return "postgresql+asyncpg://" + url.split("://", 1)[1]
+
+
+def _migrate(connection: Connection) -> None:
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    context.configure(connection=connection, target_metadata=metadata, compare_type=True, transactional_ddl=True)
+    context.run_migrations()
+
+
+async def _online() -> None:
+    engine = create_async_engine(_url(), poolclass=pool.NullPool)
+    async with engine.begin() as connection:
+        await connection.run_sync(_migrate)
+    await engine.dispose()
+
+
+def _offline(options: dict[str, Any]) -> None:
+    context.configure(**options)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    _offline({"url": _url(), "target_metadata": metadata, "literal_binds": True})
+else:
+    asyncio.run(_online())
