@@ -1,4 +1,4 @@
-"""What a new turn will be asked to do: the turn's own words first, then the chat's, then its past, then the server's."""
+"""What a new turn is asked to do: the turn's own words first, then the chat's, then its past, then the server's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ def resolve(
 ) -> TurnRequest:
     """The frozen request of a new turn. `before` is that of the answer it follows.
 
-    What was frozen in `before` stays unless the turn or the chat says otherwise: system prompt and tools are part of what
-    the provider cached and signed, so a deploy that changes the server's defaults must not change a chat under way.
+    What was frozen in `before` stays unless the turn or the chat says otherwise: system prompt and tools are part of
+    what the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
     Raises RequestRefused.
     """
     settings = ChatSettings.model_validate(chat.settings)

@@ -18,9 +18,9 @@ CallState = Literal["started", "settled", "unknown"]
 class Block:
     """One closed block, as its row holds it.
 
-    `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool said.
-    `data` is the provider's own JSON object for the block, with the streamed member left as it began; None where `text`
-    says it all. `attempt` is the attempt that wrote the block.
+    `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool
+    said. `data` is the provider's own JSON object for the block, with the streamed member left as it began; None where
+    `text` says it all. `attempt` is the attempt that wrote the block.
     """
 
     index: int

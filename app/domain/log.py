@@ -32,7 +32,7 @@ LONGEST_DELTA = 65_536
 
 
 class Log(Protocol):
-    """What a reader reads. `open_text(offset)` is the open block's text from `offset`, up to LONGEST_DELTA characters."""
+    """What a reader reads. `open_text` is the open block's text from an offset, up to LONGEST_DELTA characters."""
 
     @property
     def attempt(self) -> int: ...

@@ -1,4 +1,4 @@
-"""The rows decide: what a turn does next, and what becomes of a round that was interrupted. Pure, and total over rows."""
+"""The rows decide: what a turn does next, and what becomes of an interrupted round. Pure, and total over rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ class Calls:
         self.first_started: float | None = None
 
     def start_early(self, block: Block) -> None:
-        """Starts a call whose block just closed, when its tool only reads. Its outcome waits until the round is sealed."""
+        """Starts a call whose block just closed, if its tool only reads. Its outcome waits for the round's seal."""
         turn = self._recorder.turn
         assert turn.request is not None
         if (

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 class ModelPolicy:
     """How model calls are made. `stall_timeout` is in seconds."""
 
-    retries: RetryPolicy = RetryPolicy()
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
     stall_timeout: float = 120.0
 
 

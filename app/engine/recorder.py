@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce, wraps
 from time import perf_counter
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from app.domain.blocks import TOOL_RESULT, Block
 from app.domain.events import BlockStart, Notice
@@ -48,7 +48,7 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 
         return await to_the_end(alone())
 
-    return write
+    return cast(Write[P, T], write)
 
 
 class Recorder:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
@@ -41,7 +41,7 @@ class WorkerPolicy:
     lease: float = 10.0
     poll_interval: float = 1.0
     grace_period: float = 10.0
-    model: ModelPolicy = ModelPolicy()
+    model: ModelPolicy = field(default_factory=ModelPolicy)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Worker:
             _interrupt(run, "cancel")
 
     async def run(self) -> None:
-        """Until cancelled: then nothing is claimed any more, running turns get the grace period, the rest is released."""
+        """Until cancelled: then nothing is claimed any more, running turns get the grace period, the rest goes back."""
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(self._keep_lease())
             try:

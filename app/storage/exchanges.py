@@ -80,8 +80,8 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class NewExchange:
-    """`parent` is the assistant turn to go on from. `follows_newest` says that the client left the choice to us, so that
-    the newest turn must still be the parent when the exchange is made. `new_chat` is made in the same transaction.
+    """`parent` is the assistant turn to go on from. `follows_newest` says that the client left the choice to us, so
+    that the newest turn must still be the parent when the exchange is made. `new_chat` is made in the same transaction.
     """
 
     owner: str

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Doorbell:
-    """Wakes everyone who waits now. Nobody waiting, nothing happens: look first, then wait, without an await between."""
+    """Wakes everyone who waits now. With nobody waiting a ring is lost: look first, then wait, no await between."""
 
     __slots__ = ("_waiting",)
 

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, from_json
@@ -50,8 +50,11 @@ class Arguments:
                 context = name
             else:
                 fields[name] = _checked(parameter, hints)
-        model = _model(function.__name__, fields, hints, said)
-        return cls(tuple(fields), context, model, _schema(model))
+        try:
+            model = _model(function.__name__, fields, hints, said)
+            return cls(tuple(fields), context, model, _schema(model))
+        except PydanticUserError as error:
+            raise TypeError(f"the parameters of {function.__name__} have no JSON schema: {error}") from error
 
     def parse(self, input_json: str) -> dict[str, Any]:
         """The validated values by parameter name; raises BadArguments. Those left out have their defaults."""
@@ -89,6 +92,8 @@ class Arguments:
 def _checked(parameter: Parameter, hints: Mapping[str, Any]) -> Parameter:
     if parameter.kind not in _BY_NAME:
         raise TypeError(f"a model fills arguments by name, so a tool cannot have {parameter}")
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(f"the Field of {parameter.name} belongs into its type: Annotated[…, Field(…)] = default")
     if parameter.name not in hints:
         raise TypeError(f"the parameter {parameter.name} needs a type: the model is told what to send")
     return parameter

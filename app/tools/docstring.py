@@ -3,13 +3,9 @@
 import re
 from textwrap import dedent
 
-_SECTION = re.compile(
-    r"^(?:Args|Arguments|Parameters):[ ]*\n(?P<body>(?:[ ]+\S.*(?:\n|\Z)|[ ]*\n)*)", re.MULTILINE
-)
+_SECTION = re.compile(r"^(?:Args|Arguments|Parameters):[ ]*\n(?P<body>(?:[ ]+\S.*(?:\n|\Z)|[ ]*\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(?P<name>\w+)(?:[ ]*\([^\n]*?\))?:[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
-_FIELD = re.compile(
-    r"^:param[ ](?:[^:\n]*[ ])?(?P<name>\w+):[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)\n?", re.MULTILINE
-)
+_FIELD = re.compile(r"^:param[ ](?:[^:\n]*[ ])?(?P<name>\w+):[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)\n?", re.MULTILINE)
 
 
 def split_docstring(text: str) -> tuple[str, dict[str, str]]:

@@ -106,9 +106,7 @@ def tool(
         if not description:
             raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
-        return FunctionTool(
-            ToolSpec(tool_name, description, arguments.schema, read_only), timeout, function, arguments
-        )
+        return FunctionTool(ToolSpec(tool_name, description, arguments.schema, read_only), timeout, function, arguments)
 
     return make
 

@@ -7,6 +7,7 @@ from time import perf_counter
 
 import structlog
 from pydantic_core import from_json
+from structlog.contextvars import bound_contextvars
 
 from app.domain.text import storable
 from app.domain.turns import ToolSpec
@@ -60,15 +61,10 @@ class Toolset:
         `offered` are the tools this model was told of; without it, all are.
         """
         start = perf_counter()
-        outcome = await self._settle(name, storable(input_json).strip() or "{}", context, offered)
-        log.info(
-            "tool.settled",
-            tool=name[:_SHOWN_OF_A_NAME],
-            kind=outcome.kind,
-            seconds=round(perf_counter() - start, 4),
-            characters=len(outcome.text),
-            tool_use_id=context.tool_use_id,
-        )
+        with bound_contextvars(tool=name[:_SHOWN_OF_A_NAME], tool_use_id=context.tool_use_id):
+            outcome = await self._settle(name, storable(input_json).strip() or "{}", context, offered)
+            seconds = round(perf_counter() - start, 4)
+            log.info("tool.settled", kind=outcome.kind, seconds=seconds, characters=len(outcome.text))
         return outcome
 
     async def _settle(
@@ -88,7 +84,7 @@ class Toolset:
             await asyncio.wait({task}, timeout=tool.timeout)
             in_time = task.done()
         finally:
-            await self._stop(task, tool)
+            await self._stop(task)
         if not in_time:
             return _timed_out(tool)
         if task.cancelled():  # by the tool itself: a cancellation of ours has left through the await above
@@ -96,7 +92,7 @@ class Toolset:
         error = task.exception()
         return task.result() if error is None else _failed(tool, error)
 
-    async def _stop(self, task: asyncio.Task[Outcome], tool: Tool) -> None:
+    async def _stop(self, task: asyncio.Task[Outcome]) -> None:
         if task.done():
             return
         task.cancel()
@@ -104,7 +100,7 @@ class Toolset:
             await asyncio.wait({task}, timeout=self._patience)
         finally:
             if not task.done():
-                log.error("tool.abandoned", tool=tool.spec.name, patience=self._patience)
+                log.error("tool.abandoned", patience=self._patience)
                 self._abandoned.add(task)
                 task.add_done_callback(self._abandoned.discard)
 
@@ -131,12 +127,12 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 def _failed(tool: Tool, error: BaseException) -> Outcome:
     """Only the class is told: a message may hold what the model must not see."""
-    log.error("tool.failed", tool=tool.spec.name, exc_info=error)
+    log.error("tool.failed", exc_info=error)
     return Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", is_error=True)
 
 
 def _timed_out(tool: Tool) -> Outcome:
-    text = f"The tool {tool.spec.name} was stopped: it did not finish within {tool.timeout:g} seconds."
+    text = f"The tool {tool.spec.name} was stopped: it did not finish within {tool.timeout:g} s."
     if not tool.spec.read_only:
         text += " What it had done by then is not known."
     return Outcome(text, kind="timeout")

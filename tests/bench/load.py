@@ -94,15 +94,16 @@ class LoadResult:
 class RunningLoad:
     def __init__(self, output: IO[bytes]) -> None:
         self._output = output
+        self._line = b""
 
-    def wait_until_attached(self) -> None:
-        """Returns when every client holds an open stream, or the run has ended without that."""
-        line = self._output.readline()
-        if not line.startswith(b'{"attached"'):
-            raise RuntimeError(f"the clients did not all attach: {line.decode()}")
+    def wait_until_attached(self) -> bool:
+        """True once every client holds an open stream, False when the run has ended without that."""
+        self._line = self._output.readline()
+        return self._line.startswith(b'{"attached"')
 
     def result(self) -> LoadResult:
-        return msgspec.json.decode(self._output.read().splitlines()[-1], type=LoadResult)
+        lines = [self._line, *self._output.read().splitlines()]
+        return msgspec.json.decode(lines[-1], type=LoadResult)
 
 
 @contextmanager

@@ -158,10 +158,12 @@ def memory_growth(bench: Bench, load: Load) -> tuple[float, LoadResult]:
     """KiB that the server grew by until every client was attached."""
     before = resident_bytes(bench.server.process)
     with bench.server.start(load) as run:
-        run.wait_until_attached()
+        all_attached = run.wait_until_attached()
         time.sleep(0.5)  # what answering the last of them has started
         grown = resident_bytes(bench.server.process) - before
-        return grown / 1024, faultless(run.result())
+        result = faultless(run.result())
+        assert all_attached
+        return grown / 1024, result
 
 
 def reconnects(chats: int, cuts: int) -> Callable[[Bench], Figures]:

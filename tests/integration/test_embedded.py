@@ -296,6 +296,7 @@ def test_root_keeps_the_owner_of_a_database_that_an_ordinary_user_made(tmp_path:
         assert (tmp_path / "postgres" / "postmaster.pid").owner() == "nobody"
     with another_process(tmp_path, *AS_NOBODY) as process:
         assert dsn_of(process) == dsn
+        process.communicate()
 
 
 @root_only

@@ -233,15 +233,18 @@ static void take_events(struct client *it, int64_t received) {
 
 // ---- what follows on a reply
 
+// The first string under this key, however deep.
 static bool json_string(const char *body, const char *key, char *value, size_t room) {
   char name[40];
   snprintf(name, sizeof name, "\"%s\":", key);
-  const char *found = strstr(body, name);
-  if (!found) return false;
-  found += strlen(name) + strspn(found + strlen(name), " ");
-  if (*found != '"') return false;
-  snprintf(value, room, "%.*s", (int)strcspn(found + 1, "\""), found + 1);
-  return true;
+  while ((body = strstr(body, name))) {
+    body += strlen(name);
+    body += strspn(body, " ");
+    if (*body != '"') continue;
+    snprintf(value, room, "%.*s", (int)strcspn(body + 1, "\""), body + 1);
+    return true;
+  }
+  return false;
 }
 
 static int64_t start_of(int place, int count) { return (place + drand48()) / count * ramp_seconds * 1000000; }
