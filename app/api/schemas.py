@@ -164,7 +164,6 @@ class TurnOut(BaseModel):
     rounds: list[RoundOut]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
     cursor: Annotated[str | None, Field(description="follow the stream from here without a seam")] = None
-    stream_url: str | None = None
 
 
 class ExchangeOut(BaseModel):

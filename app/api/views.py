@@ -54,7 +54,6 @@ def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None =
         rounds=[_round_out(round) for round in turn.rounds],
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
-        stream_url=stream_url(turn.chat_id, turn.id) if turn.role == "assistant" else None,
     )
 
 

@@ -48,7 +48,7 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 
         return await to_the_end(alone())
 
-    return cast(Write[P, T], write)
+    return cast("Write[P, T]", write)
 
 
 class Recorder:

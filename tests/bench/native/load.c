@@ -9,8 +9,8 @@
 //   --replays N      after the end read the whole turn N times again from its beginning
 #include "checks.h"
 #include "common.h"
-#include "histogram.h"
 #include "reply.h"
+#include "results.h"
 
 struct dialect {
   const char *name, *open, *open_body, *send, *send_body, *delta_event, *done_event, *error_event;
@@ -51,13 +51,6 @@ static double ramp_seconds = 1;
 static struct client *clients;
 static int client_count, opened, attached, finished;
 static int64_t started, last_end, next_wake;
-static struct histogram first_delta, opening, delta, replay, rejoin;
-enum { SLICE_US = 100000, SLICES = 1200 };
-static struct histogram *slices[SLICES]; // of the delta latencies, by send time
-static struct {
-  long completed, failed, deltas, delta_events, bytes, lost, resumes, resets, ended_204, replay_events;
-  char first_failure[400];
-} total;
 
 static void rest(struct client *it, int64_t until, enum step then) {
   it->phase = RESTING;
@@ -159,11 +152,7 @@ static void note_token(struct client *it, const struct token *token, int64_t rec
     }
   }
   if (sent > it->last_sent) it->last_sent = sent;
-  histogram_add(&delta, late);
-  int64_t slice = (sent - started) / SLICE_US;
-  if (slice < 0 || slice >= SLICES) return;
-  if (!slices[slice]) slices[slice] = checked(calloc(1, sizeof **slices));
-  histogram_add(slices[slice], late);
+  add_delta(sent - started, late);
 }
 
 static const char *text_of(const char *data, size_t length) {
@@ -380,48 +369,25 @@ static void run_until(int64_t limit) {
 }
 
 // The time in which every chat was being sent deltas: nothing is still starting and nothing has ended.
-static void print_steady(void) {
-  int64_t from = started, until = INT64_MAX;
-  struct histogram steady = {0};
+static void find_steady(int64_t *from, int64_t *until) {
+  *from = 0;
+  *until = INT64_MAX;
   for (int i = 0; i < chats; i++) {
-    if (clients[i].first_sent > from || !clients[i].first_sent) from = clients[i].first_sent ? clients[i].first_sent : INT64_MAX;
-    if (clients[i].last_sent < until) until = clients[i].last_sent;
+    int64_t first = clients[i].first_sent ? clients[i].first_sent - started : INT64_MAX;
+    if (first > *from) *from = first;
+    if (clients[i].last_sent - started < *until) *until = clients[i].last_sent - started;
   }
-  int64_t first = from == INT64_MAX ? SLICES : (from - started) / SLICE_US + 1, last = (until - started) / SLICE_US;
-  for (int64_t slice = first; slice < last && slice < SLICES; slice++)
-    if (slices[slice]) histogram_merge(&steady, slices[slice]);
-  printf(",\"steady_seconds\":%.1f", last > first ? (last - first) * SLICE_US / 1e6 : 0.0);
-  histogram_print("steady", &steady);
 }
 
-static void print_failure(void) {
-  printf(",\"first_failure\":\"");
-  for (const char *letter = total.first_failure; *letter; letter++)
-    if (*letter >= ' ' && *letter <= '~') printf(*letter == '"' || *letter == '\\' ? "\\%c" : "%c", *letter);
-  printf("\"");
-}
-
-static void print_result(void) {
-  long repeated = 0, disordered = 0, foreign = 0;
+static void sum_up(void) {
+  int64_t from, until;
   for (int i = 0; i < client_count; i++) {
-    repeated += clients[i].checks.repeated;
-    disordered += clients[i].checks.disordered;
-    foreign += clients[i].checks.foreign;
+    total.repeated += clients[i].checks.repeated;
+    total.disordered += clients[i].checks.disordered;
+    total.foreign += clients[i].checks.foreign;
   }
-  printf("{\"completed\":%ld,\"failed\":%ld,\"deltas\":%ld,\"delta_events\":%ld,\"bytes\":%ld", total.completed, total.failed,
-         total.deltas, total.delta_events, total.bytes);
-  printf(",\"lost\":%ld,\"repeated\":%ld,\"disordered\":%ld,\"foreign\":%ld", total.lost, repeated, disordered, foreign);
-  printf(",\"resumes\":%ld,\"resets\":%ld,\"ended_204\":%ld,\"replay_events\":%ld", total.resumes, total.resets, total.ended_204,
-         total.replay_events);
-  printf(",\"wall_seconds\":%.3f,\"cpu_seconds\":%.4f", (last_end - started) / 1e6, own_cpu_seconds());
-  histogram_print("first_delta", &first_delta);
-  histogram_print("opening", &opening);
-  histogram_print("delta", &delta);
-  histogram_print("replay", &replay);
-  histogram_print("rejoin", &rejoin);
-  print_steady();
-  print_failure();
-  printf("}\n");
+  find_steady(&from, &until);
+  print_results((last_end - started) / 1e6, from, until);
 }
 
 static const struct dialect *find_dialect(const char *name) {
@@ -448,6 +414,6 @@ int main(int count, char **words) {
   poller = epoll_create1(EPOLL_CLOEXEC);
   create_clients();
   run_until(started + (int64_t)(atof(option(count, words, "--limit", "60")) * 1e6));
-  print_result();
+  sum_up();
   return 0;
 }
