@@ -1,0 +1,121 @@
+"""`turnstream serve` as a process that tests may kill."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx2
+
+TURNSTREAM = Path(sys.executable).with_name("turnstream")
+
+# Quick to notice that a replica is gone, and no setting of whoever runs the tests.
+DEFAULTS = {
+    "TURNSTREAM_LEASE": "1",
+    "TURNSTREAM_POLL_INTERVAL": "0.1",
+    "TURNSTREAM_GRACE_PERIOD": "0",
+    "TURNSTREAM_DEMO_DELAY": "0",
+}
+_PATIENCE = 30  # seconds, for a machine that is busy with other tests
+
+
+class Server:
+    """One address and one database for ever; processes come and go. Settings given to `start` or `restart` stay."""
+
+    def __init__(self, database_url: str, folder: Path, settings: Mapping[str, str]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"server-{self.port}.log"
+        self._folder = folder
+        self._settings = {**DEFAULTS, "DATABASE_URL": database_url, "TURNSTREAM_PORT": str(self.port), **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def logs(self) -> str:
+        """What all processes wrote so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    async def start(self, **settings: str) -> None:
+        """Returns when the server is ready."""
+        assert self._process is None, "it runs already"
+        self._settings.update(settings)
+        with self.log.open("ab") as log:
+            # Its own folder, so that no .env of a developer is read.
+            self._process = subprocess.Popen(
+                [TURNSTREAM, "serve"],
+                cwd=self._folder,
+                env=clean_environment() | self._settings,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        async with asyncio.timeout(_PATIENCE):
+            await self._ready()
+
+    async def kill(self) -> None:
+        """SIGKILL: the end of a machine."""
+        await self._end(signal.SIGKILL)
+
+    async def terminate(self) -> int:
+        """SIGTERM: a deploy. Returns the exit code once the process is gone."""
+        return await self._end(signal.SIGTERM)
+
+    async def restart(self, how: signal.Signals = signal.SIGTERM, **settings: str) -> None:
+        await self._end(how)
+        await self.start(**settings)
+
+    async def close(self) -> None:
+        if self._process is not None:
+            await self.kill()
+
+    async def _end(self, how: signal.Signals) -> int:
+        assert self._process is not None, "it does not run"
+        process, self._process = self._process, None
+        process.send_signal(how)
+        try:
+            return await asyncio.to_thread(process.wait, _PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the server outlived {how.name} by {_PATIENCE} s\n{self.logs}") from None
+
+    async def _ready(self) -> None:
+        assert self._process is not None
+        async with httpx2.AsyncClient(base_url=self.url) as client:
+            while True:
+                if self._process.poll() is not None:
+                    raise AssertionError(f"the server ended with {self._process.returncode}\n{self.logs}")
+                try:
+                    if (await client.get("/readyz")).status_code == 200:
+                        return
+                except httpx2.TransportError:
+                    pass
+                await asyncio.sleep(0.02)
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without anything that turnstream would take for a setting."""
+    ours = ("TURNSTREAM_", "ANTHROPIC_", "OPENAI_", "DATABASE_URL")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def free_port() -> int:
+    """Below the ports that the system hands out by itself, so that it is still free after a restart."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
