@@ -9,21 +9,9 @@
 //   --replays N      after the end read the whole turn N times again from its beginning
 #include "checks.h"
 #include "common.h"
+#include "dialect.h"
 #include "reply.h"
 #include "results.h"
-
-struct dialect {
-  const char *name, *open, *open_body, *send, *send_body, *delta_event, *done_event, *error_event;
-};
-
-#define PLAN_MESSAGE "%s chat=%s"
-static const struct dialect dialects[] = {
-    {"turnstream", "POST /api/chats", "{}", "POST /api/chats/%s/turns",
-     "{\"role\":\"user\",\"blocks\":[{\"type\":\"text\",\"text\":\"" PLAN_MESSAGE "\"}]}", "block_delta", "turn_complete", "turn_error"},
-    {"relay", "GET /healthz", "", "POST /chat", "{\"message\":\"" PLAN_MESSAGE "\"}", "content_block_delta", "message_stop", "error"},
-    {"provider", "GET /stats", "", "POST /v1/messages",
-     "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"" PLAN_MESSAGE "\"}]}", "content_block_delta", "message_stop", "error"},
-};
 
 enum step { OPEN, SEND, FOLLOW, ASK_AFTER_END };
 enum phase { RESTING, CONNECTING, WAITING_FOR_REPLY, FINISHED };
@@ -155,15 +143,6 @@ static void note_token(struct client *it, const struct token *token, int64_t rec
   add_delta(sent - started, late);
 }
 
-static const char *text_of(const char *data, size_t length) {
-  static const char *const keys[] = {"\"text\":", "\"thinking\":"};
-  for (int i = 0; i < 2; i++) {
-    const char *found = memmem(data, length, keys[i], strlen(keys[i]));
-    if (found) return found + strlen(keys[i]) + strspn(found + strlen(keys[i]), " ") + 1;
-  }
-  return NULL;
-}
-
 static void take_delta(struct client *it, const char *data, size_t length, int64_t received) {
   struct token token;
   total.delta_events++;
@@ -221,20 +200,6 @@ static void take_events(struct client *it, int64_t received) {
 }
 
 // ---- what follows on a reply
-
-// The first string under this key, however deep.
-static bool json_string(const char *body, const char *key, char *value, size_t room) {
-  char name[40];
-  snprintf(name, sizeof name, "\"%s\":", key);
-  while ((body = strstr(body, name))) {
-    body += strlen(name);
-    body += strspn(body, " ");
-    if (*body != '"') continue;
-    snprintf(value, room, "%.*s", (int)strcspn(body + 1, "\""), body + 1);
-    return true;
-  }
-  return false;
-}
 
 static int64_t start_of(int place, int count) { return (place + drand48()) / count * ramp_seconds * 1000000; }
 
@@ -388,13 +353,6 @@ static void sum_up(void) {
   }
   find_steady(&from, &until);
   print_results((last_end - started) / 1e6, from, until);
-}
-
-static const struct dialect *find_dialect(const char *name) {
-  for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++)
-    if (!strcmp(dialects[i].name, name)) return &dialects[i];
-  fprintf(stderr, "no dialect %s\n", name);
-  exit(2);
 }
 
 int main(int count, char **words) {
