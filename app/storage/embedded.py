@@ -1,11 +1,10 @@
 """PostgreSQL from a wheel, for those who have no server: started by whoever comes first, shared by every
 turnstream process on the same folder, stopped by whoever leaves last.
 
-No process id is trusted. Three files are locked instead, which the kernel unlocks however a process ends:
+No process id is trusted. Two files are locked instead, which the kernel unlocks however a process ends:
 
-starting.lock   held while someone starts or stops the server
-users.lock      shared by all who use the server; whoever can have it alone is the last
-server.lock     inherited by PostgreSQL itself; whoever can have it knows that none of its processes is left
+users.lock    shared by all who use the server or wait for it; whoever can have it alone is the last
+server.lock   inherited by PostgreSQL itself; whoever can have it knows that none of its processes is left
 """
 
 import asyncio
@@ -57,11 +56,10 @@ class EmbeddedPostgres:
         try:
             with _explained(self._folder):
                 self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-                with self._starting():
-                    self._use = _open(self._folder / "users.lock")
-                    fcntl.flock(self._use, fcntl.LOCK_SH)
-                    self._ensure_running()
-                    return self._cluster.dsn()
+                self._use = use = _open(self._folder / "users.lock")
+                _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process takes too long to stop the server")
+                self._ensure_running()
+                return self._cluster.dsn()
         except BaseException:
             self.leave()
             raise
@@ -70,15 +68,9 @@ class EmbeddedPostgres:
         if self._use is None:
             return
         use, self._use = self._use, None
-        with _closing(use), _explained(self._folder), self._starting():
+        with _closing(use), _explained(self._folder):
             if _locked(use):
                 self._ensure_stopped()
-
-    @contextmanager
-    def _starting(self) -> Iterator[None]:
-        with _closing(_open(self._folder / "starting.lock")) as lock:
-            _wait(lambda: _locked(lock), f"another process keeps {self._folder}/starting.lock locked")
-            yield
 
     def _ensure_running(self) -> None:
         # While it neither answers nor is gone, it starts or stops for someone who was killed meanwhile.
@@ -89,10 +81,15 @@ class EmbeddedPostgres:
 
     def _ensure_stopped(self) -> None:
         with _closing(_open(self._folder / "server.lock")) as lock:
-            if not _locked(lock):
-                self._cluster.interrupt()
-                _wait(lambda: _locked(lock), "the server does not stop")
-                self._cluster.clean_up()
+            _wait(lambda: self._is_gone(lock), "the server does not stop")
+            self._cluster.clean_up()
+
+    def _is_gone(self, lock: int) -> bool:
+        """Asked to go as often as this is called: a server that has only just been started does not hear it."""
+        if not _locked(lock):
+            self._cluster.interrupt()
+            return False
+        return True
 
 
 def _open(path: Path) -> int:
@@ -107,10 +104,9 @@ def _closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
-    """Tries to have the lock alone."""
+def _locked(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,4 +1,5 @@
 import asyncio
+import fcntl
 import os
 import pwd
 import shutil
@@ -147,7 +148,6 @@ def test_two_processes_that_come_at_once_to_a_new_folder_share_one_server(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "postgres",
         "server.lock",
-        "starting.lock",
         "users.lock",
     ]
 
@@ -193,11 +193,15 @@ def test_a_server_that_was_killed_comes_back_with_all_that_was_committed(data_di
 
 def test_a_stale_lock_file_that_names_a_living_process_does_not_stop_the_start(data_dir: Path) -> None:
     sockets = data_dir / "postgres"
-    lines = [str(os.getpid()), str(sockets), "1", "5432", str(sockets), "", "", "ready"]
-    (sockets / "postmaster.pid").write_text("\n".join(lines))
-    (sockets / ".s.PGSQL.5432.lock").write_text("\n".join(lines))
-    with EmbeddedPostgres(data_dir) as dsn:
-        assert ask(dsn, "SELECT 1") == 1
+    owner = sockets.stat().st_uid if os.geteuid() == 0 else None
+    with subprocess.Popen(["sleep", "60"], user=owner) as living:
+        lines = [str(living.pid), str(sockets), "1", "5432", str(sockets), "", "", "ready"]
+        (sockets / "postmaster.pid").write_text("\n".join(lines))
+        (sockets / ".s.PGSQL.5432.lock").write_text("\n".join(lines))
+        with EmbeddedPostgres(data_dir) as dsn:
+            assert ask(dsn, "SELECT 1") == 1
+        assert living.poll() is None
+        living.kill()
 
 
 async def test_a_start_that_is_cancelled_leaves_no_server(data_dir: Path) -> None:
@@ -205,12 +209,21 @@ async def test_a_start_that_is_cancelled_leaves_no_server(data_dir: Path) -> Non
         async with embedded_postgres(data_dir):
             pytest.fail("entered")
 
-    task = asyncio.create_task(use())
-    await asyncio.to_thread(until, (data_dir / "postgres" / "server.log.old").exists)
-    task.cancel()
+    with locked(data_dir / "users.lock"):
+        task = asyncio.create_task(use())
+        await asyncio.sleep(0)
+        task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    await asyncio.get_running_loop().shutdown_default_executor()
     assert not is_running(data_dir)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with path.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log(data_dir: Path) -> None:
