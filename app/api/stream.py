@@ -1,11 +1,13 @@
 """The SSE endpoint: a response around the one reader."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 
 from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Send
 
 from app.api.codec import frame
 from app.api.errors import BadRequest
@@ -23,14 +25,33 @@ HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
+class FrameResponse(EventSourceResponse):
+    """Sends frames that are bytes already. Heartbeats, disconnects and shutdown are the base's."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(frames, headers=HEADERS, ping=HEARTBEAT)
+        self._frames = frames
+
+    async def _stream_response(self, send: Send) -> None:
+        """The base's loop, without what it does for items that are not bytes: a third of the cost of a frame."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with STREAMS_OPEN.track_inprogress():
+            async with aclosing(self._frames) as frames:
+                await send({"type": "http.response.body", "body": HELLO, "more_body": True})
+                async for data in frames:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        async with self._send_lock:
+            self.active = False
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
-    chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
-    turn = await services.turns.get(owner, chat, turn_id)
+    turn = await services.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     return stream_response(services, owner, turn, _cursor_of(request))
 
 
-def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor, status: int = 200) -> Response:
+def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor) -> Response:
     """The turn's events after `cursor`; 204 when there is nothing left, which stops an EventSource for good."""
     if turn.role == "user":
         raise Conflict("a user turn is complete; there is nothing to stream")
@@ -42,18 +63,7 @@ def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor, 
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    frames = _counted(tail(services.directory, view, load, cursor, frame))
-    return EventSourceResponse(frames, status, HEADERS, ping=HEARTBEAT)
-
-
-async def _counted(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    STREAMS_OPEN.inc()
-    try:
-        yield HELLO
-        async for data in frames:
-            yield data
-    finally:
-        STREAMS_OPEN.dec()
+    return FrameResponse(tail(services.directory, view, load, cursor, frame))
 
 
 def _cursor_of(request: Request) -> Cursor:

@@ -26,6 +26,7 @@ from app.domain.steps import (
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.calls import Calls
 from app.engine.pace import Pace
+from app.engine.patience import Patience
 from app.engine.recorder import Recorder
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
@@ -117,25 +118,22 @@ class Executor:
         request, provider = self._model_request(step), self._provider_for(self.request.model)
         reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
         self._first_delta_at = None
-        timeout = self._policy.stall_timeout
-        clock = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(timeout) as limit, aclosing(provider.stream(request)) as stream:
-                async for parts in stream:
-                    changes = reply.feed(parts)
-                    if reply.started and self._unsealed() is None:
-                        limit.reschedule(None)
-                        await self._begin_round(step.round, reply, request.messages)
-                    for change in changes:
-                        if change.__class__ is str:
-                            self._delta(change)
-                        else:
-                            limit.reschedule(None)
-                            await self._apply(change, step)
+        begun = False
+        async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
+            async for parts in stream:
+                patience.pause()
+                changes = reply.feed(parts)
+                if reply.started and not begun:
+                    await self._begin_round(step.round, reply, request.messages)
+                    begun = True
+                for change in changes:
+                    if change.__class__ is str:
+                        self._delta(change)
+                    else:
+                        await self._apply(change, step)
+                if self._pace.tick:
                     await self._pace.breathe()
-                    limit.reschedule(clock() + timeout)
-        except TimeoutError:
-            raise TransientError("stall_timeout", f"the provider was silent for {timeout:g} s") from None
+                patience.wait()
         if not reply.ended and reply.stop_reason is None:
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
         await self._seal(reply.stop_reason or "end_turn", recoveries=0)

@@ -67,8 +67,9 @@ class LiveView:
 
     def append(self, text: str) -> None:
         """More text of the open block: the token path."""
+        ends = self._ends
         self._pieces.append(text)
-        self._ends.append(self.open_length + len(text))
+        ends.append((ends[-1] if ends else 0) + len(text))
         self.doorbell.ring()
 
     def open_block(self, start: BlockStart) -> None:

@@ -1,6 +1,6 @@
 """The one reader: read what there is, yield it, wait for more. Live and finished turns are the same lines of code."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from app.domain.cursor import Cursor
 from app.domain.events import Event, Notice
@@ -18,7 +18,7 @@ Load = Callable[[], Awaitable[Turn]]
 
 async def tail(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The frames after `cursor`, until the turn has ended.
 
     `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. Raises ValueError for a cursor
