@@ -43,10 +43,12 @@ log = structlog.get_logger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(settings: Settings, models: Models | None = None, toolset: Toolset | None = None) -> Starlette:
+    """The server. `models` and `toolset` stand in for those that the settings would give."""
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings) as services:
+        async with running(settings, models, toolset) as services:
             app.state.services = services
             yield
 
@@ -54,14 +56,18 @@ def create_app(settings: Settings) -> Starlette:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Services]:
+async def running(
+    settings: Settings, models: Models | None = None, toolset: Toolset | None = None
+) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in that order and stopped in the other."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings))
         await _check_exposure(settings, Tokens(database))
-        models = await stack.enter_async_context(_models(settings))
+        if models is None:
+            models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
-        toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
+        if toolset is None:
+            toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
         directory, pace = Directory(), Pace()
         queue = Queue(database, new_id(), f"{socket.gethostname()}:{settings.port}")
         worker = Worker(database, queue, directory, models.provider_for, toolset, worker_policy(settings), pace)
