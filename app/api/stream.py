@@ -47,8 +47,10 @@ class FrameResponse(EventSourceResponse):
 
 async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
-    turn = await services.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
-    return stream_response(services, owner, turn, _cursor_of(request))
+    chat, turn_id, cursor = id_of(request, "chat"), id_of(request, "turn"), _cursor_of(request)
+    view = services.directory.running_for(owner, chat, turn_id)
+    turn = view.turn if view else await services.turns.get(owner, chat, turn_id)
+    return stream_response(services, owner, turn, cursor)
 
 
 def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor) -> Response:

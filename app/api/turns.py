@@ -1,5 +1,6 @@
 """Turns: say something, read what was said, stop it, ask again."""
 
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -14,11 +15,11 @@ from app.api.stream import stream_response
 from app.api.views import stream_url, turn_out
 from app.domain.blocks import Block
 from app.domain.cursor import START
-from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.errors import RequestRefused
 from app.domain.ids import new_id
-from app.domain.turns import Turn
+from app.domain.turns import Turn, TurnRequest
 from app.storage.chats import Chat
-from app.storage.exchanges import IdempotencyKey, Made, NewExchange
+from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken
 
 _TITLE_LENGTH = 60
 
@@ -28,35 +29,35 @@ async def create_turn(request: Request) -> Response:
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
-    made = await _found(services, owner, key)
-    if made is None:
-        exchange = await _in_chat(services, owner, chat, new)
-        made = await services.exchanges.create(exchange, key)
-    return await _answer(request, services, owner, made)
+    if "parent_id" in new.model_fields_set:
+        drafting = services.exchanges.after(owner, chat, new.parent_id, key)
+    else:
+        drafting = services.exchanges.after_newest(owner, chat, key)
+    return await _say(request, services, owner, new, drafting, key)
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
     services, owner = await begin(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
-    made = await _found(services, owner, key)
-    if made is None:
-        made = await services.exchanges.create(_in_new_chat(services, owner, new), key)
-    return await _answer(request, services, owner, made)
+    drafting = services.exchanges.in_new_chat(_new_chat(services, owner, new.chat), key)
+    return await _say(request, services, owner, new, drafting, key)
 
 
 async def regenerate(request: Request) -> Response:
     services, owner = await begin(request)
+    chat = id_of(request, "chat")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
-    made = await _found(services, owner, key)
-    if made is None:
-        turn = await _answer_of(services, owner, request)
-        assert turn.request is not None
-        assert turn.parent_id is not None
-        asked = again(options, turn.request, services.models, services.toolset)
-        made = await services.exchanges.regenerate(owner, turn.chat_id, turn.parent_id, asked, key)
-    return await _answer(request, services, owner, made)
+    try:
+        async with services.exchanges.beside(owner, chat, id_of(request, "turn"), key) as draft:
+            asked = again(options, _request_of(draft.before), services.models, services.toolset)
+            turn = await draft.answer_again(asked)
+    except KeyTaken:
+        return await _answer_repeated(request, services, owner, key)
+    assert turn.parent_id is not None
+    user_turn = await services.turns.get(owner, chat, turn.parent_id)
+    return await _answer(request, services, owner, Exchange(user_turn, turn))
 
 
 async def cancel(request: Request) -> Response:
@@ -103,50 +104,28 @@ async def get_siblings(request: Request) -> Response:
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-async def _found(services: Services, owner: str, key: IdempotencyKey | None) -> Made | None:
-    return await services.exchanges.find(owner, key) if key else None
-
-
-async def _in_chat(services: Services, owner: str, chat_id: UUID, new: NewTurn) -> NewExchange:
-    chat = await services.chats.get(owner, chat_id)
-    follows_newest = "parent_id" not in new.model_fields_set
-    parent = await _parent(services, chat, new.parent_id, follows_newest)
-    before = parent.request if parent else None
-    return NewExchange(
-        owner=owner,
-        chat=chat.id,
-        parent=parent.id if parent else None,
-        blocks=_blocks(new),
-        request=resolve(new, chat, before, services.defaults, services.models, services.toolset),
-        title=_title(new),
-        follows_newest=follows_newest,
-    )
-
-
-async def _parent(services: Services, chat: Chat, named: UUID | None, follows_newest: bool) -> Turn | None:
-    identity = await services.turns.newest(chat.owner, chat.id) if follows_newest else named
-    if identity is None:
-        return None
+async def _say(
+    request: Request,
+    services: Services,
+    owner: str,
+    new: NewTurn,
+    drafting: AbstractAsyncContextManager[Draft],
+    key: IdempotencyKey | None,
+) -> Response:
     try:
-        parent = await services.turns.get(chat.owner, chat.id, identity)
-    except NotFound as error:
-        raise RequestRefused(error.detail, field="parent_id") from None
-    if parent.role == "user":
-        raise RequestRefused("a user turn follows an assistant turn, and this is a user turn", field="parent_id")
-    return parent
+        async with drafting as draft:
+            before = _request_of(draft.before) if draft.before else None
+            asked = resolve(new, draft.chat, before, services.defaults, services.models, services.toolset)
+            exchange = await draft.say(_blocks(new), asked, _title(new))
+    except KeyTaken:
+        return await _answer_repeated(request, services, owner, key)
+    return await _answer(request, services, owner, exchange)
 
 
-def _in_new_chat(services: Services, owner: str, new: NewTurnInNewChat) -> NewExchange:
-    chat = _new_chat(services, owner, new.chat)
-    return NewExchange(
-        owner=owner,
-        chat=chat.id,
-        parent=None,
-        blocks=_blocks(new),
-        request=resolve(new, chat, None, services.defaults, services.models, services.toolset),
-        title=_title(new),
-        new_chat=chat,
-    )
+def _request_of(turn: Turn | None) -> TurnRequest:
+    assert turn is not None
+    assert turn.request is not None
+    return turn.request
 
 
 def _new_chat(services: Services, owner: str, new: NewChat) -> Chat:
@@ -174,28 +153,23 @@ def _leaf_of(request: Request) -> UUID | None:
         raise RequestRefused("is the id of a turn", field="leaf") from None
 
 
-async def _answer_of(services: Services, owner: str, request: Request) -> Turn:
-    turn = await services.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
-    if turn.role == "user":
-        raise Conflict("a user turn cannot be generated again; name the assistant turn that answers it")
-    return turn
+async def _answer_repeated(request: Request, services: Services, owner: str, key: IdempotencyKey | None) -> Response:
+    assert key is not None
+    return await _answer(request, services, owner, await services.exchanges.find(owner, key))
 
 
-async def _answer(request: Request, services: Services, owner: str, made: Made) -> Response:
+async def _answer(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and its repetition."""
     services.ring()
-    turn = await services.turns.get(owner, made.chat, made.turn)
-    location = stream_url(made.chat, made.turn)
+    turn = exchange.assistant_turn
     if request.headers.get("accept", "").startswith("text/event-stream"):
         return stream_response(services, owner, turn, START)
-    assert turn.parent_id is not None
-    user_turn = await services.turns.get(owner, made.chat, turn.parent_id)
     body = ExchangeOut(
-        user_turn=turn_out(user_turn, services.directory),
+        user_turn=turn_out(exchange.user_turn, services.directory),
         assistant_turn=turn_out(turn, services.directory),
-        stream_url=location,
+        stream_url=stream_url(turn.chat_id, turn.id),
     )
-    return json_response(body, 201, {"Location": location.removesuffix("/stream")})
+    return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
 
 
 async def _page(services: Services, path: list[Turn]) -> Response:

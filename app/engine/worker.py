@@ -159,7 +159,7 @@ class Worker:
         owner, path = await self._turns.claimed(identity)
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        with self._directory.host(turn) as view:
+        with self._directory.host(turn, owner) as view:
             recorder = Recorder(Records(self._database, turn.id, turn.attempt), view)
             calls = Calls(recorder, self._toolset, owner)
             executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)

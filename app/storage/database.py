@@ -69,8 +69,11 @@ class Database:
         self._pool = pool
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        async with self._connection() as raw:
-            return await Connection(raw).rows(statement, **values)
+        try:
+            rows: Sequence[Row] = await self._pool.fetch(statement.sql, *statement.arguments(values))
+        except _AWAY as error:
+            raise _away(error) from error
+        return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -79,16 +82,15 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Commits when the block ends, rolls back when it raises."""
-        async with self._connection() as raw, raw.transaction():
-            yield Connection(raw)
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
         try:
-            async with self._pool.acquire() as raw:
-                yield raw
+            async with self._pool.acquire() as raw, raw.transaction():
+                yield Connection(raw)
         except _AWAY as error:
-            raise StorageUnavailable(f"Postgres cannot be reached: {error}") from error
+            raise _away(error) from error
+
+
+def _away(error: Exception) -> StorageUnavailable:
+    return StorageUnavailable(f"Postgres cannot be reached: {error}")
 
 
 @asynccontextmanager

@@ -21,8 +21,6 @@ GET_TURN = Statement(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
     " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
 )
-GET_CLAIMED_TURN = Statement(f"SELECT {_COLUMNS} FROM turns WHERE id = :turn")
-GET_OWNER = Statement("SELECT owner FROM chats WHERE id = :chat")
 GET_NEWEST = Statement(
     "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
     " ORDER BY turns.id DESC LIMIT 1"
@@ -37,6 +35,16 @@ GET_PATH = Statement(
     )
     SELECT path.* FROM path JOIN chats ON chats.id = path.chat_id AND owner = :owner
     ORDER BY depth DESC
+    """
+)
+GET_CLAIMED_PATH = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn
+        UNION ALL
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT path.*, owner FROM path JOIN chats ON chats.id = path.chat_id ORDER BY depth DESC
     """
 )
 GET_SIBLINGS = Statement(
@@ -80,14 +88,10 @@ class Turns:
 
     async def claimed(self, turn: UUID) -> tuple[str, list[Turn]]:
         """The owner and the path of a claimed turn."""
-        row = await self._database.row(GET_CLAIMED_TURN, turn=turn)
-        if row is None:
+        rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn)
+        if not rows:
             raise NotFound(f"turn {turn} was deleted")
-        chat = row["chat_id"]
-        owner = await self._database.row(GET_OWNER, chat=chat)
-        if owner is None:
-            raise NotFound(f"chat {chat} was deleted")
-        return owner["owner"], await self.path(owner["owner"], chat, turn)
+        return rows[0]["owner"], await self._with_contents(rows)
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
         """The turns from the root to `leaf`, at most the last `limit` of them. Raises NotFound."""

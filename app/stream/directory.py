@@ -16,25 +16,32 @@ LOOK_AGAIN = 0.5
 class Directory:
     def __init__(self) -> None:
         self._running: dict[UUID, LiveView] = {}
+        self._owners: dict[UUID, str] = {}
         self._arrivals = Doorbell()
 
     def running(self, turn: UUID) -> LiveView | None:
         return self._running.get(turn)
+
+    def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
+        """The live view of a turn that runs here, for the owner of its chat."""
+        view = self._running.get(turn)
+        return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
     def view(self, turn: Turn) -> LiveView:
         """The live view where the turn runs here, else one made from `turn`."""
         return self._running.get(turn.id) or LiveView(turn)
 
     @contextmanager
-    def host(self, turn: Turn) -> Iterator[LiveView]:
+    def host(self, turn: Turn, owner: str) -> Iterator[LiveView]:
         """Keeps a live view of a claimed turn while this replica writes it."""
         view = LiveView(turn)
         self._running[turn.id] = view
+        self._owners[turn.id] = owner
         self._arrivals.ring()
         try:
             yield view
         finally:
-            del self._running[turn.id]
+            del self._running[turn.id], self._owners[turn.id]
             view.doorbell.ring()
 
     async def moved(self, view: LiveView) -> None:
