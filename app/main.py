@@ -1,7 +1,6 @@
 """The composition root: builds and owns everything a server is made of."""
 
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,6 +35,7 @@ from app.storage.tokens import Tokens
 from app.storage.turns import Turns
 from app.stream.directory import Directory
 from app.tools.documents import document_tools, sample_documents
+from app.telemetry import settle_garbage_collector
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -73,8 +73,7 @@ async def running(
         worker = Worker(database, queue, directory, models.provider_for, toolset, worker_policy(settings), pace)
         if settings.default_model == "demo":
             await _offer_samples(documents)
-        gc.collect()
-        gc.freeze()
+        settle_garbage_collector()
         await stack.enter_async_context(_background(worker, pace))
         yield Services(
             database=database,

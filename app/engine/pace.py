@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+from app.telemetry import LOOP_LAG_SECONDS
+
 # Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
 CALM = 0.35
 FULL = 0.85
@@ -11,12 +13,9 @@ SAMPLE = 0.1
 
 
 class Pace:
-    """Watches how busy the event loop's thread is. `lag` is how late the last timer fired, `tick` the present frame
-    time; both in seconds.
-    """
+    """Watches how busy the event loop's thread is. `tick` is the present frame time in seconds; 0 when calm."""
 
     def __init__(self) -> None:
-        self.lag = 0.0
         self.tick = 0.0
         self._next: asyncio.Future[None] | None = None
 
@@ -41,7 +40,7 @@ class Pace:
         while True:
             await asyncio.sleep(SAMPLE)
             wall_now, cpu_now = time.perf_counter(), time.thread_time()
-            self.lag = max(0.0, wall_now - wall - SAMPLE)
+            LOOP_LAG_SECONDS.set(max(0.0, wall_now - wall - SAMPLE))
             self.observe((cpu_now - cpu) / (wall_now - wall))
             wall, cpu = wall_now, cpu_now
 
