@@ -44,7 +44,7 @@ class Arguments:
         context: str | None = None
         fields: dict[str, Parameter] = {}
         for position, (name, parameter) in enumerate(signature(function).parameters.items()):
-            if name == "self" and position == 0 and name not in hints:
+            if name == "self" and position == 0:
                 continue
             if hints.get(name) is context_type:
                 context = name

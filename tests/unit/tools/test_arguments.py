@@ -1,0 +1,110 @@
+"""What a model is told of an input that does not fit."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from app.tools.tool import ToolContext, tool
+
+
+class Filter(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    above: int | str
+
+
+@dataclass
+class Page:
+    number: int
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("must be even")
+    return value
+
+
+@tool()
+async def find(
+    query: str,
+    limit: Annotated[int, Field(ge=1, le=50)] = 10,
+    order: Literal["new", "old"] = "new",
+    filters: list[Filter] = [],  # noqa: B006
+    page: Page | None = None,
+    even: Annotated[int, AfterValidator(_even)] = 0,
+) -> str:
+    """Find."""
+    return query
+
+
+@tool()
+async def tick() -> str:
+    """Tick."""
+    return "tock"
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ("{}", "`query` is required."),
+        ('{"query": 5}', "`query`: Input should be a valid string (got 5)."),
+        (
+            '{"query": "a", "limit": "many"}',
+            '`limit`: Input should be a valid integer, unable to parse string as an integer (got "many").',
+        ),
+        ('{"query": "a", "limit": 51}', "`limit`: Input should be less than or equal to 50 (got 51)."),
+        ('{"query": "a", "limit": null}', "`limit`: Input should be a valid integer (got null)."),
+        ('{"query": "a", "order": "up"}', "`order`: Input should be 'new' or 'old' (got \"up\")."),
+        (
+            '{"query": "a", "colour": 1}',
+            "There is no `colour`; the arguments are query, limit, order, filters, page, even.",
+        ),
+        ('{"query": "a", "filters": [{"above": 1}, {}]}', "`filters.1.above` is required."),
+        ('{"query": "a", "filters": [{"above": 1, "below": 2}]}', "There is no `filters.0.below`."),
+        ('{"query": "a", "page": {"number": "x"}}', "`page.number`: Input should be a valid integer"),
+        ('{"query": "a", "even": 3}', "`even`: must be even (got 3)."),
+        ('["a"]', "`input`: Input should be an object"),
+        ('{"query": "a"', "It is not valid JSON: EOF while parsing an object"),
+        ('{"query": "\\ud800"}', "It is not valid JSON:"),
+    ],
+)
+async def test_the_model_is_told_which_argument_and_what_was_expected(
+    context: ToolContext, sent: str, told: str
+) -> None:
+    outcome = await find(context, sent)
+    assert outcome.kind == "bad_input"
+    assert outcome.text.startswith("The input of find is not right. ")
+    assert told in outcome.text
+    assert "pydantic" not in outcome.text
+    assert "http" not in outcome.text
+    assert "\n" not in outcome.text
+
+
+async def test_the_branches_of_a_union_are_not_part_of_the_path(context: ToolContext) -> None:
+    outcome = await find(context, '{"query": "a", "filters": [{"above": []}]}')
+    assert outcome.text.count("`filters.0.above`: ") == 2
+
+
+async def test_all_mistakes_are_told_at_once_up_to_ten(context: ToolContext) -> None:
+    outcome = await find(context, '{"limit": 0, "order": 1}')
+    assert [f"`{name}`" in outcome.text for name in ("query", "limit", "order")] == [True] * 3
+    sent = '{"query": "a", ' + ", ".join(f'"x{number}": 1' for number in range(13)) + "}"
+    outcome = await find(context, sent)
+    assert outcome.text.count("There is no") == 10
+    assert outcome.text.endswith("There are 3 more errors.")
+
+
+async def test_a_long_value_is_not_repeated_in_full(context: ToolContext) -> None:
+    outcome = await find(context, '{"query": ["' + "a" * 10_000 + '"]}')
+    assert len(outcome.text) < 300
+
+
+async def test_a_tool_without_arguments_says_so(context: ToolContext) -> None:
+    outcome = await tick(context, '{"now": true}')
+    assert outcome.text == "The input of tick is not right. There is no `now`; it takes no arguments."
+
+
+async def test_what_plainly_means_a_number_is_taken_as_one(context: ToolContext) -> None:
+    assert (await find(context, '{"query": "a", "limit": "5"}')).text == "a"

@@ -1,0 +1,16 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_example_in_the_documentation_prints_what_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]
+    example = tmp_path / "example.py"
+    example.write_text(code, encoding="utf-8")
+    run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
+    told = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
+    assert (run.returncode, told) == (0, printed.splitlines()), run.stderr
