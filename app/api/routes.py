@@ -1,46 +1,30 @@
 """Every call of the API, said once: the router and the OpenAPI document are both made from this table."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import cache
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api import catalog, chats, documents, health, schemas, stream, turns
-
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    name: str
-    description: str
-    type: str = "string"
+from app.api.codec import to_json
+from app.api.endpoint import Endpoint, Query
+from app.api.openapi import openapi
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """`takes` and `gives` are the JSON bodies; a str is the media type of a body that is not JSON. `statuses` are the
-    good answers, `problems` the refusals that are particular to the call.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    takes: type[BaseModel] | str | None = None
-    gives: type[BaseModel] | str | None = None
-    statuses: tuple[int, ...] = (200,)
-    problems: tuple[int, ...] = ()
-    queries: tuple[Query, ...] = ()
-    headers: tuple[str, ...] = ()
-    streams: bool = False
-    open: bool = False
+async def get_openapi(_request: Request) -> Response:
+    return Response(_document(), media_type="application/json")
 
 
-_LIMIT = Query("limit", "how many at most", "integer")
+@cache
+def _document() -> bytes:
+    return to_json(openapi(ENDPOINTS))
+
+
+def _limit(default: int, most: int) -> Query:
+    return Query("limit", "how many at most", default, most)
+
+
 _KEY = ("Idempotency-Key",)
 _TURN = "/api/chats/{chat}/turns/{turn}"
 
@@ -55,7 +39,7 @@ ENDPOINTS = (
         "The owner's chats, last changed first",
         gives=schemas.ChatPage,
         problems=(400, 422),
-        queries=(_LIMIT, Query("before", "`next` of an earlier page")),
+        queries=(_limit(50, 200), Query("before", "`next` of an earlier page")),
     ),
     Endpoint("GET", "/api/chats/{chat}", chats.get_chat, "One chat", gives=schemas.ChatOut, problems=(404,)),
     Endpoint(
@@ -106,7 +90,7 @@ ENDPOINTS = (
         "The path to a leaf, by default the newest turn; older turns page by page",
         gives=schemas.PathPage,
         problems=(404, 422),
-        queries=(_LIMIT, Query("leaf", "the last turn of the path")),
+        queries=(_limit(100, 500), Query("leaf", "the last turn of the path")),
     ),
     Endpoint(
         "GET", _TURN, turns.get_turn, "One turn, with a cursor to go on from", gives=schemas.TurnOut, problems=(404,)
@@ -118,7 +102,7 @@ ENDPOINTS = (
         "The path to this turn",
         gives=schemas.PathPage,
         problems=(404, 422),
-        queries=(_LIMIT,),
+        queries=(_limit(100, 500),),
     ),
     Endpoint(
         "GET",
@@ -169,7 +153,11 @@ ENDPOINTS = (
         "The owner's documents by path",
         gives=schemas.DocumentPage,
         problems=(422,),
-        queries=(_LIMIT, Query("prefix", "only paths that begin so"), Query("after", "`next` of an earlier page")),
+        queries=(
+            _limit(200, 1000),
+            Query("prefix", "only paths that begin so"),
+            Query("after", "`next` of an earlier page"),
+        ),
     ),
     Endpoint(
         "PUT",
@@ -198,8 +186,17 @@ ENDPOINTS = (
         problems=(404, 422),
     ),
     Endpoint("GET", "/healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
-    Endpoint("GET", "/readyz", health.readyz, "It may be sent traffic", gives="text/plain", open=True),
+    Endpoint(
+        "GET",
+        "/readyz",
+        health.readyz,
+        "It may be sent traffic",
+        gives="text/plain",
+        problems=(500, 503),
+        open=True,
+    ),
     Endpoint("GET", "/metrics", health.metrics, "Prometheus metrics", gives="text/plain", open=True),
+    Endpoint("GET", "/openapi.json", get_openapi, "This document", gives="application/json", open=True),
 )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from app.domain.text import unstorable
 
@@ -15,6 +16,7 @@ def _storable(value: str) -> str:
     return value
 
 
+Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
@@ -117,10 +119,38 @@ class Deleted(BaseModel):
     deleted: UUID
 
 
+def without_defaults(schema: dict[str, Any]) -> None:
+    """For members that are absent where they do not apply: null is not what they default to."""
+    for member in schema["properties"].values():
+        member.pop("default", None)
+
+
+class BlockMembers(BaseModel):
+    """Members of a block that only some have; what does not apply is absent. Providers may add others."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is no JSON")] = None
+    is_error: Annotated[bool | Absent, Field(description="of a tool_result: whether the call failed")] = None
+    interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
+    signature: Annotated[str | Absent, Field(description="of thinking: the provider's seal on it")] = None
+    citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
+    data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None
+
+
+def _describe_members(schema: dict[str, Any]) -> None:
+    schema["properties"] |= BlockMembers.model_json_schema()["properties"] | {
+        "id": {"type": "string", "description": "of a call: what its result names as tool_use_id"},
+        "tool_use_id": {"type": "string", "description": "of a tool_result: the call it answers"},
+        "name": {"type": "string", "description": "of a call and its result: the tool"},
+        "open": {"const": True, "description": "of a block that is still being written: more of it will follow"},
+    }
+
+
 class BlockOut(BaseModel):
     """One block. Members that do not apply to its type are absent."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_describe_members)
 
     index: int
     round: int

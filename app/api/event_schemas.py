@@ -1,0 +1,130 @@
+"""What the stream's events carry, said for readers of the OpenAPI document; `codec.py` writes them."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from app.api.schemas import Absent, BlockMembers, ErrorOut, Status, without_defaults
+
+
+class Event(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TurnStartEvent(Event):
+    """The first event of every turn."""
+
+    turn: UUID
+    chat: UUID
+    model: str
+    attempt: int
+    status: Status
+
+
+class AnsweredCall(Event):
+    tool_use_id: str
+    name: str
+    is_error: bool
+
+
+class RoundStartEvent(Event):
+    """A model call begins. `messages` counts what it was sent, `answered` names the tools it reacts to."""
+
+    round: int
+    messages: int
+    answered: list[AnsweredCall]
+
+
+class BlockStartEvent(Event):
+    """A block begins. A tool_use has `id` and `name`, a tool_result `tool_use_id` and `name`."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    index: int
+    round: int
+    type: str
+    id: str | Absent = None
+    tool_use_id: str | Absent = None
+    name: str | Absent = None
+
+
+class BlockDeltaEvent(Event):
+    """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
+
+    index: int
+    offset: int
+    text: str
+
+
+class BlockStopEvent(BlockMembers):
+    """The block is whole and stored. With it comes what deltas cannot carry."""
+
+    index: int
+
+
+class RoundStopEvent(Event):
+    """The model's reply is whole. Results of the tools it called may still follow."""
+
+    round: int
+    stop_reason: str | None
+    usage: dict[str, Any]
+
+
+class ResetEvent(Event):
+    """Forget the blocks from `index` on: they are written anew by `attempt`."""
+
+    attempt: int
+    index: int
+
+
+class TurnEndEvent(Event):
+    """The last event; the stream ends after it."""
+
+    stop_reason: str | None
+    usage: dict[str, Any]
+
+
+class TurnErrorEvent(TurnEndEvent):
+    """The last event, of a turn that failed."""
+
+    error: ErrorOut
+
+
+class StatusNotice(BaseModel):
+    """A passing word about the turn. No id, never sent again."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ToolProgressNotice(Event):
+    """A passing word from a tool that runs. No id, never sent again."""
+
+    tool_use_id: str
+    name: str
+    message: str
+
+
+class RetryNotice(Event):
+    """The model call failed and is tried again after so many seconds. No id, never sent again."""
+
+    error: str
+    seconds: float
+
+
+EVENTS: Mapping[str, type[BaseModel]] = {
+    "turn_start": TurnStartEvent,
+    "round_start": RoundStartEvent,
+    "block_start": BlockStartEvent,
+    "block_delta": BlockDeltaEvent,
+    "block_stop": BlockStopEvent,
+    "round_stop": RoundStopEvent,
+    "reset": ResetEvent,
+    "turn_complete": TurnEndEvent,
+    "turn_cancelled": TurnEndEvent,
+    "turn_error": TurnErrorEvent,
+    "status": StatusNotice,
+    "tool_progress": ToolProgressNotice,
+    "retry": RetryNotice,
+}
