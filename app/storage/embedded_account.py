@@ -6,14 +6,17 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 from app.domain.errors import ConfigError
 
 ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or a server of your own with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
-# The program starts and the folders can be reached, which says nothing about the folders' own permissions.
-_REACHES = '"$0" --version >/dev/null && for folder; do test -x "$folder" || exit 1; done'
+_TRY = """
+    "$0" --version >/dev/null || exit
+    for folder; do test -x "$folder" || { echo "$folder is closed to it"; exit 1; }; done
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,14 @@ def _lent(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> 
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override")
+    obstacle = ""
     for prefix in (become, (*become, *enter_folders)):
-        if _succeeds(*prefix, "/bin/sh", "-c", _REACHES, program, *map(str, folders)):
+        obstacle = _obstacle(*prefix, "/bin/sh", "-c", _TRY, program, *map(str, folders))
+        if not obstacle:
             return Account(uid, gid, prefix)
     raise ConfigError(
-        f"PostgreSQL does not run as root, and as user {_name(uid)} (by setpriv) it cannot reach"
-        f" {folders[0]}; {ELSEWHERE}"
+        f"PostgreSQL does not run as root, and cannot be run as user {_name(uid)} ({obstacle});"
+        f" run turnstream as an ordinary user, {ELSEWHERE}"
     )
 
 
@@ -72,8 +77,11 @@ def _name(uid: int) -> str:
         return str(uid)
 
 
-def _succeeds(*command: str) -> bool:
+def _obstacle(*command: str) -> str:
     try:
-        return subprocess.run(command, cwd="/", capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
+        subprocess.run(command, cwd="/", stdout=PIPE, stderr=STDOUT, text=True, errors="replace", check=True)
+    except subprocess.CalledProcessError as error:
+        return error.output.strip() or str(error)
+    except OSError as error:
+        return str(error)
+    return ""

@@ -213,9 +213,10 @@ async def test_a_start_that_is_cancelled_leaves_no_server(data_dir: Path) -> Non
         task = asyncio.create_task(use())
         await asyncio.sleep(0)
         task.cancel()
+        left_early, _ = await asyncio.wait([task], timeout=0.05)
+    assert not left_early
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.get_running_loop().shutdown_default_executor()
     assert not is_running(data_dir)
 
 
