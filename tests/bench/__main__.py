@@ -76,7 +76,10 @@ class Run:
                 console.print(f"stopped after {repetition} repetitions: {spent:.0f} s are gone")
                 return
             for candidate in candidates if repetition % 2 == 0 else reversed(candidates):
-                self._measure(candidate, scenarios)
+                try:
+                    self._measure(candidate, scenarios)
+                except StartError as error:
+                    self._note_fault(str(error))
 
     def _measure(self, candidate: Candidate, scenarios: list[Scenario]) -> None:
         mine = [each for each in scenarios if each.only in {None, candidate.name}]
@@ -94,11 +97,14 @@ class Run:
         try:
             figures = scenario.run(bench)
         except FaultError as fault:
-            self.faults.append(f"{name}, {scenario.title}: {fault}")
-            console.print(f"[red]{self.faults[-1]}")
+            self._note_fault(f"{name}, {scenario.title}: {fault}")
             return
         self.results.add(scenario.title, name, figures)
-        console.print(f"{name}, {scenario.title}: {one_line(figures)}")
+        console.print(f"{name}, {scenario.title}: {one_line(figures)}", soft_wrap=True)
+
+    def _note_fault(self, fault: str) -> None:
+        self.faults.append(fault)
+        console.print(fault, style="red", markup=False, soft_wrap=True)
 
 
 def batches(scenarios: list[Scenario]) -> Iterator[list[Scenario]]:

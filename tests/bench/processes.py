@@ -57,6 +57,8 @@ def running(
 
 
 def stop(process: psutil.Popen) -> None:
+    if process.poll() is not None:
+        return
     process.terminate()
     try:
         process.wait(timeout=10)
