@@ -48,6 +48,10 @@ GC_PAUSE_SECONDS = Histogram(
 )
 
 
+# Without local variables: they may hold what no log should.
+_TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
+
 def configure_logging(level: str) -> None:
     """JSON lines on standard error, or coloured ones where a person looks at it."""
     for_people = sys.stderr.isatty()
@@ -57,7 +61,7 @@ def configure_logging(level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            *([] if for_people else [structlog.processors.dict_tracebacks]),
+            *([] if for_people else [structlog.processors.ExceptionRenderer(_TRACEBACKS)]),
             structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),

@@ -50,7 +50,7 @@ def next_step(turn: Turn) -> Step:
     limits = turn.request.limits
     sealed = [round for round in turn.rounds if round.sealed]
     if not sealed:
-        return CallModel(round=1)
+        return _call_model(turn, 1, limits)
     last = sealed[-1]
     with_calls = _rounds_with_calls(turn.blocks)
     unanswered = unanswered_calls(turn.blocks)
@@ -58,9 +58,15 @@ def next_step(turn: Turn) -> Step:
         return RunTools(unanswered, refusal=_refusal(last, len(with_calls), limits))
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
-    if last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= limits.max_rounds:
-        return CallModel(last.number + 1)
+    if last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries):
+        return _call_model(turn, last.number + 1, limits)
     return Finish(last.stop_reason or "end_turn")
+
+
+def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
+    spent = tool_rounds(turn.blocks) >= limits.max_rounds
+    hopeless = failed_rounds(turn.blocks) >= limits.max_failed_rounds
+    return CallModel(number, tools=not (spent or hopeless))
 
 
 def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
@@ -70,11 +76,9 @@ def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
         return Finish("tool_use")
     if asked > limits.max_rounds:
         return Finish(MAX_TOOL_ROUNDS)
-    spent = asked == limits.max_rounds
-    if spent and limits.on_max_rounds == "stop":
+    if asked == limits.max_rounds and limits.on_max_rounds == "stop":
         return Finish(MAX_TOOL_ROUNDS)
-    hopeless = failed_rounds(turn.blocks) >= limits.max_failed_rounds
-    return CallModel(last.number + 1, tools=not (spent or hopeless))
+    return _call_model(turn, last.number + 1, limits)
 
 
 def _refusal(last: Round, asked: int, limits: Limits) -> str | None:
@@ -121,19 +125,20 @@ def _run_of_pauses(sealed: Sequence[Round]) -> int:
 Settlement = Literal["seal", "keep", "void", "give_up"]
 
 
-def settle(turn: Turn, open_block: Block | None) -> Settlement:
+def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
     """What becomes of the unsealed round, after a crash and after a provider failure alike.
 
     `seal`: it holds a complete call, so it stands as it is and its calls are run. `keep`: its text stays as an
     interrupted block and the model is asked to go on. `void`: it is forgotten, and the model is called again.
-    `give_up`: that was done often enough without progress. `open_block` is the block that was being written.
+    `give_up`: that was done often enough without progress. `open_block` is the block that was being written;
+    `recoveries` counts the interruptions since the last progress, this one included where it is charged.
     """
     assert turn.request is not None
     limits = turn.request.limits
     mine = [block for block in turn.blocks if block.round == open_round_number(turn)]
     if any(block.is_call for block in mine):
         return "seal"
-    if turn.recoveries >= limits.max_recoveries:
+    if recoveries > limits.max_recoveries:
         return "give_up"
     if limits.recovery == "continue" and any(_has_text(block) for block in [*mine, open_block]):
         return "keep"

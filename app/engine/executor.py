@@ -65,6 +65,7 @@ class Executor:
         self._pace = pace
         self._retries = Retries(policy.retries)
         self._reply: Accumulator | None = None
+        self._ahead: Sequence[Change] = ()  # what the reply has said and no row holds yet, when a write is cut short
         self._first_delta_at: datetime | None = None
 
     @property
@@ -117,24 +118,25 @@ class Executor:
     async def _stream_round(self, step: CallModel) -> None:
         request, provider = self._model_request(step), self._provider_for(self.request.model)
         reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
-        self._first_delta_at = None
+        self._first_delta_at, self._ahead = None, ()
         begun = False
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
             async for parts in stream:
                 patience.pause()
                 changes = reply.feed(parts)
-                if reply.started and not begun:
+                if not begun and (changes or reply.started):
                     await self._begin_round(step.round, reply, request.messages)
                     begun = True
-                for change in changes:
+                for place, change in enumerate(changes, 1):
                     if change.__class__ is str:
                         self._delta(change)
                     else:
+                        self._ahead = changes[place:]
                         await self._apply(change, step)
                 if self._pace.tick:
                     await self._pace.breathe()
                 patience.wait()
-        if not reply.ended and reply.stop_reason is None:
+        if not begun or not (reply.ended or reply.stop_reason):
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
         await self._seal(reply.stop_reason or "end_turn", recoveries=0)
 
@@ -209,7 +211,8 @@ class Executor:
     async def _seal(self, stop_reason: str, recoveries: int | None = None) -> None:
         round = self._unsealed()
         assert round is not None
-        left_open = [c for c in self._reply.interrupt() if isinstance(c, Block)] if self._reply else []
+        rest = [*self._ahead, *self._reply.interrupt()] if self._reply else []
+        left_open = [change for change in rest if isinstance(change, Block)]
         sealed = self._told(round, stop_reason)
         await self._recorder.seal_round(
             sealed, left_open, recoveries=self.turn.recoveries if recoveries is None else recoveries
@@ -239,8 +242,8 @@ class Executor:
         """The one rule for an interrupted round, whoever interrupted it. A crash was charged when the lease lapsed."""
         round = self._unsealed()
         assert round is not None
-        what = settle(self.turn, self._open_block())
         recoveries = self.turn.recoveries + charge
+        what = settle(self.turn, self._open_block(), recoveries)
         log.info("round.interrupted", settled=what, error=error.type)
         match what:
             case "seal" | "keep":

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from app.stream.doorbell import Doorbell
 from app.telemetry import LOOP_LAG_SECONDS
 
 # Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
@@ -17,22 +18,21 @@ class Pace:
 
     def __init__(self) -> None:
         self.tick = 0.0
-        self._next: asyncio.Future[None] | None = None
+        self._bell = Doorbell()
+        self._wound = False
 
     async def breathe(self) -> None:
         """Returns at once when the process is calm, else at the next tick, which everybody shares."""
         if self.tick == 0.0:
             return
-        if self._next is None:
-            loop = asyncio.get_running_loop()
-            self._next = loop.create_future()
-            loop.call_later(self.tick, self._strike)
-        await asyncio.shield(self._next)
+        if not self._wound:
+            self._wound = True
+            asyncio.get_running_loop().call_later(self.tick, self._strike)
+        await self._bell.wait()
 
     def _strike(self) -> None:
-        assert self._next is not None
-        self._next.set_result(None)
-        self._next = None
+        self._wound = False
+        self._bell.ring()
 
     async def watch(self) -> None:
         """Measures for ever; the composition root owns the task."""

@@ -27,6 +27,8 @@ from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
+_INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
+
 Reason = Literal["cancel", "release"]
 
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
@@ -46,9 +48,10 @@ class WorkerPolicy:
 
 @dataclass(slots=True)
 class Run:
-    """A turn that runs here. `reason` says why its task was cancelled."""
+    """A turn that runs here. `reason` says why it shall stop; once it is `started`, its task is cancelled for it."""
 
     task: asyncio.Task[None]
+    started: bool = False
     reason: Reason | None = None
 
 
@@ -150,6 +153,8 @@ class Worker:
             log.warning("claim.lost", reason=str(error))
         except StorageUnavailable as error:
             log.error("turn.abandoned", reason=str(error))
+        except Exception:
+            log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
             del self._runs[turn]
@@ -171,28 +176,27 @@ class Worker:
 
     async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:
         run = self._runs[recorder.turn.id]
+        if recorder.turn.cancel_requested:
+            run.reason = "cancel"
         try:
-            if recorder.turn.cancel_requested:
-                await executor.stop("cancelled", "cancelled")
-            else:
+            if run.reason is None:
+                run.started = True
                 await executor.run()
         except asyncio.CancelledError:
             if run.reason is None:
                 raise
             # The cancellation has done its work; what follows must not be cut short by it.
             run.task.uncancel()
-            await to_the_end(_after(run.reason, executor, recorder))
         except (ClaimLost, StorageUnavailable):
             raise
         except Exception:
             log.exception("turn.failed")
-            error = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
-            await executor.stop("error", "error", error)
+            await executor.stop("error", "error", _INTERNAL)
+        if run.reason is not None and not recorder.turn.ended:
+            await to_the_end(_after(run.reason, executor, recorder))
 
 
 async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None:
-    if recorder.turn.ended:
-        return
     if reason == "cancel":
         await executor.stop("cancelled", "cancelled")
     else:
@@ -202,4 +206,5 @@ async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None
 def _interrupt(run: Run, reason: Reason) -> None:
     if run.reason is None:
         run.reason = reason
-        run.task.cancel()
+        if run.started:
+            run.task.cancel()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from uuid import UUID
 
 from app.domain.turns import Turn
@@ -17,7 +17,7 @@ class Directory:
     def __init__(self) -> None:
         self._running: dict[UUID, LiveView] = {}
         self._owners: dict[UUID, str] = {}
-        self._arrivals = Doorbell()
+        self._awaited: dict[UUID, Doorbell] = {}
 
     def running(self, turn: UUID) -> LiveView | None:
         return self._running.get(turn)
@@ -37,7 +37,8 @@ class Directory:
         view = LiveView(turn)
         self._running[turn.id] = view
         self._owners[turn.id] = owner
-        self._arrivals.ring()
+        if bell := self._awaited.get(turn.id):
+            bell.ring()
         try:
             yield view
         finally:
@@ -46,7 +47,15 @@ class Directory:
 
     async def moved(self, view: LiveView) -> None:
         """Returns when the turn of `view`, which is not written here, may have moved on."""
-        with suppress(TimeoutError):
+        turn = view.turn.id
+        if turn in self._running:
+            return
+        bell = self._awaited.setdefault(turn, Doorbell())
+        try:
             async with asyncio.timeout(LOOK_AGAIN):
-                while view.turn.id not in self._running:
-                    await self._arrivals.wait()
+                await bell.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if not bell.awaited:
+                self._awaited.pop(turn, None)

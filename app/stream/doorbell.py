@@ -11,6 +11,10 @@ class Doorbell:
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
 
+    @property
+    def awaited(self) -> bool:
+        return bool(self._waiting)
+
     def ring(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, []

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from app.domain.cursor import Cursor
+from app.domain.errors import NotFound
 from app.domain.events import Event, Notice
 from app.domain.log import next_event, resume
 from app.domain.turns import Turn
@@ -19,7 +20,7 @@ Load = Callable[[], Awaitable[Turn]]
 async def tail(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
 ) -> AsyncGenerator[bytes, None]:
-    """The frames after `cursor`, until the turn has ended.
+    """The frames after `cursor`, until the turn has ended or was deleted.
 
     `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. Raises ValueError for a cursor
     of an attempt that the turn has not had.
@@ -41,7 +42,10 @@ async def tail(
             await view.doorbell.wait()
         else:
             await directory.moved(view)
-            view = directory.view(await load())
+            try:
+                view = directory.view(await load())
+            except NotFound:
+                return
             seen, good = view.notice_number, False
 
 
