@@ -1,5 +1,6 @@
 """Every call of the API, said once: the router and the OpenAPI document are both made from this table."""
 
+from collections.abc import Mapping
 from functools import cache
 
 from starlette.requests import Request
@@ -8,7 +9,7 @@ from starlette.routing import Route
 
 from app.api import catalog, chats, documents, health, schemas, stream, turns
 from app.api.codec import to_json
-from app.api.endpoint import Endpoint, Query
+from app.api.endpoint import Endpoint, Handler, Query
 from app.api.openapi import openapi
 
 
@@ -201,4 +202,15 @@ ENDPOINTS = (
 
 
 def routes() -> list[Route]:
-    return [Route(endpoint.path, endpoint.handler, methods=[endpoint.method]) for endpoint in ENDPOINTS]
+    """One route for each path, so that whoever asks by the wrong method is told all the right ones."""
+    by_path: dict[str, dict[str, Handler]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint.handler
+    return [Route(path, _dispatcher(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
+
+
+def _dispatcher(handlers: Mapping[str, Handler]) -> Handler:
+    async def dispatch(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return dispatch
