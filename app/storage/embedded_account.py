@@ -13,6 +13,8 @@ from app.domain.errors import ConfigError
 ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or a server of your own with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
+# Without it access(2), with which initdb and pg_ctl look for their companions, ignores the right just given.
+_ALSO_ACCESS = "--securebits=+no_setuid_fixup"
 _TRY = """
     "$0" --version >/dev/null || exit
     for folder; do test -x "$folder" || { echo "$folder is closed to it"; exit 1; }; done
@@ -48,7 +50,7 @@ def _lent(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> 
     """Without any right of root's if that is enough; else with the one that opens a folder like /root."""
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
-    enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override")
+    enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override", _ALSO_ACCESS)
     obstacle = ""
     for prefix in (become, (*become, *enter_folders)):
         obstacle = _obstacle(*prefix, "/bin/sh", "-c", _TRY, program, *map(str, folders))

