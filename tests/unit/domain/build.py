@@ -1,0 +1,58 @@
+"""Rows for tests, made from what matters to the test at hand."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, Block
+from app.domain.rounds import Round
+from app.domain.turns import Limits, Status, Turn, TurnRequest
+
+TURN = UUID(int=1)
+CHAT = UUID(int=2)
+USER_TURN = UUID(int=3)
+
+
+def turn_of(
+    *blocks: Block,
+    rounds: Sequence[Round] = (),
+    limits: Limits | None = None,
+    status: Status = "running",
+    attempt: int = 1,
+    recoveries: int = 0,
+) -> Turn:
+    return Turn(
+        id=TURN,
+        chat_id=CHAT,
+        parent_id=USER_TURN,
+        role="assistant",
+        status=status,
+        attempt=attempt,
+        recoveries=recoveries,
+        request=TurnRequest("model", limits=limits or Limits()),
+        rounds=tuple(rounds),
+        blocks=blocks,
+    )
+
+
+def sealed(number: int = 1, stop_reason: str = "tool_use", attempt: int = 1) -> Round:
+    return Round(number, attempt, messages=number, stop_reason=stop_reason, sealed_by=attempt)
+
+
+def begun(number: int = 1, attempt: int = 1) -> Round:
+    return Round(number, attempt, messages=number)
+
+
+def voided(number: int = 1, attempt: int = 1) -> Round:
+    return Round(number, attempt, messages=number, stop_reason="voided")
+
+
+def text(index: int = 0, round: int = 1, content: str = "ahoy", attempt: int = 1, interrupted: bool = False) -> Block:
+    return Block(index, round, attempt, TEXT, content, interrupted=interrupted)
+
+
+def call(index: int = 0, round: int = 1, id: str = "a", attempt: int = 1, interrupted: bool = False) -> Block:
+    return Block(index, round, attempt, TOOL_USE, "{}", tool_use_id=id, name="look", interrupted=interrupted)
+
+
+def result(index: int = 1, round: int = 1, id: str = "a", attempt: int = 1, is_error: bool = False) -> Block:
+    return Block(index, round, attempt, TOOL_RESULT, "seen", tool_use_id=id, name="look", is_error=is_error)

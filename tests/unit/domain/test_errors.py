@@ -1,0 +1,38 @@
+import re
+from itertools import pairwise
+
+from app.domain import errors
+from app.domain.errors import Conflict, ProviderError, RequestRefused, TransientError, TurnstreamError
+
+
+def test_the_tree_that_is_drawn_is_the_tree_there_is() -> None:
+    drawn = re.findall(r"^([│ ├└─]*)(\w+)(?: {2,}|$)", errors.__doc__ or "", re.MULTILINE)
+    depths = [(len(branch) // 4, name) for branch, name in drawn]
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for depth, name in depths:
+        above = [*above[:depth], name]
+        parents |= {child: parent for parent, child in pairwise(above)}
+    assert parents == {
+        kind.__name__: kind.__base__.__name__
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, TurnstreamError) and kind.__base__ not in {Exception, None}
+    }
+
+
+def test_a_refusal_says_what_is_wrong_and_where() -> None:
+    refused = Conflict("it runs", field="turn")
+    assert (str(refused), refused.detail, refused.field, refused.status) == ("it runs", "it runs", "turn", 409)
+    assert RequestRefused("no").field is None
+
+
+def test_a_provider_error_keeps_the_providers_words() -> None:
+    error = TransientError("overloaded_error", "Overloaded", request_id="req_1", retry_after=2.5)
+    assert str(error) == "overloaded_error: Overloaded"
+    assert (error.type, error.message, error.request_id, error.retry_after) == (
+        "overloaded_error",
+        "Overloaded",
+        "req_1",
+        2.5,
+    )
+    assert ProviderError("x", "y").request_id is None

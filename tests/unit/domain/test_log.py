@@ -1,0 +1,243 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.blocks import Block
+from app.domain.cursor import START, Cursor
+from app.domain.events import (
+    Answered,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Mark,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
+from app.domain.turns import Turn
+from tests.unit.domain.build import begun, call, result, sealed, text, turn_of, voided
+
+TWO_ROUNDS = turn_of(
+    text(0, 1, "let me look"),
+    call(1, 1, "a"),
+    call(2, 1, "b"),
+    result(3, 1, "b"),
+    result(4, 1, "a", is_error=True),
+    text(5, 2, "🚢 it is a ship"),
+    rounds=[voided(1), sealed(1, attempt=2), sealed(2, "end_turn", attempt=3)],
+    status="complete",
+    attempt=3,
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The log of a turn as its rows tell it, and perhaps the text of an open block."""
+
+    turn: Turn
+    text: str = ""
+    opened: Sequence[Mark] = ()
+
+    @property
+    def attempt(self) -> int:
+        return self.turn.attempt
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [*marks_of(self.turn), *self.opened]
+
+    @property
+    def open_length(self) -> int:
+        return len(self.text)
+
+    def open_text(self, offset: int) -> str:
+        return self.text[offset : offset + LONGEST_DELTA]
+
+
+def _open(index: int, content: str, turn: Turn) -> Rows:
+    return Rows(turn, content, [BlockStart(turn.attempt, index, 1, "text", None, None)])
+
+
+def _read(log: Rows, cursor: Cursor) -> list[tuple[Event, Cursor]]:
+    read = []
+    while step := next_event(log, cursor):
+        read.append(step)
+        cursor = step[1]
+    return read
+
+
+def _texts(events: Sequence[Event]) -> dict[int, str]:
+    """What a client puts together, given that it starts with nothing."""
+    texts: dict[int, str] = {}
+    for event in events:
+        match event:
+            case BlockStart(index=index):
+                assert index == len(texts)
+                texts[index] = ""
+            case BlockDelta(index, offset, piece):
+                assert index == len(texts) - 1
+                assert offset == len(texts[index])
+                assert piece
+                texts[index] += piece
+            case BlockStop(block=block):
+                assert texts[block.index] == block.text
+            case _:
+                pass
+    return texts
+
+
+def test_the_log_of_a_turn_tells_its_rounds_in_order_and_results_after_the_reply() -> None:
+    names = [(type(mark).__name__, getattr(mark, "index", None)) for mark in marks_of(TWO_ROUNDS)]
+    assert names == [
+        ("TurnStart", None),
+        ("RoundStart", None),
+        *[pair for index in (0, 1, 2) for pair in (("BlockStart", index), ("BlockStop", None))],
+        ("RoundStop", None),
+        *[pair for index in (3, 4) for pair in (("BlockStart", index), ("BlockStop", None))],
+        ("RoundStart", None),
+        ("BlockStart", 5),
+        ("BlockStop", None),
+        ("RoundStop", None),
+        ("TurnEnd", None),
+    ]
+
+
+def test_a_round_says_which_tools_were_answered_before_it() -> None:
+    rounds = [mark for mark in marks_of(TWO_ROUNDS) if isinstance(mark, RoundStart)]
+    assert rounds[0] == RoundStart(2, 1, messages=1, answered=())
+    assert rounds[1].answered == (Answered("b", "look", is_error=False), Answered("a", "look", is_error=True))
+
+
+def test_a_turn_that_has_not_ended_has_no_end() -> None:
+    turn = turn_of(text(), rounds=[begun()])
+    assert [type(mark) for mark in marks_of(turn)] == [TurnStart, RoundStart, BlockStart, BlockStop]
+    assert not any(isinstance(mark, (RoundStop, TurnEnd)) for mark in marks_of(turn))
+
+
+def test_a_turn_that_was_cancelled_in_the_queue_starts_and_ends() -> None:
+    turn = turn_of(status="cancelled", attempt=0)
+    assert [type(mark) for mark in marks_of(turn)] == [TurnStart, TurnEnd]
+    assert end_cursor(Rows(turn)) == Cursor(0, 2, 0)
+
+
+def test_a_user_turn_has_a_log_too() -> None:
+    turn = replace(turn_of(), role="user", request=None, status="complete", attempt=0)
+    assert marks_of(turn)[0] == TurnStart(0, turn.id, turn.chat_id, "", 0, "complete")
+
+
+def test_whoever_starts_at_the_start_gets_everything_once() -> None:
+    events = [event for event, _ in _read(Rows(TWO_ROUNDS), Cursor(3))]
+    assert _texts(events) == {block.index: block.text for block in TWO_ROUNDS.blocks}
+    assert [event for event in events if not isinstance(event, BlockDelta)] == marks_of(TWO_ROUNDS)
+
+
+def test_an_open_block_is_told_as_far_as_it_is_written() -> None:
+    log = _open(0, "ahoy", turn_of(rounds=[begun()]))
+    (*_, (start, _), (delta, cursor)) = _read(log, Cursor(1))
+    assert isinstance(start, BlockStart)
+    assert delta == BlockDelta(0, 0, "ahoy")
+    assert cursor == end_cursor(log) == Cursor(1, 3, 4)
+    assert next_event(log, cursor) is None
+
+
+def test_no_delta_is_longer_than_the_longest() -> None:
+    long = "🚢" * (2 * LONGEST_DELTA + 1)
+    logs = [Rows(turn_of(text(0, 1, long), rounds=[sealed()])), _open(0, long, turn_of(rounds=[begun()]))]
+    for log in logs:
+        deltas = [event for event, _ in _read(log, Cursor(1)) if isinstance(event, BlockDelta)]
+        assert [len(delta.text) for delta in deltas] == [LONGEST_DELTA, LONGEST_DELTA, 1]
+        assert "".join(delta.text for delta in deltas) == long
+
+
+def test_a_cursor_into_a_text_that_was_closed_meanwhile_gets_the_rest_of_it() -> None:
+    turn = turn_of(text(0, 1, "ahoy there"), rounds=[begun()])
+    cursor, reset = resume(Rows(turn), Cursor(1, 3, 4))
+    assert reset is None
+    assert next_event(Rows(turn), cursor) == (BlockDelta(0, 4, " there"), Cursor(1, 3, 10))
+
+
+def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
+    with pytest.raises(ValueError, match="this turn has had 3 attempts, none numbered 4"):
+        resume(Rows(TWO_ROUNDS), Cursor(4, 1, 0))
+
+
+# attempt 1 wrote a round and part of the next, attempt 2 took that part back and wrote it anew.
+BEFORE = turn_of(text(0, 1), call(1, 1), result(2, 1), text(3, 2, "draft"), rounds=[sealed(1), begun(2)])
+AFTER = turn_of(
+    text(0, 1),
+    call(1, 1),
+    result(2, 1),
+    text(3, 2, "final", attempt=2),
+    rounds=[sealed(1), voided(2), sealed(2, "end_turn", attempt=2)],
+    status="complete",
+    attempt=2,
+)
+
+
+def test_what_was_taken_back_is_forgotten_and_what_stayed_is_kept() -> None:
+    cursor = end_cursor(Rows(BEFORE))
+    place, reset = resume(Rows(AFTER), cursor)
+    assert reset == Reset(attempt=2, index=3)
+    assert place > cursor
+    events = [event for event, _ in _read(Rows(AFTER), place)]
+    assert isinstance(events[0], RoundStart)
+    assert BlockDelta(3, 0, "final") in events
+
+
+def test_a_cursor_before_what_was_taken_back_still_holds() -> None:
+    second_round = next(
+        n for n, mark in enumerate(marks_of(BEFORE)) if isinstance(mark, RoundStart) and mark.round == 2
+    )
+    for _, cursor in _read(Rows(BEFORE), Cursor(1)):
+        place, reset = resume(Rows(AFTER), cursor)
+        if reset is None:
+            assert place == cursor._replace(attempt=2)
+        else:
+            assert cursor.place > second_round
+
+
+def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None:
+    interrupted = turn_of(rounds=[begun(1)])
+    again = turn_of(text(0, 1, "anew", attempt=2), rounds=[begun(1)], attempt=2)
+    place, reset = resume(Rows(again), Cursor(1, 3, 2))
+    assert (place, reset) == (Cursor(2, 2, 0), Reset(2, 0))
+    place, reset = resume(Rows(replace(interrupted, attempt=2)), Cursor(1, 3, 2))
+    assert (place, reset) == (Cursor(2, 2, 0), Reset(2, 0))
+
+
+@given(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40))
+def test_any_cursor_leads_to_the_end_and_never_to_a_gap(attempt: int, place: int, offset: int) -> None:
+    """Also one that nobody was ever given: whoever makes one up gets sense, or is told to forget."""
+    log = Rows(TWO_ROUNDS)
+    cursor, reset = resume(log, Cursor(attempt, place, offset))
+    read = _read(log, cursor)
+    assert [after for _, after in read] == sorted({after for _, after in read}), "ids grow"
+    assert (read[-1][1] if read else cursor) == end_cursor(log)
+    if reset is not None:
+        kept = [block for block in TWO_ROUNDS.blocks if block.index < reset.index]
+        starts = [event.index for event, _ in read if isinstance(event, BlockStart)]
+        assert starts == [block.index for block in TWO_ROUNDS.blocks[len(kept) :]]
+
+
+BLOCKS_OF_A_TURN = st.lists(st.text(max_size=3), max_size=4)
+
+
+@given(BLOCKS_OF_A_TURN, BLOCKS_OF_A_TURN, st.data())
+def test_a_log_read_in_two_goes_is_the_log(first: list[str], second: list[str], data: st.DataObject) -> None:
+    blocks: list[Block] = [text(index, 1, content) for index, content in enumerate(first)]
+    blocks += [text(len(first) + index, 2, content) for index, content in enumerate(second)]
+    log = Rows(turn_of(*blocks, rounds=[sealed(1, "pause_turn"), sealed(2, "end_turn")], status="complete"))
+    whole = _read(log, resume(log, START)[0])
+    cut = data.draw(st.integers(0, len(whole)))
+    cursor = Cursor.parse(str(whole[cut - 1][1])) if cut else START
+    place, reset = resume(log, cursor)
+    assert reset is None
+    assert whole[:cut] + _read(log, place) == whole
+    assert _texts([event for event, _ in whole]) == {block.index: block.text for block in blocks}

@@ -1,0 +1,71 @@
+from functools import reduce
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.rounds import Round, add_usage, merge_usage
+from tests.unit.domain.build import begun, sealed, voided
+
+COUNTS: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**9), max_size=3),
+    lambda deeper: st.dictionaries(st.sampled_from("xyz"), deeper, max_size=3),
+    max_leaves=6,
+)
+
+
+def test_a_later_figure_of_a_message_overwrites_and_a_missing_one_stays() -> None:
+    known = {"input_tokens": 10, "output_tokens": 1, "service_tier": "standard", "cache_creation": {"a": 1, "b": 2}}
+    news = {"output_tokens": 7, "input_tokens": None, "cache_creation": {"a": 5}, "speed": "fast"}
+    assert merge_usage(known, news) == {
+        "input_tokens": 10,
+        "output_tokens": 7,
+        "service_tier": "standard",
+        "cache_creation": {"a": 5},
+        "speed": "fast",
+    }
+    assert merge_usage({}, {"output_tokens": None}) == {}
+
+
+def test_rounds_are_summed_and_words_keep_the_latest() -> None:
+    first = {"input_tokens": 10, "cache_creation": {"a": 1}, "service_tier": "batch", "cost": 0.5, "flag": True}
+    second = {"input_tokens": 5, "cache_creation": {"a": 2, "b": 3}, "service_tier": "standard", "cost": 0.25}
+    assert add_usage(first, second | {"output_tokens": 4, "flag": True, "inference_geo": None}) == {
+        "input_tokens": 15,
+        "output_tokens": 4,
+        "cache_creation": {"a": 3, "b": 3},
+        "service_tier": "standard",
+        "cost": 0.75,
+        "flag": True,
+    }
+
+
+def test_a_figure_that_changes_its_shape_is_taken_as_it_comes() -> None:
+    assert add_usage({"tokens": 3}, {"tokens": {"thinking": 1}}) == {"tokens": {"thinking": 1}}
+    assert add_usage({"tokens": {"thinking": 1}}, {"tokens": 3}) == {"tokens": 3}
+    assert add_usage({"tokens": "many"}, {"tokens": 3}) == {"tokens": 3}
+
+
+def test_nothing_that_is_given_is_changed() -> None:
+    left, right = {"cache": {"a": 1}}, {"cache": {"a": 2}}
+    add_usage(left, right)
+    merge_usage(left, right)
+    assert (left, right) == ({"cache": {"a": 1}}, {"cache": {"a": 2}})
+
+
+@given(st.lists(COUNTS, max_size=5))
+def test_the_sum_does_not_depend_on_how_it_is_grouped(usages: list[dict[str, Any]]) -> None:
+    one_by_one: dict[str, Any] = reduce(add_usage, usages, {})
+    middle = len(usages) // 2
+    empty: dict[str, Any] = {}
+    halves = add_usage(reduce(add_usage, usages[:middle], empty), reduce(add_usage, usages[middle:], empty))
+    assert one_by_one == halves
+
+
+def test_a_round_is_begun_then_sealed_or_voided() -> None:
+    assert [(round.sealed, round.voided) for round in (begun(), sealed(), voided())] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert Round(1, 2, sealed_by=3, stop_reason="end_turn").sealed

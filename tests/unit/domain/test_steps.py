@@ -1,0 +1,222 @@
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.rounds import Round
+from app.domain.steps import (
+    INTERRUPTED,
+    MAX_TOOL_ROUNDS,
+    CallModel,
+    Finish,
+    RunTools,
+    failed_rounds,
+    next_step,
+    open_round_number,
+    tool_rounds,
+    unanswered_calls,
+)
+from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
+from tests.unit.domain.build import begun, call, result, sealed, text, turn_of, voided
+
+
+def test_a_turn_without_a_sealed_round_calls_the_model() -> None:
+    assert next_step(turn_of()) == CallModel(1)
+    assert next_step(turn_of(rounds=[voided(1), voided(1, attempt=2)])) == CallModel(1)
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop_sequence", "refusal", "brand_new"])
+def test_a_reply_without_calls_is_the_end(stop_reason: str) -> None:
+    assert next_step(turn_of(text(), rounds=[sealed(1, stop_reason)])) == Finish(stop_reason)
+
+
+def test_a_seal_that_does_not_say_why_counts_as_the_end_of_the_turn() -> None:
+    assert next_step(turn_of(rounds=[Round(1, 1, sealed_by=1)])) == Finish("end_turn")
+
+
+@pytest.mark.parametrize("stop_reason", ["tool_use", "end_turn", "max_tokens", INTERRUPTED])
+def test_calls_without_a_result_are_run_whatever_the_reply_stopped_for(stop_reason: str) -> None:
+    turn = turn_of(call(0, id="a"), call(1, id="b"), rounds=[sealed(1, stop_reason)])
+    assert next_step(turn) == RunTools((call(0, id="a"), call(1, id="b")))
+
+
+def test_only_the_calls_that_have_no_result_yet_are_run() -> None:
+    turn = turn_of(call(0, id="a"), call(1, id="b"), result(2, id="a"), rounds=[sealed()])
+    assert next_step(turn) == RunTools((call(1, id="b"),))
+
+
+def test_a_call_that_was_cut_is_never_run() -> None:
+    turn = turn_of(text(), call(1, interrupted=True), rounds=[sealed(1, "max_tokens")])
+    assert next_step(turn) == Finish("max_tokens")
+
+
+def test_calls_of_a_refused_reply_are_answered_and_not_run() -> None:
+    turn = turn_of(call(), rounds=[sealed(1, "refusal")])
+    assert next_step(turn) == RunTools((call(),), refusal="This call was not run: the reply was refused.")
+    assert next_step(turn_of(call(), result(is_error=True), rounds=[sealed(1, "refusal")])) == Finish("refusal")
+
+
+def test_results_go_back_to_the_model() -> None:
+    assert next_step(turn_of(call(), result(), rounds=[sealed()])) == CallModel(2)
+
+
+def test_a_turn_that_shall_not_go_on_after_tools_ends_as_tool_use() -> None:
+    limits = Limits(continue_after_tools=False)
+    turn = turn_of(call(), rounds=[sealed()], limits=limits)
+    assert next_step(turn) == RunTools((call(),))
+    assert next_step(turn_of(call(), result(), rounds=[sealed()], limits=limits)) == Finish("tool_use")
+
+
+def _after_rounds(count: int, limits: Limits, *, failing: bool = False) -> Turn:
+    rounds = [sealed(number) for number in range(1, count + 1)]
+    pairs = [
+        (call(2 * n, round=n + 1, id=str(n)), result(2 * n + 1, round=n + 1, id=str(n), is_error=failing))
+        for n in range(count)
+    ]
+    return turn_of(*(block for pair in pairs for block in pair), rounds=rounds, limits=limits)
+
+
+def test_after_the_last_tool_round_the_model_answers_without_tools() -> None:
+    limits = Limits(max_rounds=2)
+    assert next_step(_after_rounds(1, limits)) == CallModel(2, tools=True)
+    assert next_step(_after_rounds(2, limits)) == CallModel(3, tools=False)
+
+
+def test_after_the_last_tool_round_the_turn_stops_where_the_policy_says_so() -> None:
+    limits = Limits(max_rounds=2, on_max_rounds="stop")
+    assert next_step(_after_rounds(1, limits)) == CallModel(2, tools=True)
+    assert next_step(_after_rounds(2, limits)) == Finish(MAX_TOOL_ROUNDS)
+
+
+def test_a_model_that_calls_tools_all_the_same_is_refused_and_the_turn_ends() -> None:
+    turn = _after_rounds(2, Limits(max_rounds=1))
+    unanswered = turn_of(*turn.blocks[:-1], rounds=turn.rounds, limits=Limits(max_rounds=1))
+    refusal = "This call was not run: the limit of 1 tool rounds is reached."
+    assert next_step(unanswered) == RunTools((turn.blocks[2],), refusal)
+    assert next_step(turn) == Finish(MAX_TOOL_ROUNDS)
+
+
+@pytest.mark.parametrize("policy", get_args(RoundLimitPolicy))
+def test_without_tool_rounds_the_first_call_is_told_to_use_none(policy: RoundLimitPolicy) -> None:
+    limits = Limits(max_rounds=0, on_max_rounds=policy)
+    assert next_step(turn_of(limits=limits)) == CallModel(1, tools=False)
+    refusal = "This call was not run: the limit of 0 tool rounds is reached."
+    assert next_step(turn_of(call(), rounds=[sealed()], limits=limits)) == RunTools((call(),), refusal)
+    assert next_step(turn_of(call(), result(), rounds=[sealed()], limits=limits)) == Finish(MAX_TOOL_ROUNDS)
+
+
+def test_after_rounds_of_nothing_but_failures_the_model_answers_without_tools() -> None:
+    limits = Limits(max_rounds=9, max_failed_rounds=2)
+    assert next_step(_after_rounds(1, limits, failing=True)) == CallModel(2, tools=True)
+    assert next_step(_after_rounds(2, limits, failing=True)) == CallModel(3, tools=False)
+    assert next_step(_after_rounds(2, limits)) == CallModel(3, tools=True)
+
+
+def test_one_success_ends_a_run_of_failed_rounds() -> None:
+    blocks = [
+        call(0, 1),
+        result(1, 1, is_error=True),
+        call(2, 2),
+        result(3, 2),
+        call(4, 3),
+        result(5, 3, is_error=True),
+    ]
+    assert [failed_rounds(blocks[:end]) for end in (0, 2, 4, 6)] == [0, 1, 0, 1]
+    both = [call(0, id="a"), call(1, id="b"), result(2, id="a", is_error=True), result(3, id="b")]
+    assert failed_rounds(both) == 0
+    assert tool_rounds(blocks) == 3
+
+
+@pytest.mark.parametrize("stop_reason", ["pause_turn", INTERRUPTED])
+def test_a_reply_that_paused_or_was_cut_goes_on(stop_reason: str) -> None:
+    assert next_step(turn_of(text(), rounds=[sealed(1, stop_reason)])) == CallModel(2)
+
+
+@pytest.mark.parametrize("stop_reason", ["pause_turn", INTERRUPTED])
+def test_a_reply_that_goes_on_after_the_last_tool_round_still_may_use_no_tools(stop_reason: str) -> None:
+    limits = Limits(max_rounds=1)
+    rounds = [sealed(1), sealed(2, stop_reason)]
+    assert next_step(turn_of(call(), result(), text(2, 2), rounds=rounds, limits=limits)) == CallModel(3, tools=False)
+
+
+def test_a_model_that_pauses_for_ever_is_ended() -> None:
+    def after(pauses: int) -> object:
+        rounds = [sealed(number, "pause_turn") for number in range(1, pauses + 1)]
+        return next_step(turn_of(rounds=rounds, limits=Limits(max_rounds=2, max_recoveries=1)))
+
+    assert [after(pauses) for pauses in (1, 2, 3)] == [CallModel(2), CallModel(3), Finish("pause_turn")]
+
+
+def test_an_interrupted_reply_goes_on_as_often_as_recoveries_allow_even_without_tool_rounds() -> None:
+    limits = Limits(max_rounds=0, max_recoveries=2)
+    rounds = [sealed(1, INTERRUPTED), sealed(2, INTERRUPTED)]
+    assert next_step(turn_of(text(), text(1, 2), rounds=rounds, limits=limits)) == CallModel(3, tools=False)
+
+
+def test_pauses_before_a_tool_round_do_not_count() -> None:
+    limits = Limits(max_rounds=1, max_recoveries=0)
+    rounds = [sealed(1, "pause_turn"), sealed(2), sealed(3, "pause_turn")]
+    turn = turn_of(call(0, 2), result(1, 2), rounds=rounds, limits=limits)
+    assert next_step(turn) == CallModel(4, tools=False)
+
+
+def test_the_open_round_is_the_one_after_the_last_that_was_sealed() -> None:
+    assert open_round_number(turn_of()) == 1
+    assert open_round_number(turn_of(rounds=[begun(1)])) == 1
+    assert open_round_number(turn_of(rounds=[voided(1), sealed(1, attempt=2), begun(2)])) == 2
+
+
+def test_a_result_answers_only_a_call_of_its_own_round() -> None:
+    blocks = [call(0, 1), result(1, 1), call(2, 2)]
+    assert unanswered_calls(blocks) == (call(2, 2),)
+
+
+# --- any rows at all -------------------------------------------------------------------------------------------------
+
+ROUNDS = st.builds(
+    Round,
+    number=st.integers(1, 4),
+    attempt=st.integers(1, 3),
+    stop_reason=st.none() | st.sampled_from(["end_turn", "tool_use", "pause_turn", INTERRUPTED, "voided", "refusal"]),
+    sealed_by=st.none() | st.integers(1, 3),
+)
+BLOCKS = st.builds(
+    Block,
+    index=st.integers(0, 9),
+    round=st.integers(0, 4),
+    attempt=st.integers(0, 3),
+    type=st.sampled_from([TEXT, THINKING, TOOL_USE, TOOL_RESULT, "server_tool_use"]),
+    text=st.sampled_from(["", " ", "{}", "ahoy"]),
+    tool_use_id=st.none() | st.sampled_from("abc"),
+    is_error=st.booleans(),
+    interrupted=st.booleans(),
+)
+LIMITS = st.builds(
+    Limits,
+    max_rounds=st.integers(0, 3),
+    on_max_rounds=st.sampled_from(get_args(RoundLimitPolicy)),
+    max_failed_rounds=st.integers(0, 3),
+    continue_after_tools=st.booleans(),
+    recovery=st.sampled_from(get_args(RecoveryPolicy)),
+    max_recoveries=st.integers(0, 3),
+)
+TURNS = st.builds(
+    lambda blocks, rounds, limits: turn_of(*blocks, rounds=rounds, limits=limits),
+    st.lists(BLOCKS, max_size=8),
+    st.lists(ROUNDS, max_size=6),
+    LIMITS,
+)
+
+
+@given(TURNS)
+def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
+    match next_step(turn):
+        case CallModel(number):
+            assert all(round.number < number for round in turn.rounds[-1:] if round.sealed)
+        case RunTools(calls):
+            assert calls
+            assert set(calls) <= set(unanswered_calls(turn.blocks))
+        case Finish(stop_reason):
+            assert stop_reason
