@@ -123,7 +123,7 @@ class Executor:
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
             async for parts in stream:
                 patience.pause()
-                changes = reply.feed(parts)
+                self._ahead = changes = reply.feed(parts)
                 if not begun and (changes or reply.started):
                     await self._begin_round(step.round, reply, request.messages)
                     begun = True

@@ -28,6 +28,8 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # it counts as seen: what comes next meets it again, if it matters
         raise
 
 

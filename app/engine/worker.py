@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 from uuid import UUID
 
 import structlog
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 _INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
 
-Reason = Literal["cancel", "release"]
+Reason = Literal["cancel", "release", "lost"]
 
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
 _CLAIM = 50
@@ -50,7 +50,7 @@ class WorkerPolicy:
 class Run:
     """A turn that runs here. `reason` says why it shall stop; once it is `started`, its task is cancelled for it."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] = field(init=False)
     started: bool = False
     reason: Reason | None = None
 
@@ -103,9 +103,16 @@ class Worker:
             free = self._policy.concurrent_turns - len(self._runs)
             claimed = await self._claim(min(free, _CLAIM))
             for turn in claimed:
-                self._runs[turn] = Run(group.create_task(self._run(turn), name=f"turn {turn}"))
+                self._start(group, turn)
             if len(claimed) < _CLAIM:
                 await self._rung_or_late()
+
+    def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
+        """A turn may come back to where it still runs: this replica was taken for dead in between."""
+        if before := self._runs.get(turn):
+            _interrupt(before, "lost")
+        run = self._runs[turn] = Run()
+        run.task = group.create_task(self._run(turn, run), name=f"turn {turn}")
 
     async def _claim(self, most: int) -> Sequence[UUID]:
         try:
@@ -144,11 +151,11 @@ class Worker:
 
     # --- one turn ----------------------------------------------------------------------------------------------------
 
-    async def _run(self, turn: UUID) -> None:
+    async def _run(self, turn: UUID, run: Run) -> None:
         structlog.contextvars.bind_contextvars(turn=str(turn))
         TURNS_RUNNING.inc()
         try:
-            await self._run_claimed(turn)
+            await self._run_claimed(turn, run)
         except (ClaimLost, NotFound) as error:
             log.warning("claim.lost", reason=str(error))
         except StorageUnavailable as error:
@@ -157,10 +164,11 @@ class Worker:
             log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
-            del self._runs[turn]
+            if self._runs.get(turn) is run:
+                del self._runs[turn]
             self.ring()
 
-    async def _run_claimed(self, identity: UUID) -> None:
+    async def _run_claimed(self, identity: UUID, run: Run) -> None:
         owner, path = await self._turns.claimed(identity)
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
@@ -170,12 +178,11 @@ class Worker:
             executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
-            await self._carry_out(executor, recorder)
+            await self._carry_out(run, executor, recorder)
             if view.turn.ended:
                 account_for(view.turn, calls.first_started)
 
-    async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:
-        run = self._runs[recorder.turn.id]
+    async def _carry_out(self, run: Run, executor: Executor, recorder: Recorder) -> None:
         if recorder.turn.cancel_requested:
             run.reason = "cancel"
         try:
@@ -191,16 +198,31 @@ class Worker:
             raise
         except Exception:
             log.exception("turn.failed")
-            await executor.stop("error", "error", _INTERNAL)
+            await to_the_end(_fail(executor, recorder))
         if run.reason is not None and not recorder.turn.ended:
             await to_the_end(_after(run.reason, executor, recorder))
 
 
 async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None:
-    if reason == "cancel":
-        await executor.stop("cancelled", "cancelled")
-    else:
-        await recorder.release()
+    match reason:
+        case "cancel":
+            await executor.stop("cancelled", "cancelled")
+        case "release":
+            await recorder.release()
+        case "lost":
+            raise ClaimLost("this replica has claimed the turn anew")
+        case _:
+            assert_never(reason)
+
+
+async def _fail(executor: Executor, recorder: Recorder) -> None:
+    try:
+        await executor.stop("error", "error", _INTERNAL)
+    except (ClaimLost, StorageUnavailable):
+        raise
+    except Exception:
+        log.exception("turn.not_tidied")
+        await recorder.end("error", "error", _INTERNAL)
 
 
 def _interrupt(run: Run, reason: Reason) -> None:

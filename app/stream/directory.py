@@ -42,7 +42,8 @@ class Directory:
         try:
             yield view
         finally:
-            del self._running[turn.id], self._owners[turn.id]
+            if self._running.get(turn.id) is view:
+                del self._running[turn.id], self._owners[turn.id]
             view.doorbell.ring()
 
     async def moved(self, view: LiveView) -> None:
@@ -57,5 +58,5 @@ class Directory:
         except TimeoutError:
             pass
         finally:
-            if not bell.awaited:
-                self._awaited.pop(turn, None)
+            if not bell.awaited and self._awaited.get(turn) is bell:
+                del self._awaited[turn]
