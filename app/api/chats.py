@@ -1,7 +1,7 @@
 """Chats: create, list, read, rename, delete."""
 
-from dataclasses import replace
-from datetime import datetime
+import re
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -14,6 +14,10 @@ from app.api.services import Services, begin, id_of, limit_of, read_body
 from app.api.views import chat_out
 from app.domain.errors import RequestRefused
 from app.storage.chats import Chat
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 
 def json_response(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -46,18 +50,19 @@ async def get_chat(request: Request) -> Response:
 async def change_chat(request: Request) -> Response:
     """A field that is sent is changed, null included; one that is left out stays."""
     services, owner = await begin(request)
-    chat = await services.chats.get(owner, id_of(request, "chat"))
+    chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
     sent = {name: getattr(changes, name) for name in changes.model_fields_set}
     if "settings" in sent:
         sent["settings"] = checked_settings(services, changes.settings or ChatSettings())
-    return json_response(chat_out(await services.chats.update(replace(chat, **sent))))
+    return json_response(chat_out(await services.chats.change(owner, chat, sent)))
 
 
 async def delete_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
-    await services.chats.delete(owner, chat)
+    for turn in await services.chats.delete(owner, chat):
+        services.cancel(turn)
     return json_response(Deleted(deleted=chat))
 
 
@@ -73,12 +78,11 @@ def checked_settings(services: Services, settings: ChatSettings) -> dict[str, ob
 
 
 def _token(chat: Chat) -> str:
-    return f"{chat.updated_at.isoformat()}_{chat.id}"
+    return f"{(chat.updated_at - _EPOCH) // _MICROSECOND}_{chat.id.hex}"
 
 
 def _position(token: str) -> tuple[datetime, UUID]:
-    when, _, identity = token.replace(" ", "+").partition("_")
-    try:
-        return datetime.fromisoformat(when), UUID(identity)
-    except ValueError:
-        raise BadRequest("is the `next` of an earlier page", field="before") from None
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise BadRequest("is the `next` of an earlier page", field="before")
+    return _EPOCH + int(found[1]) * _MICROSECOND, UUID(found[2])

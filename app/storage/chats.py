@@ -27,15 +27,23 @@ LIST_CHATS = Statement(
     ORDER BY updated_at DESC, id DESC LIMIT :limit
     """
 )
-UPDATE_CHAT = Statement(
+CHANGE_CHAT = Statement(
     """
-    UPDATE chats SET title = :title, system_prompt = :system_prompt, settings = CAST(:settings AS json),
+    UPDATE chats
+    SET title = CASE WHEN 'title' = ANY(CAST(:changed AS text[])) THEN :title ELSE title END,
+        system_prompt = CASE WHEN 'system_prompt' = ANY(:changed) THEN :system_prompt ELSE system_prompt END,
+        settings = CASE WHEN 'settings' = ANY(:changed) THEN CAST(:settings AS json) ELSE settings END,
         updated_at = now()
     WHERE id = :chat AND owner = :owner
     RETURNING *
     """
 )
-DELETE_CHAT = Statement("DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id")
+DELETE_CHAT = Statement(
+    """
+    WITH gone AS (DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id)
+    SELECT turns.id AS running FROM gone LEFT JOIN turns ON chat_id = gone.id AND status = 'running'
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +99,24 @@ class Chats:
         rows = await self._database.rows(LIST_CHATS, owner=owner, limit=limit, before=when, before_id=identity)
         return [chat_from(row) for row in rows]
 
-    async def update(self, chat: Chat) -> Chat:
-        """Writes title, system prompt and settings as `chat` has them. Raises NotFound."""
+    async def change(self, owner: str, chat: UUID, changes: Mapping[str, Any]) -> Chat:
+        """Sets title, system_prompt and settings, those of them that `changes` has. Raises NotFound."""
         row = await self._database.row(
-            UPDATE_CHAT,
-            chat=chat.id,
-            owner=chat.owner,
-            title=chat.title,
-            system_prompt=chat.system_prompt,
-            settings=to_json(chat.settings),
+            CHANGE_CHAT,
+            chat=chat,
+            owner=owner,
+            changed=list(changes),
+            title=changes.get("title"),
+            system_prompt=changes.get("system_prompt"),
+            settings=to_json(changes.get("settings")),
         )
-        return chat_from(_row(row, chat.id))
+        return chat_from(_row(row, chat))
 
-    async def delete(self, owner: str, chat: UUID) -> None:
-        """Raises NotFound."""
-        _row(await self._database.row(DELETE_CHAT, owner=owner, chat=chat), chat)
+    async def delete(self, owner: str, chat: UUID) -> Sequence[UUID]:
+        """The turns that were running. Raises NotFound."""
+        rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
+        _row(rows[0] if rows else None, chat)
+        return [row["running"] for row in rows if row["running"] is not None]
 
 
 def _row(row: Row | None, chat: UUID) -> Row:
