@@ -1,7 +1,7 @@
 """The SSE endpoint: a response around the one reader."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 from sse_starlette.sse import EventSourceResponse
@@ -13,7 +13,7 @@ from app.api.codec import frame
 from app.api.errors import BadRequest
 from app.api.services import Services, begin, id_of
 from app.domain.cursor import START, Cursor
-from app.domain.errors import Conflict
+from app.domain.errors import Conflict, NotFound
 from app.domain.log import end_cursor, resume
 from app.domain.turns import Turn
 from app.stream.tail import tail
@@ -38,8 +38,9 @@ class FrameResponse(EventSourceResponse):
         with STREAMS_OPEN.track_inprogress():
             async with aclosing(self._frames) as frames:
                 await send({"type": "http.response.body", "body": HELLO, "more_body": True})
-                async for data in frames:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                with suppress(NotFound):  # the chat was deleted meanwhile: whoever comes back is told
+                    async for data in frames:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
         async with self._send_lock:
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
