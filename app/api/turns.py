@@ -138,9 +138,9 @@ def _blocks(new: NewTurn) -> tuple[Block, ...]:
     return tuple(Block(index, 0, 0, block.type, block.text) for index, block in enumerate(new.blocks))
 
 
-def _title(new: NewTurn) -> str:
+def _title(new: NewTurn) -> str | None:
     line = " ".join(new.blocks[0].text.split())
-    return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
+    return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
 
 
 def _leaf_of(request: Request) -> UUID | None:

@@ -99,7 +99,7 @@ class Draft:
     _connection: Connection
     _key: IdempotencyKey | None
 
-    async def say(self, blocks: Sequence[Block], request: TurnRequest, title: str) -> Exchange:
+    async def say(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
         """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken."""
         rows = await self._connection.rows(
             CREATE_EXCHANGE,
