@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FLOCK := $(shell command -v flock)
 WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 
 RUNTIME := $(VENV)/runtime.stamp
@@ -23,13 +24,11 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec $(BIN)/turnstream serve
 
-test: $(DEV) ## all tests, then the coverage floors
-	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= $(PYTEST_ARGS)
-	@$(BIN)/python -m coverage report
+test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm and stream
+	@$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 
-cover: $(DEV) ## the coverage floors alone, with the lines that are missing
-	@$(BIN)/python -m pytest tests/unit -n $(WORKERS) --cov --cov-report= $(PYTEST_ARGS)
-	@$(BIN)/python -m coverage report --show-missing
+cover: $(DEV) ## make test, with a page for each file in htmlcov/
+	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
 
 check: $(DEV) ## format, lint, types and floors, side by side
 	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors
@@ -61,12 +60,12 @@ clean: ## remove the environment and every cache (your data stays)
 # --- the environment ---------------------------------------------------------------------------------------------
 
 # One `make` at a time may touch it. `unfinished` stands while pip works: an environment that was interrupted, or
-# that was made in another folder, is made again instead of being trusted.
+# that was made in another folder (its scripts hold that name), is made again instead of being trusted.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "turnstream needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
 	@$(if $(FLOCK),$(FLOCK) .venv.lock) $(SHELL) $(.SHELLFLAGS) '\
-		if [ -e $(VENV)/unfinished ] || [ "$$(cat $(VENV)/folder 2>/dev/null)" != "$$PWD" ] || ! $(BIN)/python -c ""; then \
-			rm -rf $(VENV); mkdir $(VENV); : >$(VENV)/unfinished; $(PYTHON) -m venv $(VENV); pwd >$(VENV)/folder; \
+		if [ -e $(VENV)/unfinished ] || [ "$$(cat $(VENV)/folder 2>/dev/null)" != "$(CURDIR)" ] || ! $(BIN)/python -c ""; then \
+			rm -rf $(VENV); mkdir $(VENV); : >$(VENV)/unfinished; $(PYTHON) -m venv $(VENV); echo "$(CURDIR)" >$(VENV)/folder; \
 		fi; \
 		echo "installing $(1) into $(VENV) ..."; : >$(VENV)/unfinished; \
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
@@ -80,6 +79,10 @@ $(RUNTIME): requirements.lock pyproject.toml
 
 $(DEV): requirements-dev.lock pyproject.toml
 	$(call install,requirements-dev.lock,$(RUNTIME) $(DEV))
+
+ifneq ($(shell cat $(VENV)/folder 2>/dev/null),$(CURDIR))
+.PHONY: $(RUNTIME) $(DEV)
+endif
 
 # --- the locks ---------------------------------------------------------------------------------------------------
 
