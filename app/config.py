@@ -93,6 +93,12 @@ class Settings(BaseSettings):
     pool_size: int = Field(
         10, ge=2, validation_alias=_ours("POOL_SIZE"), description="connections to Postgres per replica"
     )
+    journal_interval: float = Field(
+        0.1, gt=0, validation_alias=_ours("JOURNAL_INTERVAL"), description="tick of the journal and of remote readers"
+    )
+    stream_life: float = Field(
+        1800, gt=0, validation_alias=_ours("STREAM_LIFE"), description="an SSE connection is ended after so long"
+    )
     lease: float = Field(
         10, gt=0, validation_alias=_ours("LEASE"), description="a replica silent for so long has lost its turns"
     )

@@ -1,9 +1,13 @@
 """The composition root: builds and owns everything a server is made of."""
 
 import asyncio
+import os
+import secrets
+import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import structlog
 from starlette.applications import Starlette
@@ -18,7 +22,9 @@ from app.domain.errors import ConfigError
 from app.domain.ids import new_id
 from app.domain.turns import Limits
 from app.engine.executor import ModelPolicy
+from app.engine.journaling import Journaling
 from app.engine.pace import Pace
+from app.engine.rescuer import Rescuer
 from app.engine.retries import RetryPolicy
 from app.engine.worker import Worker, WorkerPolicy
 from app.llm.anthropic import AnthropicProvider
@@ -29,13 +35,17 @@ from app.storage.database import Database, connect
 from app.storage.documents import Documents
 from app.storage.embedded import embedded_postgres
 from app.storage.exchanges import Exchanges
+from app.storage.journal import Journal
 from app.storage.migrations import upgrade_in_thread
 from app.storage.queue import Queue
+from app.storage.session import Session
+from app.storage.snapshots import Snapshots
 from app.storage.tokens import Tokens
 from app.storage.turns import Turns
 from app.stream.directory import Directory
-from app.tools.documents import document_tools, sample_documents
+from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
+from app.tools.documents import document_tools, sample_documents
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -61,20 +71,35 @@ async def running(
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in that order and stopped in the other."""
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(settings))
+        url = await stack.enter_async_context(database_url(settings))
+        await upgrade_in_thread(url)
+        database = await stack.enter_async_context(connect(url, size=settings.pool_size))
         await _check_exposure(settings, Tokens(database))
         if models is None:
             models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
         if toolset is None:
             toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
-        directory, pace = Directory(), Pace()
-        queue = Queue(database, new_id(), f"{socket.gethostname()}:{settings.port}")
+        directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
+        queue = Queue(database, new_id(), _address(settings), session_key)
         worker = Worker(database, queue, directory, models.provider_for, toolset, worker_policy(settings), pace)
         if settings.default_model == "demo":
             await _offer_samples(documents)
         settle_garbage_collector()
-        await stack.enter_async_context(_background(worker, pace))
+        journal = Journal(database)
+        rescuer = Rescuer(queue, journal, settings.lease, worker.ring)
+        await rescuer.start()
+        stack.push_async_callback(queue.leave)
+        await stack.enter_async_context(
+            _background(
+                pace.watch(),
+                rescuer.run(),
+                Journaling(journal, directory, settings.journal_interval).run(),
+                Mirror(Snapshots(database), directory, settings.journal_interval).run(),
+                Session(url, session_key, worker.hear).run(),
+            )
+        )
+        await stack.enter_async_context(_background(worker.run()))
         yield Services(
             database=database,
             chats=Chats(database),
@@ -88,28 +113,41 @@ async def running(
             defaults=Defaults(settings.default_model, settings.system_prompt, _limits(settings)),
             ring=worker.ring,
             cancel=worker.cancel,
-            is_ready=lambda: True,
+            is_ready=lambda: not worker.draining,
+            drain=worker.drain,
             max_body_bytes=settings.max_body_bytes,
+            stream_life=settings.stream_life,
         )
 
 
 @asynccontextmanager
+async def database_url(settings: Settings) -> AsyncIterator[str]:
+    """Where Postgres is: the embedded one runs for as long as it is wanted."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+    else:
+        async with embedded_postgres(settings.data_dir) as url:
+            yield url
+
+
+@asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The database of the settings, migrated: the embedded one where none is named."""
-    async with AsyncExitStack() as stack:
-        if settings.database_url is not None:
-            url = settings.database_url.get_secret_value()
-        else:
-            url = await stack.enter_async_context(embedded_postgres(settings.data_dir))
+    """The database of the settings, migrated."""
+    async with database_url(settings) as url:
         await upgrade_in_thread(url)
-        yield await stack.enter_async_context(connect(url, size=settings.pool_size))
+        async with connect(url, size=settings.pool_size) as database:
+            yield database
+
+
+def _address(settings: Settings) -> str:
+    """By this a replica that starts again is known for the one that was killed here."""
+    return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
 
 
 def worker_policy(settings: Settings) -> WorkerPolicy:
     retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
     return WorkerPolicy(
         concurrent_turns=settings.concurrent_turns,
-        lease=settings.lease,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
         model=ModelPolicy(retries, settings.stall_timeout),
@@ -157,13 +195,20 @@ async def _offer_samples(documents: Documents) -> None:
 
 
 @asynccontextmanager
-async def _background(worker: Worker, pace: Pace) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(worker.run(), name="worker"), asyncio.create_task(pace.watch(), name="pace")]
+async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    for task in tasks:
+        task.add_done_callback(_ended_too_soon)
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                log.error("background.failed", exc_info=outcome)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _ended_too_soon(task: asyncio.Task[None]) -> None:
+    """Without its background work a server only looks alive: better that somebody restarts it."""
+    if not task.cancelled():
+        log.critical("background.failed", exc_info=task.exception())
+        os.kill(os.getpid(), signal.SIGTERM)

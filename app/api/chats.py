@@ -62,7 +62,7 @@ async def delete_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
     for turn in await services.chats.delete(owner, chat):
-        services.cancel(turn)
+        await services.cancel(turn)
     return json_response(Deleted(deleted=chat))
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -29,7 +29,9 @@ BodyModel = TypeVar("BodyModel", bound=Body)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`ring` says that a turn may be claimed, `cancel` that one must stop: doorbells, both."""
+    """`ring` says that a turn may be claimed, `cancel` that one must stop: doorbells, both. `drain` takes this replica
+    out of service. `stream_life` is in seconds.
+    """
 
     database: Database
     chats: Chats
@@ -42,9 +44,11 @@ class Services:
     models: Models
     defaults: Defaults
     ring: Callable[[], None]
-    cancel: Callable[[UUID], None]
+    cancel: Callable[[UUID], Awaitable[None]]
     is_ready: Callable[[], bool]
+    drain: Callable[[], Awaitable[None]]
     max_body_bytes: int
+    stream_life: float
 
 
 def services_of(request: Request) -> Services:

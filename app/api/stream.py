@@ -1,5 +1,7 @@
 """The SSE endpoint: a response around the one reader."""
 
+import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
@@ -13,7 +15,7 @@ from app.api.codec import frame
 from app.api.errors import BadRequest
 from app.api.services import Services, begin, id_of
 from app.domain.cursor import START, Cursor
-from app.domain.errors import Conflict, NotFound
+from app.domain.errors import Conflict
 from app.domain.log import end_cursor, resume
 from app.domain.turns import Turn
 from app.stream.tail import tail
@@ -28,19 +30,20 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 class FrameResponse(EventSourceResponse):
     """Sends frames that are bytes already. Heartbeats, disconnects and shutdown are the base's."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], life: float) -> None:
+        """`life` is in seconds: then the stream ends, and the client comes back with its cursor if it still lives."""
         super().__init__(frames, headers=HEADERS, ping=HEARTBEAT)
         self._frames = frames
+        self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
     async def _stream_response(self, send: Send) -> None:
         """The base's loop, without what it does for items that are not bytes: a third of the cost of a frame."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with STREAMS_OPEN.track_inprogress():
-            async with aclosing(self._frames) as frames:
+        with STREAMS_OPEN.track_inprogress(), suppress(TimeoutError):
+            async with asyncio.timeout(self._life), aclosing(self._frames) as frames:
                 await send({"type": "http.response.body", "body": HELLO, "more_body": True})
-                with suppress(NotFound):  # the chat was deleted meanwhile: whoever comes back is told
-                    async for data in frames:
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                async for data in frames:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
         async with self._send_lock:
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -66,7 +69,7 @@ def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor) 
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    return FrameResponse(tail(services.directory, view, load, cursor, frame))
+    return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life)
 
 
 def _cursor_of(request: Request) -> Cursor:

@@ -63,8 +63,8 @@ async def regenerate(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     services, owner = await begin(request)
     turn = await services.turns.cancel(owner, id_of(request, "chat"), id_of(request, "turn"))
-    services.cancel(turn.id)
-    services.ring()
+    if not turn.ended:
+        await services.cancel(turn.id)
     return json_response(turn_out(turn, services.directory), 200 if turn.ended else 202)
 
 

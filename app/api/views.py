@@ -6,8 +6,6 @@ from uuid import UUID
 
 from app.api.codec import block_json, error_json
 from app.api.schemas import BlockOut, ChatOut, ErrorOut, RoundOut, TurnOut
-from app.domain.blocks import Block
-from app.domain.events import BlockStart
 from app.domain.log import end_cursor
 from app.domain.rounds import Round
 from app.domain.turns import Turn
@@ -58,19 +56,9 @@ def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None =
 
 
 def _open_block(view: LiveView) -> list[BlockOut]:
-    start = view.marks[-1]
-    if not isinstance(start, BlockStart):
+    block = view.block_being_written()
+    if block is None:
         return []
-    block = Block(
-        index=start.index,
-        round=start.round,
-        attempt=start.attempt,
-        type=start.type,
-        text=view.open_block_text(),
-        tool_use_id=start.tool_use_id,
-        name=start.name,
-        interrupted=True,
-    )
     return [BlockOut.model_validate({**block_json(block), "interrupted": False, "open": True})]
 
 

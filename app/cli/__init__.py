@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from app.cli import doctor, documents, migrate, serve, tokens
+from app.cli import chat, doctor, documents, migrate, serve, tokens
 from app.domain.errors import RequestRefused, TurnstreamError
 
 
@@ -14,6 +14,7 @@ def commands() -> None:
 
 
 commands.add_command(serve.serve)
+commands.add_command(chat.chat)
 commands.add_command(migrate.migrate)
 commands.add_command(tokens.tokens)
 commands.add_command(documents.docs)

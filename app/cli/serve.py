@@ -1,5 +1,10 @@
 """`turnstream serve`."""
 
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
 import click
 import uvicorn
 
@@ -23,20 +28,32 @@ or talk to it: turnstream chat
 
 
 class Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Says where it listens once it does. Told to stop, it drains first: readiness fails, running turns may finish.
+    Told again, it stops at once.
+    """
 
-    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+    def __init__(self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
+        self._drain_turns = drain
         self._settings = settings
+        self._draining: asyncio.Task[None] | None = None
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
         if self.started:
-            click.echo(_welcome(self._settings, self._port()), err=True)
+            click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
 
-    def _port(self) -> int:
-        port: int = self.servers[0].sockets[0].getsockname()[1]
-        return port
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.started and self._draining is None:
+            self._loop.call_soon_threadsafe(self._drain, sig, frame)
+        else:
+            super().handle_exit(sig, frame)
+
+    def _drain(self, sig: int, frame: FrameType | None) -> None:
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain_turns())
+            self._draining.add_done_callback(lambda _task: super(Server, self).handle_exit(sig, frame))
 
 
 @click.command()
@@ -44,8 +61,9 @@ def serve() -> None:
     """Run the server: migrate the database, then listen."""
     settings = read_settings()
     configure_logging(settings.log_level)
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         http="httptools",
@@ -54,10 +72,14 @@ def serve() -> None:
         access_log=False,
         log_level="warning",
         backlog=4096,
-        timeout_graceful_shutdown=max(1, round(settings.grace_period)),
+        timeout_graceful_shutdown=5,
         server_header=False,
     )
-    server = Server(config, settings)
+
+    async def drain() -> None:
+        await app.state.services.drain()
+
+    server = Server(config, settings, drain)
     server.run()
     if not server.started:
         raise ConfigError("the server did not start; the lines above say why")

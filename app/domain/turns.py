@@ -40,12 +40,15 @@ def sources(then: Status) -> tuple[Status, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text."""
+    """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
+    `read_only` nor `retry_safe` is never run twice for one call.
+    """
 
     name: str
     description: str
     input_schema: str
     read_only: bool = False
+    retry_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,40 @@ from time import perf_counter
 
 from app.domain.blocks import Block
 from app.domain.steps import tool_rounds
-from app.domain.turns import Turn
+from app.domain.turns import ToolSpec
 from app.engine.recorder import Recorder
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
 
+OUTCOME_UNKNOWN = (
+    "The server stopped while this call was running. Find out whether it took effect before you call again."
+)
+
 Key = tuple[int, str | None]
 
 
 class Calls:
-    """Owns every tool task of a turn; `close` ends those that are left."""
+    """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
+    attempt started and did not see the end of.
+    """
 
-    def __init__(self, recorder: Recorder, toolset: Toolset, owner: str) -> None:
+    def __init__(
+        self, recorder: Recorder, toolset: Toolset, owner: str, started_before: frozenset[Key] = frozenset()
+    ) -> None:
         self._recorder = recorder
         self._toolset = toolset
         self._owner = owner
+        self._started_before = started_before
         self._running: dict[Key, asyncio.Task[Outcome]] = {}
         self.first_started: float | None = None
 
     def start_early(self, block: Block) -> None:
         """Starts a call whose block just closed, if its tool only reads. Its outcome waits for the round's seal."""
-        turn = self._recorder.turn
+        turn, spec = self._recorder.turn, self._spec(block.name)
         assert turn.request is not None
-        if (
-            block.is_call
-            and self._reads_only(turn, block.name)
-            and tool_rounds(turn.blocks) <= turn.request.limits.max_rounds
-        ):
+        within_limit = tool_rounds(turn.blocks) <= turn.request.limits.max_rounds
+        if block.is_call and within_limit and spec is not None and spec.read_only:
             self._start(block)
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
@@ -43,10 +49,14 @@ class Calls:
             for call in calls:
                 await self._recorder.settle_call(call, refusal, True)
             return
-        await self._recorder.start_calls(calls)
+        doubtful = [call for call in calls if self._may_have_happened(call)]
+        for call in doubtful:
+            await self._recorder.settle_call(call, OUTCOME_UNKNOWN, True, "unknown")
+        runnable = [call for call in calls if call not in doubtful]
+        await self._recorder.start_calls(runnable)
         try:
             async with asyncio.TaskGroup() as group:
-                for call in calls:
+                for call in runnable:
                     group.create_task(self._settle(call))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -58,6 +68,11 @@ class Calls:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _may_have_happened(self, call: Block) -> bool:
+        spec = self._spec(call.name)
+        repeatable = spec is None or spec.read_only or spec.retry_safe
+        return _key(call) in self._started_before and not repeatable
 
     async def _settle(self, call: Block) -> None:
         outcome = await self._start(call)
@@ -95,10 +110,10 @@ class Calls:
     def _progress(self, call: Block, message: str) -> None:
         self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)
 
-    @staticmethod
-    def _reads_only(turn: Turn, name: str | None) -> bool:
-        assert turn.request is not None
-        return any(spec.name == name and spec.read_only for spec in turn.request.tools)
+    def _spec(self, name: str | None) -> ToolSpec | None:
+        request = self._recorder.turn.request
+        assert request is not None
+        return next((spec for spec in request.tools if spec.name == name), None)
 
 
 def _key(call: Block) -> Key:

@@ -211,8 +211,7 @@ class Executor:
     async def _seal(self, stop_reason: str, recoveries: int | None = None) -> None:
         round = self._unsealed()
         assert round is not None
-        rest = [*self._ahead, *self._reply.interrupt()] if self._reply else []
-        left_open = [change for change in rest if isinstance(change, Block)]
+        left_open = self._left_open()
         sealed = self._told(round, stop_reason)
         await self._recorder.seal_round(
             sealed, left_open, recoveries=self.turn.recoveries if recoveries is None else recoveries
@@ -243,7 +242,7 @@ class Executor:
         round = self._unsealed()
         assert round is not None
         recoveries = self.turn.recoveries + charge
-        what = settle(self.turn, self._open_block(), recoveries)
+        what = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
         log.info("round.interrupted", settled=what, error=error.type)
         match what:
             case "seal" | "keep":
@@ -257,17 +256,17 @@ class Executor:
             case _:
                 assert_never(what)
 
+    def _left_open(self) -> list[Block]:
+        """The blocks that no row holds yet: from the reply, or after a crash from the journal."""
+        if self._reply is None:
+            block = self._recorder.view.block_being_written()
+            return [block] if block else []
+        return [change for change in (*self._ahead, *self._reply.interrupt()) if isinstance(change, Block)]
+
     def _has_output(self) -> bool:
         """Whether the unsealed round has shown anything yet."""
         marks = self._recorder.view.marks
         return self._unsealed() is not None and not isinstance(marks[-1], RoundStart)
-
-    def _open_block(self) -> Block | None:
-        text = self._recorder.view.open_block_text()
-        start = self._recorder.view.marks[-1]
-        if not isinstance(start, BlockStart):
-            return None
-        return Block(start.index, start.round, start.attempt, start.type, text)
 
     def _observe_first_delta(self, now: datetime) -> None:
         if open_round_number(self.turn) == 1 and self.turn.created_at is not None:

@@ -8,7 +8,7 @@ from functools import reduce, wraps
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
@@ -107,7 +107,7 @@ class Recorder:
         await self._records.start_calls(calls)
 
     @_write
-    async def settle_call(self, call: Block, text: str, is_error: bool) -> None:
+    async def settle_call(self, call: Block, text: str, is_error: bool, state: CallState = "settled") -> None:
         result = Block(
             index=len(self.turn.blocks),
             round=call.round,
@@ -118,7 +118,7 @@ class Recorder:
             name=call.name,
             is_error=is_error,
         )
-        await self._records.settle_call(result)
+        await self._records.settle_call(result, state)
         self.view.close_block(result)
 
     @_write

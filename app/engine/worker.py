@@ -12,16 +12,18 @@ import structlog
 from app.domain.errors import ClaimLost, NotFound, StorageUnavailable
 from app.domain.turns import TurnError
 from app.engine.accounts import account_for
-from app.engine.calls import Calls
+from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
 from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
 from app.storage.database import Database
+from app.storage.journal import Journal
 from app.storage.queue import Queue
 from app.storage.record import Records
 from app.storage.turns import Turns
 from app.stream.directory import Directory
+from app.stream.live import LiveView
 from app.telemetry import TURNS_RUNNING
 from app.tools.toolset import Toolset
 
@@ -31,16 +33,19 @@ _INTERNAL = TurnError("internal_error", "The server failed while it ran this tur
 
 Reason = Literal["cancel", "release", "lost"]
 
+# What replicas ring each other for.
+QUEUED = "queued"
+CANCEL = "cancel"
+
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
 _CLAIM = 50
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`lease`, `poll_interval` and `grace_period` are seconds."""
+    """`poll_interval` and `grace_period` are seconds."""
 
     concurrent_turns: int = 1000
-    lease: float = 10.0
     poll_interval: float = 1.0
     grace_period: float = 10.0
     model: ModelPolicy = field(default_factory=ModelPolicy)
@@ -69,6 +74,7 @@ class Worker:
         self._database = database
         self._queue = queue
         self._turns = Turns(database)
+        self._journal = Journal(database)
         self._directory = directory
         self._provider_for = provider_for
         self._toolset = toolset
@@ -76,36 +82,60 @@ class Worker:
         self._pace = pace
         self._runs: dict[UUID, Run] = {}
         self._rung = asyncio.Event()
+        self._draining = False
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
 
     def ring(self) -> None:
         """There may be a turn to claim."""
         self._rung.set()
 
-    def cancel(self, turn: UUID) -> None:
-        """Stops a turn that runs here; one that does not is somebody else's."""
-        if run := self._runs.get(turn):
+    def hear(self, payload: str) -> None:
+        """What another replica rang for."""
+        what, _, turn = payload.partition(" ")
+        if what == QUEUED:
+            self.ring()
+        elif what == CANCEL and (run := self._runs.get(UUID(turn))):
             _interrupt(run, "cancel")
 
+    async def cancel(self, turn: UUID) -> None:
+        """Stops a turn whose cancellation is in its row, wherever it runs."""
+        if run := self._runs.get(turn):
+            _interrupt(run, "cancel")
+        else:
+            self.ring()
+            await self._queue.notify(f"{CANCEL} {turn}")
+
+    async def drain(self) -> None:
+        """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged."""
+        self._draining = True
+        tasks = [run.task for run in self._runs.values()]
+        if tasks:
+            log.info("worker.draining", running=len(tasks), grace_period=self._policy.grace_period)
+            await asyncio.wait(tasks, timeout=self._policy.grace_period)
+        for run in self._runs.values():
+            _interrupt(run, "release")
+        await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)
+        with suppress(StorageUnavailable):
+            await self._queue.notify(QUEUED)
+
     async def run(self) -> None:
-        """Until cancelled: then nothing is claimed any more, running turns get the grace period, the rest goes back."""
+        """For ever; when it is cancelled, it drains."""
         async with asyncio.TaskGroup() as group:
-            keeping = group.create_task(self._keep_lease())
             try:
                 await self._claim_for_ever(group)
             finally:
-                await self._wind_down()
-                keeping.cancel()
+                await self.drain()
 
     async def _claim_for_ever(self, group: asyncio.TaskGroup) -> None:
-        await self._queue.take_place(self._policy.lease)
         while True:
             self._rung.clear()
-            free = self._policy.concurrent_turns - len(self._runs)
-            claimed = await self._claim(min(free, _CLAIM))
-            for turn in claimed:
+            for turn in (claimed := await self._claim()):
                 self._start(group, turn)
-            if len(claimed) < _CLAIM:
-                await self._rung_or_late()
+            if len(claimed) < _CLAIM and not await self._rung_in_time():
+                await self._look_for_cancelled()
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
         """A turn may come back to where it still runs: this replica was taken for dead in between."""
@@ -114,40 +144,33 @@ class Worker:
         run = self._runs[turn] = Run()
         run.task = group.create_task(self._run(turn, run), name=f"turn {turn}")
 
-    async def _claim(self, most: int) -> Sequence[UUID]:
+    async def _claim(self) -> Sequence[UUID]:
+        free = 0 if self._draining else self._policy.concurrent_turns - len(self._runs)
         try:
-            return await self._queue.claim(most) if most > 0 else ()
+            if free > 0:
+                return await self._queue.claim(min(free, _CLAIM))
+            await self._queue.notify(QUEUED)
         except StorageUnavailable as error:
             log.error("queue.unavailable", error=str(error))
-            return ()
+        return ()
 
-    async def _rung_or_late(self) -> None:
-        with suppress(TimeoutError):
+    async def _rung_in_time(self) -> bool:
+        try:
             async with asyncio.timeout(self._policy.poll_interval):
                 await self._rung.wait()
+        except TimeoutError:
+            return False
+        return True
 
-    async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(self._policy.lease / 3)
-            try:
-                await self._queue.renew_lease(self._policy.lease)
-                requeued = await self._queue.requeue_lapsed()
-            except StorageUnavailable as error:
-                log.error("lease.not_renewed", error=str(error))
-                continue
-            if requeued:
-                log.warning("turns.requeued", turns=[str(turn) for turn in requeued])
-                self.ring()
-
-    async def _wind_down(self) -> None:
-        tasks = [run.task for run in self._runs.values()]
-        if tasks:
-            log.info("worker.stopping", running=len(tasks), grace_period=self._policy.grace_period)
-            await asyncio.wait(tasks, timeout=self._policy.grace_period)
-        for run in self._runs.values():
-            _interrupt(run, "release")
-        await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)
-        await self._queue.leave()
+    async def _look_for_cancelled(self) -> None:
+        """A ring may be lost; the row stays."""
+        try:
+            cancelled = await self._queue.cancelled() if self._runs else ()
+        except StorageUnavailable:
+            return
+        for turn in cancelled:
+            if run := self._runs.get(turn):
+                _interrupt(run, "cancel")
 
     # --- one turn ----------------------------------------------------------------------------------------------------
 
@@ -173,14 +196,22 @@ class Worker:
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         with self._directory.host(turn, owner) as view:
-            recorder = Recorder(Records(self._database, turn.id, turn.attempt), view)
-            calls = Calls(recorder, self._toolset, owner)
+            started = await self._recall(view)
+            recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
+            calls = Calls(recorder, self._toolset, owner, started)
             executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             await self._carry_out(run, executor, recorder)
             if view.turn.ended:
                 account_for(view.turn, calls.first_started)
+
+    async def _recall(self, view: LiveView) -> frozenset[Key]:
+        """What earlier attempts left besides rows of the turn: open text in the journal, calls without an outcome."""
+        if view.attempt == 1:
+            return frozenset()
+        view.adopt(view.turn, await self._journal.open_block(view.turn))
+        return await self._turns.started_calls(view.turn.id)
 
     async def _carry_out(self, run: Run, executor: Executor, recorder: Recorder) -> None:
         if recorder.turn.cancel_requested:

@@ -20,7 +20,6 @@ _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
 _AWAY = (
     OSError,
-    asyncpg.InterfaceError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
@@ -71,8 +70,8 @@ class Database:
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         try:
             rows: Sequence[Row] = await self._pool.fetch(statement.sql, *statement.arguments(values))
-        except _AWAY as error:
-            raise _away(error) from error
+        except (*_AWAY, asyncpg.InterfaceError) as error:
+            raise _sorted(error) from error
         return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -80,16 +79,20 @@ class Database:
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """Commits when the block ends, rolls back when it raises."""
+    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Connection]:
+        """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
+        isolation = "repeatable_read" if snapshot else None
         try:
-            async with self._pool.acquire() as raw, raw.transaction():
+            async with self._pool.acquire() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
                 yield Connection(raw)
-        except _AWAY as error:
-            raise _away(error) from error
+        except (*_AWAY, asyncpg.InterfaceError) as error:
+            raise _sorted(error) from error
 
 
-def _away(error: Exception) -> StorageUnavailable:
+def _sorted(error: Exception) -> Exception:
+    """The driver's InterfaceError is a lost connection, or a bug of ours."""
+    if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
+        return error
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
 
 

@@ -1,10 +1,12 @@
-"""The queue of turns and the replicas that serve it."""
+"""The queue of turns, and the replicas that serve it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 from app.storage.database import Database, Statement
+from app.storage.session import CHANNEL
 
 CLAIM_TURNS = Statement(
     """
@@ -16,52 +18,87 @@ CLAIM_TURNS = Statement(
     RETURNING id
     """
 )
+GET_CANCELLED = Statement("SELECT id FROM turns WHERE replica = :replica AND status = 'running' AND cancel_requested")
 RENEW_LEASE = Statement(
     """
-    INSERT INTO replicas (id, address, lease_until) VALUES (:replica, :address, now() + :lease)
+    INSERT INTO replicas (id, address, session, lease_until) VALUES (:replica, :address, :session, now() + :lease)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING id
     """
 )
-END_LEASE = Statement("DELETE FROM replicas WHERE id = :replica RETURNING id")
-REPLACE_AT_ADDRESS = Statement("DELETE FROM replicas WHERE address = :address AND id <> :replica RETURNING id")
-# A lapsed lease and a replica that is gone are one case. The attempt stays: the next claim raises it, which fences off
-# an owner that is only slow.
-REQUEUE_LAPSED = Statement(
+GET_NEIGHBOURS = Statement(
     """
-    WITH lapsed AS (DELETE FROM replicas WHERE lease_until < now() AND id <> :replica)
+    SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
+           session IN (
+               SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
+           ) AS connected
+    FROM replicas WHERE id <> :replica
+    """
+)
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow.
+TAKE_OVER = Statement(
+    """
+    WITH gone AS (
+        DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
+    )
     UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
     WHERE status = 'running'
-      AND NOT EXISTS (SELECT FROM replicas WHERE replicas.id = turns.replica AND lease_until >= now())
+      AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
     RETURNING id
     """
 )
+LEAVE = Statement("DELETE FROM replicas WHERE id = :replica RETURNING id")
+NOTIFY = Statement("SELECT pg_notify(:channel, :payload)")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another replica. `connected`: its session lives. `lapsed`: its lease does not. `replaced`: it had our address."""
+
+    id: UUID
+    connected: bool
+    lapsed: bool
+    replaced: bool
 
 
 class Queue:
-    def __init__(self, database: Database, replica: UUID, address: str) -> None:
+    """`session` is the key of this replica's advisory lock (app.storage.session)."""
+
+    def __init__(self, database: Database, replica: UUID, address: str, session: int) -> None:
         self._database = database
-        self._replica = replica
+        self.replica = replica
         self._address = address
+        self._session = session
 
     async def claim(self, limit: int) -> Sequence[UUID]:
         """Takes up to `limit` queued turns, oldest first, for this replica."""
-        rows = await self._database.rows(CLAIM_TURNS, replica=self._replica, limit=limit)
+        rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
         return sorted(row["id"] for row in rows)
 
-    async def take_place(self, seconds: float) -> None:
-        """Announces this replica. One that had the same address before is gone, or we could not listen there."""
-        await self._database.row(REPLACE_AT_ADDRESS, replica=self._replica, address=self._address)
-        await self.renew_lease(seconds)
-        await self.requeue_lapsed()
+    async def cancelled(self) -> Sequence[UUID]:
+        """The turns that run here and shall not."""
+        return [row["id"] for row in await self._database.rows(GET_CANCELLED, replica=self.replica)]
 
     async def renew_lease(self, seconds: float) -> None:
-        lease = timedelta(seconds=seconds)
-        await self._database.row(RENEW_LEASE, replica=self._replica, address=self._address, lease=lease)
+        await self._database.row(
+            RENEW_LEASE,
+            replica=self.replica,
+            address=self._address,
+            session=self._session,
+            lease=timedelta(seconds=seconds),
+        )
+
+    async def neighbours(self) -> Sequence[Neighbour]:
+        rows = await self._database.rows(GET_NEIGHBOURS, replica=self.replica, address=self._address)
+        return [Neighbour(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
+
+    async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
+        """Puts the turns of these replicas, and of those that nobody knows any more, back into the queue."""
+        return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        await self._database.row(END_LEASE, replica=self._replica)
+        await self._database.row(LEAVE, replica=self.replica)
 
-    async def requeue_lapsed(self) -> Sequence[UUID]:
-        """Puts the turns of replicas whose lease has lapsed back into the queue."""
-        return [row["id"] for row in await self._database.rows(REQUEUE_LAPSED, replica=self._replica)]
+    async def notify(self, payload: str) -> None:
+        """Rings at every replica."""
+        await self._database.row(NOTIFY, channel=CHANNEL, payload=payload)

@@ -3,16 +3,26 @@
 `fenced` locks the turn's row, so a stale owner and a new one are put in an order: the stale one finds its attempt gone.
 """
 
+import asyncio
+import random
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from app.domain.blocks import TOOL_RESULT, Block
-from app.domain.errors import ClaimLost
+import structlog
+
+from app.domain.blocks import TOOL_RESULT, Block, CallState
+from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import columns_of, to_json
+
+log = structlog.get_logger(__name__)
+
+# Between two tries of a write while Postgres is away, in seconds.
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 1.0
 
 _FENCED = """
     WITH fenced AS (
@@ -24,14 +34,16 @@ _FENCED = """
 
 _INSERT_BLOCKS = """
     INSERT INTO blocks (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted)
-    SELECT fenced.id, b.index, b.round, :attempt, b.type, b.text, b.data, b.tool_use_id, b.name, b.is_error,
-           b.interrupted
+    SELECT fenced.id, b.*
     FROM fenced, unnest(
-        CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]),
-        CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:is_errors AS bool[]),
-        CAST(:interrupteds AS bool[])
-    ) AS b (index, round, type, text, data, tool_use_id, name, is_error, interrupted)
+        CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:attempts AS int[]), CAST(:types AS text[]),
+        CAST(:texts AS text[]), CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
+        CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[])
+    ) AS b
+    ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
+
+_CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
 BEGIN_ROUND = Statement(
     _FENCED
@@ -39,14 +51,16 @@ BEGIN_ROUND = Statement(
     INSERT INTO rounds (turn_id, number, attempt, messages, request_id, usage, data, started_at)
     SELECT id, :number, :attempt, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
     FROM fenced
+    ON CONFLICT (turn_id, number, attempt) DO UPDATE SET messages = EXCLUDED.messages
     RETURNING turn_id
     """
 )
 
-CLOSE_BLOCK = Statement(_FENCED + _INSERT_BLOCKS + " RETURNING turn_id")
+CLOSE_BLOCK = Statement(_FENCED + _CLEAR_JOURNAL + _INSERT_BLOCKS + " RETURNING turn_id")
 
 SEAL_ROUND = Statement(
     _FENCED
+    + _CLEAR_JOURNAL
     + ", interrupted AS ("
     + _INSERT_BLOCKS
     + """
@@ -63,8 +77,16 @@ SEAL_ROUND = Statement(
     """
 )
 
+# The new attempt is said, not counted, so that a write whose answer was lost can be written again.
 VOID_ROUND = Statement(
-    _FENCED
+    """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND attempt IN (:attempt, :attempt + 1) AND replica = :replica AND status = 'running'
+        FOR NO KEY UPDATE
+    )
+    """
+    + _CLEAR_JOURNAL
     + """
     , forgotten AS (
         DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
@@ -74,7 +96,7 @@ VOID_ROUND = Statement(
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
     )
     UPDATE turns
-    SET attempt = turns.attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+    SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
     FROM fenced WHERE turns.id = fenced.id
     RETURNING turns.attempt
     """
@@ -97,7 +119,7 @@ SETTLE_CALL = Statement(
     _FENCED
     + """
     , settled AS (
-        UPDATE tool_calls SET state = 'settled', settled_at = now(), attempt = :attempt
+        UPDATE tool_calls SET state = :state, settled_at = now(), attempt = :attempt
         FROM fenced
         WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id
     )
@@ -107,31 +129,41 @@ SETTLE_CALL = Statement(
 )
 
 END_TURN = Statement(
-    _FENCED
+    """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status IN ('running', :status)
+        FOR NO KEY UPDATE
+    )
+    """
+    + _CLEAR_JOURNAL
     + """
     UPDATE turns
     SET status = :status, stop_reason = :stop_reason, error = CAST(:error AS json), usage = CAST(:usage AS json),
-        replica = NULL, ended_at = now()
+        replica = NULL, ended_at = coalesce(ended_at, now())
     FROM fenced WHERE turns.id = fenced.id
     RETURNING turns.ended_at
     """
 )
 
 RELEASE_TURN = Statement(
-    _FENCED
-    + """
+    """
     UPDATE turns SET status = 'queued', replica = NULL
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.id
+    WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'queued')
+    RETURNING id
     """
 )
 
 
 class Records:
-    """The writes of one attempt at one turn. Each is a transaction; each raises ClaimLost once the claim is gone."""
+    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is gone.
 
-    def __init__(self, database: Database, turn: UUID, attempt: int) -> None:
+    While Postgres is away they wait for it. A write whose answer was lost is written again, and says the same.
+    """
+
+    def __init__(self, database: Database, replica: UUID, turn: UUID, attempt: int) -> None:
         self._database = database
+        self._replica = replica
         self._turn = turn
         self.attempt = attempt
 
@@ -169,6 +201,7 @@ class Records:
         """Takes an unsealed round back and starts the next attempt, whose number is returned."""
         row = await self._write(
             VOID_ROUND,
+            replica=self._replica,
             number=round.number,
             round_attempt=round.attempt,
             usage=to_json(round.usage),
@@ -183,9 +216,11 @@ class Records:
         wanted = ("block_rounds", "tool_use_ids", "names")
         await self._write(START_CALLS, **{name: columns[name] for name in wanted})
 
-    async def settle_call(self, result: Block) -> None:
+    async def settle_call(self, result: Block, state: CallState) -> None:
         assert result.type == TOOL_RESULT
-        await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, **columns_of([result]))
+        await self._write(
+            SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns_of([result])
+        )
 
     async def end(self, turn: Turn) -> datetime:
         row = await self._write(
@@ -202,7 +237,17 @@ class Records:
         await self._write(RELEASE_TURN)
 
     async def _write(self, statement: Statement, **values: object) -> Row:
-        row = await self._database.row(statement, turn=self._turn, attempt=self.attempt, **values)
+        row = await self._patiently(statement, turn=self._turn, attempt=self.attempt, **values)
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
+
+    async def _patiently(self, statement: Statement, **values: object) -> Row | None:
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                return await self._database.row(statement, **values)
+            except StorageUnavailable as error:
+                log.warning("write.waits", error=str(error), seconds=wait)
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+            wait = min(2 * wait, _LONGEST_WAIT)

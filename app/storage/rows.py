@@ -80,6 +80,7 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
     return {
         "indexes": [block.index for block in blocks],
         "block_rounds": [block.round for block in blocks],
+        "attempts": [block.attempt for block in blocks],
         "types": [block.type for block in blocks],
         "texts": [block.text for block in blocks],
         "datas": [block.data for block in blocks],

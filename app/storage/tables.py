@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -213,14 +214,19 @@ tool_calls = Table(
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
 )
 
-# The journal: open text of running turns. UNLOGGED: it only matters while a block is open.
+# The journal: open text of running turns, piece by piece from offset `start`; each piece says whose it is. UNLOGGED: it
+# only matters while a block is open, and a running executor still holds it if Postgres restarts.
 open_text = Table(
     "open_text",
     metadata,
     Column("turn_id", Uuid, primary_key=True),
-    Column("attempt", Integer, nullable=False),
-    Column("index", Integer, nullable=False),
+    Column("attempt", Integer, primary_key=True),
+    Column("index", Integer, primary_key=True),
     Column("start", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("tool_use_id", Text),
+    Column("name", Text),
     Column("text", Text, nullable=False),
     prefixes=["UNLOGGED"],
 )
@@ -230,6 +236,8 @@ replicas = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("address", Text, nullable=False),
+    # The advisory lock that the replica's own session holds for as long as it lives.
+    Column("session", BigInteger, nullable=False, unique=True),
     _now(),
     Column("lease_until", DateTime(timezone=True), nullable=False),
 )

@@ -61,6 +61,7 @@ GET_ROUNDS = Statement(
 )
 GET_BLOCKS = Statement("SELECT * FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index")
 
+GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
 CANCEL_TURN = Statement(
     """
     UPDATE turns
@@ -99,6 +100,11 @@ class Turns:
         if not rows:
             raise NotFound(f"there is no turn {leaf} in chat {chat}")
         return await self._with_contents(rows)
+
+    async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
+        """Round and id of the calls that were started and never settled."""
+        rows = await self._database.rows(GET_STARTED_CALLS, turn=turn)
+        return frozenset((row["round"], row["tool_use_id"]) for row in rows)
 
     async def newest(self, owner: str, chat: UUID) -> UUID | None:
         row = await self._database.row(GET_NEWEST, owner=owner, chat=chat)

@@ -1,62 +1,62 @@
-"""Where the views are: the turns that run here are in memory, every other one is made from its rows."""
+"""Where the views are: of turns that run here, of turns that run elsewhere, and of those that have ended."""
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from app.domain.turns import Turn
-from app.stream.doorbell import Doorbell
 from app.stream.live import LiveView
-
-# How often a reader looks at the rows of a turn that runs elsewhere or nowhere, in seconds. A lost ring costs no more.
-LOOK_AGAIN = 0.5
 
 
 class Directory:
     def __init__(self) -> None:
-        self._running: dict[UUID, LiveView] = {}
+        self._here: dict[UUID, LiveView] = {}
         self._owners: dict[UUID, str] = {}
-        self._awaited: dict[UUID, Doorbell] = {}
+        # A mirrored view lives as long as somebody reads it.
+        self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
+
+    def here(self) -> Sequence[LiveView]:
+        """The views of all turns that run here."""
+        return list(self._here.values())
 
     def running(self, turn: UUID) -> LiveView | None:
-        return self._running.get(turn)
+        """The view of a turn that runs here."""
+        return self._here.get(turn)
 
     def running_for(self, owner: str, chat: UUID, turn: UUID) -> LiveView | None:
-        """The live view of a turn that runs here, for the owner of its chat."""
-        view = self._running.get(turn)
+        """The view of a turn that runs here, for the owner of its chat."""
+        view = self._here.get(turn)
         return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
+    def mirrored(self) -> Sequence[LiveView]:
+        """The views that somebody reads and that are not written here."""
+        return [view for view in self._mirrored.values() if not view.ended and view.turn.id not in self._here]
+
     def view(self, turn: Turn) -> LiveView:
-        """The live view where the turn runs here, else one made from `turn`."""
-        return self._running.get(turn.id) or LiveView(turn)
+        """The view of a turn, made from `turn` where there is none yet."""
+        view = self._here.get(turn.id) or self._mirrored.get(turn.id)
+        if view is None:
+            view = LiveView(turn)
+            if not turn.ended:
+                self._mirrored[turn.id] = view
+        return view
+
+    def is_fed(self, view: LiveView) -> bool:
+        """Whether somebody will ring when there is news in `view`."""
+        turn = view.turn.id
+        here = self._here.get(turn)
+        return here is view if here else self._mirrored.get(turn) is view
 
     @contextmanager
     def host(self, turn: Turn, owner: str) -> Iterator[LiveView]:
-        """Keeps a live view of a claimed turn while this replica writes it."""
+        """Keeps the view of a claimed turn while this replica writes it. Its readers come over."""
         view = LiveView(turn)
-        self._running[turn.id] = view
-        self._owners[turn.id] = owner
-        if bell := self._awaited.get(turn.id):
-            bell.ring()
+        self._here[turn.id], self._owners[turn.id] = view, owner
+        if mirrored := self._mirrored.pop(turn.id, None):
+            mirrored.doorbell.ring()
         try:
             yield view
         finally:
-            if self._running.get(turn.id) is view:
-                del self._running[turn.id], self._owners[turn.id]
+            del self._here[turn.id], self._owners[turn.id]
             view.doorbell.ring()
-
-    async def moved(self, view: LiveView) -> None:
-        """Returns when the turn of `view`, which is not written here, may have moved on."""
-        turn = view.turn.id
-        if turn in self._running:
-            return
-        bell = self._awaited.setdefault(turn, Doorbell())
-        try:
-            async with asyncio.timeout(LOOK_AGAIN):
-                await bell.wait()
-        except TimeoutError:
-            pass
-        finally:
-            if not bell.awaited and self._awaited.get(turn) is bell:
-                del self._awaited[turn]

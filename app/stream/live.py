@@ -36,6 +36,7 @@ class LiveView:
         self.turn = turn
         self.marks: list[Mark] = marks_of(turn)
         self.doorbell = Doorbell()
+        self.vanished = False
         self.last_frame: Frame | None = None
         self.notices: deque[tuple[int, Notice]] = deque(maxlen=_NOTICES_KEPT)
         self.notice_number = 0
@@ -62,9 +63,6 @@ class LiveView:
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         return text[offset - start : offset - start + LONGEST_DELTA]
 
-    def open_block_text(self) -> str:
-        return "".join(self._pieces)
-
     def append(self, text: str) -> None:
         """More text of the open block: the token path."""
         ends = self._ends
@@ -74,6 +72,46 @@ class LiveView:
 
     def open_block(self, start: BlockStart) -> None:
         self._mark(start)
+
+    def block_being_written(self) -> Block | None:
+        """The open block with its text so far; interrupted, as it is for anyone who stops here."""
+        start = self.marks[-1]
+        if not isinstance(start, BlockStart):
+            return None
+        return Block(
+            index=start.index,
+            round=start.round,
+            attempt=start.attempt,
+            type=start.type,
+            text="".join(self._pieces),
+            tool_use_id=start.tool_use_id,
+            name=start.name,
+            interrupted=True,
+        )
+
+    def adopt(self, turn: Turn, open_block: Block | None) -> None:
+        """Becomes what the rows and the journal tell. Within one attempt that only ever adds to what was here."""
+        same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
+        if same and (open_block is None or self._is_open(open_block)):
+            if open_block and len(open_block.text) > self.open_length:
+                self.append(open_block.text[self.open_length :])
+            return
+        self.turn = turn
+        self.marks = marks_of(turn)
+        self._forget_open_text()
+        if open_block is not None:
+            self.marks.append(start_of_block(open_block))
+            self.append(open_block.text)
+        self.doorbell.ring()
+
+    def _is_open(self, block: Block) -> bool:
+        last = self.marks[-1]
+        return isinstance(last, BlockStart) and last.index == block.index
+
+    def vanish(self) -> None:
+        """The turn was deleted."""
+        self.vanished = True
+        self.doorbell.ring()
 
     def close_block(self, block: Block) -> None:
         """The open block, or one that was never open, as its row holds it now."""
@@ -129,3 +167,9 @@ class LiveView:
             (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == number),
             len(self.marks),
         )
+
+
+def _size(turn: Turn) -> tuple[object, ...]:
+    """What grows whenever a row of the turn changes in a way that a reader can see."""
+    rounds = sum(1 + round.sealed + round.voided for round in turn.rounds)
+    return turn.status, len(turn.blocks), rounds

@@ -36,14 +36,13 @@ async def tail(
         frames += b"".join(encode(notice, None) for notice in notices)
         if frames:
             yield frames
-        elif view.ended and good:
+        elif (view.ended and good) or view.vanished:
             return
-        elif directory.running(view.turn.id) is view:
+        elif directory.is_fed(view):
             await view.doorbell.wait()
         else:
-            await directory.moved(view)
             try:
-                view = directory.view(await load())
+                view = directory.running(view.turn.id) or directory.view(await load())
             except NotFound:
                 return
             seen, good = view.notice_number, False

@@ -87,13 +87,14 @@ class FunctionTool:
 
 
 def tool(
-    *, timeout: float = 30.0, read_only: bool = False, name: str | None = None
+    *, timeout: float = 30.0, read_only: bool = False, retry_safe: bool = False, name: str | None = None
 ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
     The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, an
-    Outcome or anything that can be written as JSON. `timeout` is in seconds; `read_only` says that running it
-    twice does no harm. Raises TypeError or ValueError at once for a function that cannot be a tool.
+    Outcome or anything that can be written as JSON. `timeout` is in seconds. `read_only` says that it has no effects,
+    `retry_safe` that it has some, but may be run again with the same idempotency key. Raises TypeError or ValueError
+    at once for a function that cannot be a tool.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
@@ -106,7 +107,8 @@ def tool(
         if not description:
             raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
-        return FunctionTool(ToolSpec(tool_name, description, arguments.schema, read_only), timeout, function, arguments)
+        spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
+        return FunctionTool(spec, timeout, function, arguments)
 
     return make
 

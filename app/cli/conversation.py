@@ -1,0 +1,162 @@
+"""The prompt: what is typed goes to the server, but for the few lines that begin with a slash."""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.assembler import Assembler, Json
+from app.cli.client import Client
+from app.cli.listing import print_chats, short_ids, title_of
+from app.cli.parts import clean
+from app.cli.session import Session
+from app.cli.terminal import watching
+from app.cli.unfold import unfolded
+from app.domain.errors import TurnstreamError
+
+T = TypeVar("T")
+
+HELP: Final = """\
+/list          the newest chats
+/open N or ID  open a chat, by its number in the list or the beginning of its id
+/new           start another chat
+/more          the last answer with its thinking, and its tools with input and result
+/quit          leave (Ctrl-D does too)
+Ctrl-C         stop the answer that is being written; at the prompt, leave"""
+_COMMAND: Final = re.compile(r"/(\w*)(?:\s+(.*))?", re.DOTALL)
+_LISTED: Final = 20
+_TURNS_SHOWN: Final = 20
+_LINES_SHOWN: Final = 12
+
+
+class Conversation:
+    """`runner` runs what talks to the server; in between, the prompt has the terminal to itself."""
+
+    def __init__(self, runner: asyncio.Runner, client: Client, session: Session, console: Console) -> None:
+        self._runner = runner
+        self._client = client
+        self._session = session
+        self._console = console
+        self._listed: list[Json] = []
+        self._last: Assembler | None = None
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "help": self._help,
+            "list": self._list,
+            "open": self._open,
+            "new": self._new,
+            "more": self._more,
+        }
+
+    def run(self, chat: Json | None) -> None:
+        """Until the person leaves."""
+        self._greet()
+        if chat is not None:
+            self._attempt(partial(self.open, chat))
+        while (line := _read()) is not None:
+            command = _COMMAND.fullmatch(line)
+            if command and command[1] in {"quit", "exit", "q"}:
+                break
+            if command:
+                self._attempt(partial(self._obey, command[1], command[2] or ""))
+            elif line:
+                self._attempt(partial(self._ask, line))
+        self._part()
+
+    def open(self, chat: Json) -> None:
+        """Shows the chat so far, and follows its newest turn where that still runs."""
+        page = self._do(self._client.path(chat["id"], _TURNS_SHOWN))
+        self._session.chat = chat["id"]
+        self._dim(f"{title_of(chat)}" + ("  (only its newest turns are shown)" if page["next"] else ""))
+        for turn in page["turns"]:
+            if turn["role"] == "user":
+                self._show_question(turn)
+            else:
+                self._last = self._do(self._session.follow(turn))
+        self._console.print()
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _obey(self, name: str, rest: str) -> None:
+        if (command := self._commands.get(name)) is None:
+            self._say(f"There is no /{name}. /help lists what there is.")
+        else:
+            command(rest)
+
+    def _ask(self, text: str) -> None:
+        self._last = self._do(self._session.ask(text))
+        self._console.print()
+
+    def _help(self, _: str) -> None:
+        self._dim(HELP)
+
+    def _list(self, _: str) -> None:
+        self._listed = self._do(self._client.chats(_LISTED))
+        print_chats(self._console, self._listed, datetime.now().astimezone())
+
+    def _open(self, which: str) -> None:
+        if which.isdecimal() and 1 <= int(which) <= len(self._listed):
+            self.open(self._listed[int(which) - 1])
+        elif which:
+            self.open(self._do(self._client.find_chat(which)))
+        else:
+            self._say("Say which: /open N, with a number from /list, or the beginning of an id.")
+
+    def _new(self, _: str) -> None:
+        self._session.chat = self._last = None
+        self._dim("A new chat; it is created with your first words.")
+
+    def _more(self, _: str) -> None:
+        if self._last is None:
+            self._say("There is no answer yet.")
+        else:
+            for renderable in unfolded(self._last.blocks):
+                self._console.print(renderable)
+
+    # --- the terminal ------------------------------------------------------------------------------------------------
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        with watching(self._console):
+            return self._runner.run(work)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except TurnstreamError as error:
+            self._say(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+        except KeyboardInterrupt:
+            self._say("Stopped before the server had answered.")
+
+    def _greet(self) -> None:
+        self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")
+
+    def _part(self) -> None:
+        if self._session.chat:
+            chat = short_ids([self._session.chat])[self._session.chat]
+            self._dim(f"Come back with: turnstream chat {chat}")
+
+    def _show_question(self, turn: Json) -> None:
+        lines = clean("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
+        left_out = len(lines) - _LINES_SHOWN
+        if left_out > 1:
+            lines[_LINES_SHOWN:] = [f"({left_out} more lines)"]
+        self._console.print(Text("\n> " + "\n  ".join(lines), "bold"))
+
+    def _dim(self, words: str) -> None:
+        self._console.print(Text(words, "dim"))
+
+    def _say(self, words: str) -> None:
+        self._console.print(Text(words, "yellow"))
+
+
+def _read() -> str | None:
+    """What is typed at the prompt; None when the person wants to leave."""
+    try:
+        return input("> ").strip()
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return None

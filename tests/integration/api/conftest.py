@@ -1,0 +1,67 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+import httpx2
+import pytest_asyncio
+
+from tests.integration.api.client import Client
+from tests.integration.api.document import Document
+from tests.integration.api.server import Server, serving
+from tests.integration.locks import Locker
+
+NewOwner = Callable[[], Awaitable[Client]]
+
+shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
+
+
+@shared
+async def server(postgres_server: str, template_database: str) -> AsyncIterator[Server]:
+    """One server for all tests of the run. It has tokens: every test is an owner of its own."""
+    name = f"test_{uuid4().hex}"
+    connection = await asyncpg.connect(postgres_server)
+    try:
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template_database}")
+        async with serving(urlsplit(postgres_server)._replace(path=f"/{name}").geturl()) as server:
+            await server.token("first")
+            yield server
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+@shared
+async def document(server: Server) -> Document:
+    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
+        return Document((await client.get("/openapi.json")).json())
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def new_owner(server: Server, document: Document) -> AsyncIterator[NewOwner]:
+    """Makes clients, each of an owner that nobody has heard of."""
+    clients: list[Client] = []
+
+    async def new() -> Client:
+        owner = f"owner {uuid4()}"
+        clients.append(Client(server.url, document, await server.token(owner), owner))
+        return clients[-1]
+
+    yield new
+    for client in clients:
+        await client.aclose()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(new_owner: NewOwner) -> Client:
+    return await new_owner()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(server: Server) -> AsyncIterator[Locker]:
+    """Another connection to the server's database, which may hold locks."""
+    connection = await asyncpg.connect(server.database_url)
+    watcher = await asyncpg.connect(server.database_url)
+    yield Locker(connection, watcher)
+    await connection.close()
+    await watcher.close()

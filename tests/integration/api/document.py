@@ -1,0 +1,112 @@
+"""Holds what the server says against the OpenAPI document that it serves."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+from jsonschema import Draft202012Validator, FormatChecker
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+Json = dict[str, Any]
+
+PROBLEM = "application/problem+json"
+STREAM = "text/event-stream"
+
+
+class Document:
+    """`seen` are the answers that were checked: method, path as the document writes it, status."""
+
+    def __init__(self, document: Json) -> None:
+        self.json = document
+        self.seen: set[tuple[str, str, int]] = set()
+        resource = Resource.from_contents(document, default_specification=DRAFT202012)
+        self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
+        self._paths = [(path, re.compile(re.sub(r"\\{\w+\\}", ".+" if "document" in path else "[^/]+", re.escape(path))))
+                       for path in document["paths"]]  # fmt: skip
+
+    def check(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        """Raises AssertionError unless the document says that this may happen. The body of a stream is left alone."""
+        path, item = self._item(request.url.path)
+        method = "get" if request.method == "HEAD" else request.method.lower()
+        if method not in item:
+            self._check_unknown(request, response, item)
+            return
+        operation = item[method]
+        answers = operation["responses"]
+        assert str(response.status_code) in answers, f"{request.method} {path} answered {response.status_code}"
+        self._check_answer(request, response, self.resolved(answers[str(response.status_code)]))
+        if response.is_success:
+            self._check_accepted(request, operation)
+        self.seen.add((request.method, path, response.status_code))
+
+    def check_event(self, name: str, data: Any) -> None:
+        events = self.json["components"]["responses"]["Stream"]["content"][STREAM]["x-events"]
+        assert name in events, f"an event {name} is not in the document"
+        self._valid(data, events[name])
+
+    def resolved(self, value: Json) -> Json:
+        """`value`, or what it refers to."""
+        while "$ref" in value:
+            found: Any = self.json
+            for key in value["$ref"].removeprefix("#/").split("/"):
+                found = found[key]
+            value = found
+        return value
+
+    # --- the parts -----------------------------------------------------------------------------------------------
+
+    def _item(self, path: str) -> tuple[str, Mapping[str, Any]]:
+        found = [known for known, pattern in self._paths if pattern.fullmatch(path)]
+        known = path if path in self.json["paths"] else next(iter(found), path)
+        return known, self.json["paths"].get(known, {})
+
+    def _check_unknown(self, request: httpx2.Request, response: httpx2.Response, item: Mapping[str, Any]) -> None:
+        assert response.status_code == (405 if item else 404), f"{request.method} {request.url.path}"
+        if item:
+            allowed = {method.upper() for method in item} | ({"HEAD"} if "get" in item else set())
+            assert set(response.headers["allow"].split(", ")) == allowed
+        self._check_problem(response)
+        self._valid(response.json(), {"$ref": "#/components/schemas/Problem"})
+
+    def _check_answer(self, request: httpx2.Request, response: httpx2.Response, answer: Json) -> None:
+        for name, header in answer.get("headers", {}).items():
+            assert name in response.headers or not header.get("required"), f"{name} is missing"
+        kind = response.headers.get("content-type", "").partition(";")[0]
+        if "content" not in answer:
+            assert not response.content
+            return
+        assert kind in answer["content"], f"{kind} is not in the document"
+        if request.method == "HEAD" or kind == STREAM:
+            return
+        if kind == PROBLEM:
+            self._check_problem(response)
+        self._valid(response.json() if "json" in kind else response.text, answer["content"][kind]["schema"])
+
+    def _check_problem(self, response: httpx2.Response) -> None:
+        assert response.headers["content-type"] == PROBLEM
+        problem = response.json()
+        assert problem["status"] == response.status_code
+        assert problem["title"]
+        if response.status_code == 422:
+            assert all(error["field"] for error in problem["errors"])
+            assert problem["errors"]
+
+    def _check_accepted(self, request: httpx2.Request, operation: Json) -> None:
+        """What the server took, a client may send."""
+        known = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "query"}
+        assert set(request.url.params) <= known
+        body = operation.get("requestBody")
+        if body is None:
+            return
+        if not request.content:
+            assert not body["required"]
+        elif "application/json" in body["content"]:
+            self._valid(json.loads(request.content), body["content"]["application/json"]["schema"])
+
+    def _valid(self, value: Any, schema: Json) -> None:
+        schema = {**schema, "$ref": f"urn:document{schema['$ref']}"} if "$ref" in schema else schema
+        validator = Draft202012Validator(schema, registry=self._registry, format_checker=FormatChecker())
+        validator.validate(value)

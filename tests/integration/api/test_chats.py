@@ -1,0 +1,150 @@
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from app.llm.scripted import Pause
+from tests.integration.api.client import Client, said
+from tests.integration.api.server import Server, pausing
+from tests.integration.locks import Locker
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_chat_that_was_created_can_be_read(api: Client) -> None:
+    body = {"title": "Tides", "system_prompt": "Be brief.", "settings": {"model": "plain", "limits": {"max_rounds": 2}}}
+    created = await api.post("/api/chats", json=body)
+    assert created.status_code == 201
+    assert {name: created.json()[name] for name in body} == body
+    assert (await api.get(created.headers["location"])).json() == created.json()
+
+
+async def test_a_chat_can_be_created_with_nothing_to_say_about_it(api: Client) -> None:
+    for answer in (await api.post("/api/chats"), await api.post("/api/chats", json={})):
+        chat = answer.json()
+        assert (chat["title"], chat["system_prompt"], chat["settings"]) == (None, None, {})
+
+
+async def test_provider_parameters_are_kept_as_they_were_given(api: Client) -> None:
+    params = {"thinking": {"type": "enabled", "budget": 10**30, "none": None, "b": 1, "a": [1.5, {"x": "é"}]}}
+    chat = await api.chat(settings={"params": params})
+    assert (await api.json("GET", chat))["settings"] == {"params": params}
+
+
+async def test_chats_are_listed_last_changed_first_page_by_page(api: Client) -> None:
+    chats = [await api.chat(title=str(number)) for number in range(5)]
+    await api.json("PATCH", chats[1], json={"title": "1 again"})
+    await api.say(chats[0])
+    pages, before = [], None
+    while True:
+        page = await api.json("GET", "/api/chats", params={"limit": 2} | ({"before": before} if before else {}))
+        pages.append([chat["title"] for chat in page["chats"]])
+        before = page["next"]
+        if before is None:
+            break
+    assert pages == [["0", "1 again"], ["4", "3"], ["2"]]
+
+
+async def test_a_page_that_is_exactly_full_has_no_next_one(api: Client) -> None:
+    for _ in range(2):
+        await api.chat()
+    assert (await api.json("GET", "/api/chats?limit=2"))["next"] is None
+    assert (await api.json("GET", "/api/chats?limit=1"))["next"] is not None
+
+
+async def test_the_mark_of_a_page_may_be_pasted_into_an_address_unencoded(api: Client) -> None:
+    first, second = await api.chat(), await api.chat()
+    mark = (await api.json("GET", "/api/chats?limit=1"))["next"]
+    page = await api.json("GET", f"/api/chats?before={mark}")
+    assert [f"/api/chats/{chat['id']}" for chat in page["chats"]] == [first] != [second]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "x",
+        "_",
+        "2026-01-01",
+        f"2026-01-01_{UUID(int=1)}",
+        f"2026-01-01T00:00:00_{UUID(int=1)}",
+        f"0001-01-01T00:00:00+14:00_{UUID(int=1)}",
+        f"9999-12-31T23:59:59-14:00_{UUID(int=1)}",
+        "2026-01-01T00:00:00+00:00_1",
+        "\0",
+    ],
+)
+async def test_a_mark_that_was_never_given_is_refused(api: Client, before: str) -> None:
+    refused = await api.json("GET", "/api/chats", 400, params={"before": before})
+    assert refused["errors"][0]["field"] == "before"
+
+
+async def test_what_a_change_leaves_out_stays(api: Client) -> None:
+    chat = await api.chat(title="A", system_prompt="B", settings={"tools": []})
+    changed = await api.json("PATCH", chat, json={"title": "C"})
+    assert (changed["title"], changed["system_prompt"], changed["settings"]) == ("C", "B", {"tools": []})
+    assert await api.json("PATCH", chat, json={}) == await api.json("GET", chat)
+
+
+async def test_null_in_a_change_clears(api: Client) -> None:
+    chat = await api.chat(title="A", system_prompt="B", settings={"tools": []})
+    changed = await api.json("PATCH", chat, json={"title": None, "system_prompt": None, "settings": None})
+    assert (changed["title"], changed["system_prompt"], changed["settings"]) == (None, None, {})
+
+
+async def test_two_changes_at_once_are_both_kept(api: Client, database: Locker) -> None:
+    chat = await api.chat(title="A", system_prompt="B")
+    identity = UUID(chat.rpartition("/")[2])
+    async with database.holding("UPDATE chats SET title = 'C' WHERE id = $1", identity, commit=True):
+        change = asyncio.create_task(api.json("PATCH", chat, json={"system_prompt": "D"}))
+        await database.waiting()
+    await change
+    changed = await api.json("GET", chat)
+    assert (changed["title"], changed["system_prompt"]) == ("C", "D")
+
+
+async def test_a_chat_without_a_title_is_named_for_the_first_words_said_in_it(api: Client) -> None:
+    chat = await api.chat()
+    await api.ask(chat, "  Why are there\n tides? ")
+    await api.ask(chat, "And else?")
+    assert (await api.json("GET", chat))["title"] == "Why are there tides?"
+
+
+@pytest.mark.parametrize(
+    ("words", "title"), [("word " * 30, "word " * 11 + "word…"), ("é" * 60, "é" * 60), (" \n ", None)]
+)
+async def test_a_title_made_from_words_is_one_short_line_or_none(api: Client, words: str, title: str | None) -> None:
+    answer = await api.json("POST", "/api/turns", 201, json=said(words))
+    assert (await api.json("GET", f"/api/chats/{answer['user_turn']['chat_id']}"))["title"] == title
+
+
+async def test_a_given_title_stays(api: Client) -> None:
+    chat = await api.chat(title="Mine")
+    await api.say(chat, "Words")
+    assert (await api.json("GET", chat))["title"] == "Mine"
+
+
+async def test_a_chat_that_was_deleted_is_gone_with_its_turns(api: Client) -> None:
+    chat = await api.chat()
+    turn = await api.ask(chat)
+    assert await api.json("DELETE", chat) == {"deleted": chat.rpartition("/")[2]}
+    for path in (chat, f"{chat}/turns", turn.url, turn.stream_url):
+        await api.json("GET", path, 404)
+    await api.json("DELETE", chat, 404)
+    assert (await api.json("GET", "/api/chats"))["chats"] == []
+
+
+async def test_deleting_a_chat_stops_its_turn_and_ends_its_streams(api: Client, server: Server) -> None:
+    pause = Pause()
+    model, provider = server.scripts.provider(pausing(pause, "One ", "two."))
+    chat = await api.chat()
+    turn = await api.say(chat, model=model)
+    async with api.follow(turn.stream_url) as events:
+        async for event in events:
+            if event.name == "block_delta":
+                break
+        await pause.reached.wait()
+        await api.json("DELETE", chat)
+        assert [event async for event in events] == []
+    assert turn.stream_url
+    assert provider.requests
+    assert not server.services.directory.running(UUID(turn.assistant["id"]))

@@ -1,0 +1,37 @@
+"""Races that are forced: a lock is held until everyone who must wait for it does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+_WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+"""
+
+
+class Locker:
+    """`connection` holds the locks, `watcher` looks at who waits for them."""
+
+    def __init__(self, connection: "asyncpg.Connection[Any]", watcher: "asyncpg.Connection[Any]") -> None:
+        self.connection = connection
+        self._watcher = watcher
+
+    @asynccontextmanager
+    async def holding(self, sql: str, *values: object, commit: bool = False) -> AsyncIterator[None]:
+        """`sql` is done inside, and undone afterwards or kept. Whoever waits for its locks goes on then."""
+        transaction = self.connection.transaction()
+        await transaction.start()
+        try:
+            await self.connection.execute(sql, *values)
+            yield
+        finally:
+            await (transaction.commit() if commit else transaction.rollback())
+
+    async def waiting(self, count: int = 1) -> None:
+        """Returns when `count` others wait for a lock."""
+        while await self._watcher.fetchval(_WAITING) < count:
+            await asyncio.sleep(0.002)
