@@ -33,5 +33,5 @@ class Locker:
 
     async def waiting(self, count: int = 1) -> None:
         """Returns when `count` others wait for a lock."""
-        while await self._watcher.fetchval(_WAITING) < count:
+        while await self._watcher.fetchval(_WAITING) < count:  # noqa: ASYNC110, Postgres tells nobody
             await asyncio.sleep(0.002)

@@ -24,8 +24,7 @@ class Document:
         self.seen: set[tuple[str, str, int]] = set()
         resource = Resource.from_contents(document, default_specification=DRAFT202012)
         self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
-        self._paths = [(path, re.compile(re.sub(r"\\{\w+\\}", ".+" if "document" in path else "[^/]+", re.escape(path))))
-                       for path in document["paths"]]  # fmt: skip
+        self._patterns = {path: re.compile(_pattern(path)) for path in document["paths"]}
 
     def check(self, request: httpx2.Request, response: httpx2.Response) -> None:
         """Raises AssertionError unless the document says that this may happen. The body of a stream is left alone."""
@@ -59,8 +58,7 @@ class Document:
     # --- the parts -----------------------------------------------------------------------------------------------
 
     def _item(self, path: str) -> tuple[str, Mapping[str, Any]]:
-        found = [known for known, pattern in self._paths if pattern.fullmatch(path)]
-        known = path if path in self.json["paths"] else next(iter(found), path)
+        known = next((known for known, pattern in self._patterns.items() if pattern.fullmatch(path)), path)
         return known, self.json["paths"].get(known, {})
 
     def _check_unknown(self, request: httpx2.Request, response: httpx2.Response, item: Mapping[str, Any]) -> None:
@@ -110,3 +108,8 @@ class Document:
         schema = {**schema, "$ref": f"urn:document{schema['$ref']}"} if "$ref" in schema else schema
         validator = Draft202012Validator(schema, registry=self._registry, format_checker=FormatChecker())
         validator.validate(value)
+
+
+def _pattern(path: str) -> str:
+    """A document's path has slashes; no other parameter has."""
+    return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(chat|turn)\\}", "[^/]+", re.escape(path)))

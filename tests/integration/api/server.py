@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 import uvicorn
@@ -71,14 +72,14 @@ class _Uvicorn(uvicorn.Server):
         self.up.set()
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         yield
 
 
 @asynccontextmanager
-async def serving(database_url: str, **settings: object) -> AsyncIterator[Server]:
+async def serving(database_url: str, **settings: Any) -> AsyncIterator[Server]:
     scripts = Scripts()
-    given = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
+    given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
     app = create_app(Settings(_env_file=None, **given), Models(scripts.offers))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(

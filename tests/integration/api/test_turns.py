@@ -1,0 +1,242 @@
+"""Saying something, and reading what was said."""
+
+import asyncio
+from uuid import UUID, uuid4
+
+import pytest
+
+from app.domain.errors import PermanentError
+from app.llm.scripted import Pause, message_of, text, thinking, tool_use
+from tests.integration.api.client import Client, said, turn_url, words_of
+from tests.integration.api.server import Server, pausing
+from tests.integration.locks import Locker
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_what_was_said_is_answered_with_both_turns_and_the_stream(api: Client) -> None:
+    chat = await api.chat()
+    posted = await api.post(f"{chat}/turns", json=said("Hi"))
+    user, assistant = posted.json()["user_turn"], posted.json()["assistant_turn"]
+    assert posted.status_code == 201
+    assert posted.json()["stream_url"] == f"{turn_url(assistant)}/stream"
+    assert posted.headers["location"] == turn_url(assistant)
+    assert (user["role"], user["status"], user["parent_id"], words_of(user)) == ("user", "complete", None, "Hi")
+    assert (assistant["role"], assistant["parent_id"]) == ("assistant", user["id"])
+    assert assistant["status"] in {"queued", "running"}
+    assert user["cursor"] is None
+
+
+async def test_the_answer_can_be_read_with_its_rounds_and_usage(api: Client, server: Server) -> None:
+    model = server.scripts.model(
+        message_of(thinking("Hm"), tool_use("doc_tree", {}, "call_1"), usage={"output_tokens": 7}),
+        message_of(text("Nothing ", "there."), usage={"output_tokens": 5}),
+    )
+    turn = (await api.ask(await api.chat(), model=model)).assistant
+    assert [block["type"] for block in turn["blocks"]] == ["thinking", "tool_use", "tool_result", "text"]
+    thought, call, result, answer = turn["blocks"]
+    assert (thought["text"], thought["signature"]) == ("Hm", "scripted")
+    assert (call["id"], call["name"], call["input"]) == ("call_1", "doc_tree", {})
+    assert (result["tool_use_id"], result["name"], result["is_error"]) == ("call_1", "doc_tree", False)
+    assert answer["text"] == "Nothing there."
+    assert (turn["status"], turn["stop_reason"], turn["model"]) == ("complete", "end_turn", model)
+    assert [(round["round"], round["stop_reason"]) for round in turn["rounds"]] == [(1, "tool_use"), (2, "end_turn")]
+    assert turn["usage"] == {"input_tokens": 20, "output_tokens": 12}
+
+
+async def test_a_turn_that_failed_says_why(api: Client, server: Server) -> None:
+    model = server.scripts.model([PermanentError("authentication_error", "bad key", request_id="req_1")])
+    turn = (await api.ask(await api.chat(), model=model)).assistant
+    assert (turn["status"], turn["stop_reason"]) == ("error", "error")
+    assert turn["error"] == {"type": "authentication_error", "message": "bad key", "request_id": "req_1"}
+
+
+async def test_the_first_words_of_a_chat_can_make_it(api: Client) -> None:
+    body = {**said("Hi"), "chat": {"title": "New", "settings": {"limits": {"max_rounds": 1}}}}
+    made = await api.json("POST", "/api/turns", 201, json=body)
+    chat = await api.json("GET", f"/api/chats/{made['user_turn']['chat_id']}")
+    assert (chat["title"], chat["settings"]) == ("New", {"limits": {"max_rounds": 1}})
+
+
+@pytest.mark.parametrize("where", ["/api/turns", "chat", "regenerate"])
+async def test_whoever_accepts_a_stream_gets_it_from_the_same_request(api: Client, where: str) -> None:
+    path = where
+    if where != "/api/turns":
+        chat = await api.chat()
+        path = f"{chat}/turns" if where == "chat" else f"{(await api.ask(chat)).url}/regenerate"
+    accept = {"Accept": "text/event-stream"}
+    streamed = await api.post(path, headers=accept, json={} if where == "regenerate" else said("Hi"))
+    assert streamed.status_code == 200
+    assert streamed.text.startswith("retry: ")
+    assert streamed.text.count("event: turn_start\n") == streamed.text.count("event: turn_complete\n") == 1
+
+
+async def test_settings_go_from_the_server_to_the_chat_to_the_turn(api: Client, server: Server) -> None:
+    model, provider = server.scripts.provider(*[list(message_of(text("Yes."))) for _ in range(3)])
+    settings = {"model": model, "params": {"max_tokens": 5, "thinking": {"type": "disabled"}}, "tools": ["doc_view"]}
+    chat = await api.chat(system_prompt="Be brief.", settings=settings)
+    await api.ask(chat)
+    await api.ask(chat, params={"max_tokens": 9}, tools=[], system_prompt="Be long.")
+    await api.ask(chat)
+    first, second, third = provider.requests
+    assert (first.system, [tool.name for tool in first.tools]) == ("Be brief.", ["doc_view"])
+    assert first.params == {"max_tokens": 5, "thinking": {"type": "disabled"}}
+    assert (second.system, second.tools) == ("Be long.", ())
+    assert second.params == {"max_tokens": 9, "thinking": {"type": "disabled"}}
+    assert (third.system, third.params) == ("Be brief.", first.params)
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_path_goes_from_the_root_to_the_newest_turn(api: Client) -> None:
+    chat = await api.chat()
+    assert await api.json("GET", f"{chat}/turns") == {"turns": [], "next": None}
+    one, two = await api.ask(chat, "One"), await api.ask(chat, "Two")
+    path = await api.json("GET", f"{chat}/turns")
+    assert [turn["id"] for turn in path["turns"]] == [
+        turn["id"] for turn in (one.user, one.assistant, two.user, two.assistant)
+    ]
+    assert [turn["siblings"] for turn in path["turns"]] == [[turn["id"]] for turn in path["turns"]]
+    assert path["next"] is None
+
+
+async def test_a_long_path_comes_in_pages_the_newest_first(api: Client) -> None:
+    chat = await api.chat()
+    ids: list[str] = []
+    for number in range(3):
+        turn = await api.ask(chat, str(number))
+        ids += [turn.user["id"], turn.assistant["id"]]
+    pages, query = [], {"limit": "4"}
+    while True:
+        page = await api.json("GET", f"{chat}/turns", params=query)
+        pages.append([turn["id"] for turn in page["turns"]])
+        if page["next"] is None:
+            break
+        query["leaf"] = page["next"]
+    assert pages == [ids[2:], ids[:2]]
+
+
+async def test_words_are_edited_by_saying_others_after_the_same_answer(api: Client) -> None:
+    chat = await api.chat()
+    first = await api.ask(chat, "First")
+    old = await api.ask(chat, "Old")
+    new = await api.ask(chat, "New", parent_id=first.assistant["id"])
+    siblings = await api.json("GET", f"{new.user_url}/siblings")
+    assert [words_of(turn) for turn in siblings["turns"]] == ["Old", "New"]
+    newest = await api.json("GET", f"{chat}/turns")
+    assert [words_of(turn) for turn in newest["turns"]] == ["First", "Hello.", "New", "Hello."]
+    assert newest["turns"][2]["siblings"] == [old.user["id"], new.user["id"]]
+    older = await api.json("GET", f"{chat}/turns?leaf={old.assistant['id']}")
+    assert [words_of(turn) for turn in older["turns"]] == ["First", "Hello.", "Old", "Hello."]
+    assert await api.json("GET", f"{old.url}/path") == older
+
+
+async def test_the_first_words_are_edited_with_a_parent_of_null(api: Client) -> None:
+    chat = await api.chat()
+    old = await api.ask(chat, "Old")
+    new = await api.ask(chat, "New", parent_id=None)
+    assert new.user["parent_id"] is None
+    siblings = await api.json("GET", f"{old.user_url}/siblings")
+    assert [words_of(turn) for turn in siblings["turns"]] == ["Old", "New"]
+
+
+async def test_an_answer_is_generated_again_beside_the_old_one_by_the_same_request(api: Client, server: Server) -> None:
+    model, provider = server.scripts.provider(message_of(text("One.")), message_of(text("Two.")))
+    chat = await api.chat()
+    old = await api.ask(chat, model=model, params={"max_tokens": 9}, system_prompt="Be brief.")
+    new = await api.json("POST", f"{old.url}/regenerate", 201)
+    await api.events(new["stream_url"])
+    assert new["user_turn"]["id"] == old.user["id"]
+    siblings = await api.json("GET", f"{old.url}/siblings")
+    assert [words_of(turn) for turn in siblings["turns"]] == ["One.", "Two."]
+    first, second = provider.requests
+    assert (first.system, first.params, first.messages) == (second.system, second.params, second.messages)
+
+
+async def test_an_answer_can_be_generated_again_by_another_model(api: Client, server: Server) -> None:
+    old = await api.ask(await api.chat())
+    model = server.scripts.model(message_of(text("Otherwise.")))
+    new = await api.json("POST", f"{old.url}/regenerate", 201, json={"model": model})
+    await api.events(new["stream_url"])
+    assert words_of(await api.json("GET", turn_url(new["assistant_turn"]))) == "Otherwise."
+
+
+async def test_a_user_turn_cannot_be_generated_again(api: Client) -> None:
+    await api.json("POST", f"{(await api.ask(await api.chat())).user_url}/regenerate", 409)
+
+
+# --- one running turn for each branch --------------------------------------------------------------------------------
+
+
+async def test_while_a_turn_runs_nothing_can_be_said_after_it(api: Client, server: Server) -> None:
+    pause = Pause()
+    chat = await api.chat()
+    earlier = await api.ask(chat, "Earlier")
+    running = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
+    await pause.reached.wait()
+    await api.json("POST", f"{chat}/turns", 409, json=said("More"))
+    await api.json("POST", f"{chat}/turns", 409, json={**said("More"), "parent_id": running.assistant["id"]})
+    await api.json("POST", f"{running.url}/regenerate", 409)
+    elsewhere = await api.ask(chat, "Elsewhere", parent_id=earlier.assistant["id"])
+    assert elsewhere.assistant["status"] == "complete"
+    pause.go.set()
+    await api.events(running.stream_url)
+    await api.json("POST", f"{chat}/turns", 201, json={**said("More"), "parent_id": running.assistant["id"]})
+
+
+async def test_of_two_that_speak_at_once_exactly_one_is_heard(api: Client, database: Locker) -> None:
+    chat = await api.chat()
+    identity = UUID(chat.rpartition("/")[2])
+    async with database.holding("SELECT FROM chats WHERE id = $1 FOR UPDATE", identity):
+        both = [asyncio.create_task(api.post(f"{chat}/turns", json=said(words))) for words in ("One", "Two")]
+        await database.waiting(2)
+    assert sorted(answer.status_code for answer in await asyncio.gather(*both)) == [201, 409]
+    assert len((await api.json("GET", f"{chat}/turns"))["turns"]) == 2
+
+
+async def test_of_two_regenerations_at_once_exactly_one_is_made(api: Client, database: Locker, server: Server) -> None:
+    turn = await api.ask(await api.chat())
+    chat, identity = turn.url.partition("/turns")[0], UUID(turn.assistant["chat_id"])
+    model = server.scripts.model(pausing(Pause(), "One ", "two."))
+    async with database.holding("SELECT FROM chats WHERE id = $1 FOR UPDATE", identity):
+        again = [asyncio.create_task(api.post(f"{turn.url}/regenerate", json={"model": model})) for _ in range(2)]
+        await database.waiting(2)
+    assert sorted(answer.status_code for answer in await asyncio.gather(*again)) == [201, 409]
+    await api.json("DELETE", chat)
+
+
+async def test_a_turn_that_runs_shows_what_it_has_said_and_where_to_go_on_without_a_seam(
+    api: Client, server: Server
+) -> None:
+    pause = Pause()
+    turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two ", "three.")))
+    await pause.reached.wait()
+    shown = await api.json("GET", turn.url)
+    assert shown["status"] == "running"
+    assert [(block["type"], block["text"], block["open"]) for block in shown["blocks"]] == [("text", "One ", True)]
+    async with api.follow(turn.stream_url, shown["cursor"]) as events:
+        pause.go.set()
+        rest = [event async for event in events]
+    assert [event.name for event in rest if event.name != "block_delta"] == [
+        "block_stop",
+        "round_stop",
+        "turn_complete",
+    ]
+    missing = "".join(event.data["text"] for event in rest if event.name == "block_delta")
+    assert shown["blocks"][0]["text"] + missing == words_of(await api.json("GET", turn.url))
+    assert shown["cursor"] not in [event.id for event in rest]
+
+
+async def test_a_turn_or_chat_that_is_not_there_is_not_found(api: Client) -> None:
+    turn = await api.ask(await api.chat())
+    chat, other = turn.url.partition("/turns")[0], await api.chat()
+    for missing in (f"{chat}/turns/{uuid4()}", f"{chat}/turns/x", f"{other}/turns/{turn.assistant['id']}"):
+        for path in ("", "/path", "/siblings", "/stream"):
+            await api.json("GET", missing + path, 404)
+        for path in ("/cancel", "/regenerate"):
+            await api.json("POST", missing + path, 404)
+    await api.json("GET", f"{other}/turns?leaf={turn.assistant['id']}", 404)
+    for missing in (f"/api/chats/{uuid4()}", "/api/chats/x", "/api/chats/%00"):
+        await api.json("GET", f"{missing}/turns", 404)
+        await api.json("POST", f"{missing}/turns", 404, json=said("Hi"))
