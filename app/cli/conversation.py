@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 HELP: Final = """\
 /list          the newest chats
-/open N or ID  open a chat, by its number in the list or the beginning of its id
+/open N or ID  open a chat, by its number in the list or the beginning of its id; without either this one again
 /new           start another chat
 /more          the last answer with its thinking, and its tools with input and result
 /quit          leave (Ctrl-D does too)
@@ -101,8 +101,8 @@ class Conversation:
     def _open(self, which: str) -> None:
         if which.isdecimal() and 1 <= int(which) <= len(self._listed):
             self.open(self._listed[int(which) - 1])
-        elif which:
-            self.open(self._do(self._client.find_chat(which)))
+        elif which or self._session.chat:
+            self.open(self._do(self._client.find_chat(which or self._session.chat or "")))
         else:
             self._say("Say which: /open N, with a number from /list, or the beginning of an id.")
 
@@ -114,14 +114,17 @@ class Conversation:
         if self._last is None:
             self._say("There is no answer yet.")
         else:
-            for renderable in unfolded(self._last.blocks):
-                self._console.print(renderable)
+            self._console.print(*unfolded(self._last.blocks), "", sep="\n")
 
     # --- the terminal ------------------------------------------------------------------------------------------------
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         with watching(self._console):
-            return self._runner.run(work)
+            try:
+                return self._runner.run(work)
+            except KeyboardInterrupt:
+                self._runner.run(_cancel_all())
+                raise
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
@@ -129,7 +132,7 @@ class Conversation:
         except TurnstreamError as error:
             self._say(f"{str(error)[:1].upper()}{str(error)[1:]}.")
         except KeyboardInterrupt:
-            self._say("Stopped before the server had answered.")
+            self._say("Interrupted. What the server was told, it may go on with.")
 
     def _greet(self) -> None:
         self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")
@@ -151,6 +154,15 @@ class Conversation:
 
     def _say(self, words: str) -> None:
         self._console.print(Text(words, "yellow"))
+
+
+async def _cancel_all() -> None:
+    """Ends what a second Ctrl-C left standing in the loop."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def _read() -> str | None:

@@ -1,0 +1,178 @@
+"""A turn as it is shown: live on a terminal, or as bare text for whoever reads from a pipe."""
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Final, Protocol, TextIO
+
+from rich.console import Console
+
+from app.cli import follow
+from app.cli.assembler import Assembler
+from app.cli.parts import Fold, Part, Parts, Watch, last_words, passages, span
+from app.cli.render import Line, Renderer
+from app.cli.screen import Size, Surface
+
+_FRAMES: Final = 10  # a second
+_AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
+_EMPTY: Final = Line("", 0)
+
+
+class Answer(Protocol):
+    """Something that shows a turn while it grows."""
+
+    state: Assembler
+
+    def take(self, event: follow.Event) -> None: ...
+    def stopping(self) -> None: ...
+    def draw(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+class LiveAnswer:
+    """What does not fit on the screen any more is printed for good as soon as it is settled; the rest may still change.
+    `clock` counts seconds.
+    """
+
+    def __init__(self, console: Console, surface: Surface, state: Assembler, clock: Callable[[], float]) -> None:
+        self.state = state
+        self._console = console
+        self._surface = surface
+        self._clock = clock
+        self._began = clock()
+        self._renderer = Renderer(console)
+        self._parts = Parts()
+        self._watch = Watch()
+        self._kept: list[Part] = []
+        self._taken_back = False
+        self._passing = ""
+
+    def take(self, event: follow.Event) -> None:
+        data, now = event.data, self._clock()
+        match event.name:
+            case "block_start":
+                self._watch.began[data["index"]] = now
+            case "block_stop":
+                self._watch.ended[data["index"]] = now
+            case "tool_progress":
+                self._watch.progress[data["tool_use_id"]] = data["message"]
+            case "reset":
+                self._take_back(data["index"])
+            case _:
+                pass
+        if event.name == follow.DISCONNECTED and not self._surface.room(self._size()):
+            self._surface.show(self._renderer.fold(Fold("other", "connection lost, reconnecting")), 1, self._size())
+        self._passing = _in_passing(event, self._passing)
+        self.state.apply(event.name, data)
+
+    def stopping(self) -> None:
+        self._passing = "stopping"
+        self.draw()
+
+    def draw(self) -> None:
+        size, now = self._size(), self._clock()
+        room, spin = self._surface.room(size), int(now * _FRAMES)
+        parts, rendered = self._news(now, spin, room)
+        status = [_EMPTY, *self._renderer.status(f"{self._doing()} · {span(now - self._began)} · Ctrl-C stops", spin)]
+        height, keep = len(status) + sum(map(len, rendered)), 0
+        while keep < len(parts) and parts[keep].settled and height > room:
+            height -= len(rendered[keep])
+            keep += 1
+        changing = [*chain.from_iterable(rendered[keep:]), *status]
+        self._show(parts[:keep], rendered[:keep], changing[-room:] if room else [], size)
+
+    def finish(self) -> None:
+        """The turn as it is now, for good."""
+        now = self._clock()
+        parts, rendered = self._news(now)
+        seconds = now - self._began if self._watch.began else None
+        for line in last_words(self.state, seconds):
+            rendered.append([_EMPTY, *self._renderer.fold(line)])
+        self._show(parts, rendered, [], self._size())
+
+    def _news(self, now: float, spin: int = 0, tallest: int | None = None) -> tuple[list[Part], list[list[Line]]]:
+        """The parts that are not printed yet, and their lines."""
+        parts = self._parts.of(self.state, self._watch, now)[len(self._kept) :]
+        before = self._kept[-1] if self._kept and not self._taken_back else None
+        return parts, self._renderer.lines(parts, spin, before=before, tallest=tallest)
+
+    def _show(self, parts: list[Part], rendered: Iterable[list[Line]], changing: list[Line], size: Size) -> None:
+        kept = list(chain.from_iterable(rendered))
+        if self._taken_back:
+            kept = [_EMPTY, *self._renderer.fold(_AGAIN), *kept]
+            self._taken_back = False
+        self._surface.show([*kept, *changing], len(kept), size)
+        self._kept += parts
+
+    def _take_back(self, index: int) -> None:
+        """What is printed cannot be unprinted: it is said, and then printed anew."""
+        self._watch.forget(index)
+        still_good = [part for part in self._kept if part.last < index]
+        self._taken_back = self._taken_back or len(still_good) < len(self._kept)
+        self._kept = still_good
+
+    def _doing(self) -> str:
+        if self._passing:
+            return self._passing
+        if not self.state.start:
+            return "sending"
+        block = self.state.open_block
+        if block is None:
+            return "waiting for the model"
+        return {"thinking": "thinking", "text": "writing"}.get(block["type"], "choosing tools")
+
+    def _size(self) -> Size:
+        return Size(self._console.width, self._console.height)
+
+
+class PlainAnswer:
+    """The text and nothing else, as soon as it cannot be taken back. Words about it go to `notes`."""
+
+    def __init__(self, out: TextIO, notes: TextIO, state: Assembler) -> None:
+        self.state = state
+        self._out = out
+        self._notes = notes
+        self._printed: list[str] = []
+
+    def take(self, event: follow.Event) -> None:
+        self.state.apply(event.name, event.data)
+        if event.name == follow.DISCONNECTED:
+            print(f"turnstream: {event.data['reason']}; reconnecting", file=self._notes, flush=True)
+        if event.name == "round_stop":
+            self._print(event.data["round"])
+
+    def stopping(self) -> None:
+        print("turnstream: stopping", file=self._notes, flush=True)
+
+    def draw(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._print(None)
+        if self._printed and not self._printed[-1].endswith("\n"):
+            self._out.write("\n")
+        self._out.flush()
+        for line in last_words(self.state, None):
+            print(f"turnstream: {line.name}", file=self._notes, flush=True)
+
+    def _print(self, round: int | None) -> None:
+        """The passages up to this round, as far as they are not printed yet; None for all there are."""
+        sealed = [block for block in self.state.blocks if round is None or block["round"] <= round]
+        for passage in passages(sealed)[len(self._printed) :]:
+            self._out.write(("\n\n" if self._printed else "") + passage)
+            self._printed.append(passage)
+        self._out.flush()
+
+
+def _in_passing(event: follow.Event, now: str) -> str:
+    """What the status line says instead of what the model does."""
+    match event.name:
+        case follow.DISCONNECTED:
+            return "connection lost, reconnecting"
+        case "retry":
+            return f"the model failed ({event.data['error']}), next try in {span(event.data['seconds'])}"
+        case "action_required":
+            return "waiting for a person to answer"
+        case follow.CONNECTED | "round_start" | "block_start" | "block_delta" if now != "stopping":
+            return ""
+        case _:
+            return now

@@ -1,0 +1,75 @@
+"""The terminal as it is found, and as it is left."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Any
+
+from rich.console import Console
+
+from app.cli.render import THEME
+from app.cli.screen import Paper, Screen, Surface
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+# Neither is there on Windows, where the console edits lines itself.
+_readline, _termios = _module("readline"), _module("termios")
+
+
+def open_console() -> Console:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    return Console(theme=THEME, highlight=False, markup=False, emoji=False)
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at the output; what rich takes for one can also be a pipe, if FORCE_COLOR says so."""
+    return sys.stdout.isatty()
+
+
+def surface_of(console: Console) -> Surface:
+    return Paper(console.file) if console.is_dumb_terminal or console.legacy_windows else Screen(console.file)
+
+
+def prepare_prompt() -> None:
+    """A text that is pasted with its line breaks is one message, not one for each line."""
+    if _readline is not None and "libedit" not in (_readline.__doc__ or ""):
+        _readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[None]:
+    """While an answer is shown no cursor blinks and what is typed is not echoed into it; the next prompt gets it."""
+    if console.is_dumb_terminal or not is_terminal():
+        yield
+        return
+    with _without_echo():
+        console.show_cursor(False)
+        try:
+            yield
+        finally:
+            console.show_cursor(True)
+
+
+@contextmanager
+def _without_echo() -> Iterator[None]:
+    if _termios is None or not sys.stdin.isatty():
+        yield
+        return
+    before = _termios.tcgetattr(sys.stdin)
+    quiet = _termios.tcgetattr(sys.stdin)
+    quiet[3] &= ~_termios.ECHO
+    _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, before)
