@@ -1,11 +1,13 @@
 """The Anthropic Messages API: the SDK does address, authentication, headers and errors; we read the bytes."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anthropic
 import httpx2
@@ -28,11 +30,16 @@ _PERMANENT = frozenset(
 )
 _TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
-_LONGEST_MESSAGE = 1_000
+_LONGEST_MESSAGE = 1_000  # characters
+_LONGEST_DRAIN = 1.0  # seconds
 
 
 class AnthropicProvider:
-    """Make it once and close it once: the client inside costs 20 ms and holds the connections."""
+    """Make it once and close it once: the client inside costs 20 ms and holds the connections.
+
+    Timeouts are in seconds. Whoever reads the stream times its silence, so there is no second clock for that here,
+    unless `read_timeout` asks for one.
+    """
 
     name = "anthropic"
 
@@ -43,10 +50,12 @@ class AnthropicProvider:
         *,
         max_connections: int = 10_000,
         connect_timeout: float = 5.0,
-        read_timeout: float | None = 600.0,
+        read_timeout: float | None = None,
     ) -> None:
         timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
-        limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+        limits = httpx2.Limits(
+            max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30
+        )
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key,
             base_url=base_url,
@@ -69,18 +78,20 @@ class AnthropicProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         with _our_errors():
             answer = await self._post(request)
-            response = answer.response
-            wire = Wire(response.headers.get("request-id"))
+            wire = Wire(answer.response.headers.get("request-id"))
             try:
-                async for chunk in response.aiter_bytes():
-                    if parts := wire.feed(chunk):
-                        yield parts
-                    if wire.failure:
-                        raise _failure(wire.failure, response)
+                async with aclosing(_chunks(answer.response)) as chunks:
+                    async for chunk in chunks:
+                        if parts := wire.feed(chunk):
+                            yield parts
+                        if wire.failure or wire.ended:
+                            break
+                    if wire.ended:
+                        await _drain(chunks)
                 if parts := wire.end():
                     yield parts
                 if wire.failure:
-                    raise _failure(wire.failure, response)
+                    raise _failure(wire.failure, answer.response)
             finally:
                 await answer.close()
 
@@ -99,8 +110,23 @@ class AnthropicProvider:
         )
 
 
+def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives. We ask for it uncompressed, but a gateway may know better."""
+    chunks = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
+    assert isinstance(chunks, AsyncGenerator)
+    return chunks
+
+
+async def _drain(chunks: AsyncGenerator[bytes, None]) -> None:
+    """Read what is behind the last event, so that the connection can be used again; but never wait for long."""
+    with contextlib.suppress(TimeoutError, httpx2.HTTPError):
+        async with asyncio.timeout(_LONGEST_DRAIN):
+            async for _ in chunks:
+                pass
+
+
 @contextlib.contextmanager
-def _our_errors() -> Any:
+def _our_errors() -> Iterator[None]:
     try:
         yield
     except anthropic.APIStatusError as error:

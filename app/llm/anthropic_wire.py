@@ -90,9 +90,10 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Wire:
-    """One response. After each `feed`, `failure` says whether the stream has come to a bad end."""
+    """One response. `ended` and `failure` say, after each `feed`, whether it has come to a good or a bad end."""
 
     def __init__(self, request_id: str | None = None) -> None:
+        self.ended = False
         self.failure: ErrorEvent | BadStream | None = None
         self._request_id = request_id
         self._frames = Frames()
@@ -159,6 +160,7 @@ class Wire:
             case "message_delta":
                 return (_message_news(members),)
             case "message_stop":
+                self.ended = True
                 return (MessageEnded(),)
             case _ if "error" in members:
                 self.failure = _failure(members)

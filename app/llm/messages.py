@@ -34,7 +34,7 @@ def build_messages(path: Sequence[Turn]) -> tuple[Message, ...]:
     said: list[Said] = []
     for turn in path:
         if turn.role == "user":
-            said += [("user", block) for block in turn.blocks if _is_sendable(block)]
+            said += [("user", block) for block in turn.blocks if _is_sendable(block) and not _is_blank(block)]
         else:
             said += _stand_in_for_user(said)
             _add_answer(said, turn, path[-1])
@@ -70,20 +70,31 @@ def _sendable_blocks(turn: Turn, rounds: Sequence[Round]) -> list[Block]:
     for round in rounds:
         mine = [block for block in turn.blocks if block.round == round.number and _is_sendable(block)]
         mine.sort(key=lambda block: block.index)
-        sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)
+        sendable += _drop_after_calls(_drop_blank_reply(list(_drop_repeated_calls(mine))), round)
     return sendable
 
 
 def _is_sendable(block: Block) -> bool:
     if block.type == TEXT:
-        return block.text.strip() != ""
+        return block.text != "" and not (block.interrupted and _is_blank(block))
     if block.type == THINKING:
         return not block.interrupted and _is_signed(block)
     return block.type != TOOL_RESULT and not block.interrupted
 
 
+def _is_blank(block: Block) -> bool:
+    return block.type == TEXT and not block.text.strip()
+
+
 def _is_signed(block: Block) -> bool:
     return bool(block.data and json.loads(block.data).get("signature"))
+
+
+def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
+    """Blanks between other blocks go back as they came, but the provider takes no message of nothing else."""
+    if any(block.type not in _THOUGHTS and not _is_blank(block) for block in blocks):
+        return blocks
+    return [block for block in blocks if not _is_blank(block)]
 
 
 def _drop_repeated_calls(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -122,15 +133,15 @@ def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | 
 
 
 def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
-    asked = {block.tool_use_id for block in blocks if block.type in _SERVER_CALLS}
-    answered = {block.tool_use_id for block in blocks if _is_server_result(block)}
-
-    def stays(block: Block) -> bool:
+    at_work: dict[str | None, int] = {}
+    paired: set[int] = set()
+    for place, block in enumerate(blocks):
         if block.type in _SERVER_CALLS:
-            return block.tool_use_id in answered or block.round == waiting
-        return not _is_server_result(block) or block.tool_use_id in asked
-
-    return [block for block in blocks if stays(block)]
+            at_work[block.tool_use_id] = place
+        elif _is_server_result(block) and block.tool_use_id in at_work:
+            paired |= {at_work.pop(block.tool_use_id), place}
+    paired |= {place for place in at_work.values() if blocks[place].round == waiting}
+    return [block for place, block in enumerate(blocks) if place in paired or not _is_server_block(block)]
 
 
 # --- thinking holds only under the request it was thought under ---------------------------------------------

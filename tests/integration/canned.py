@@ -1,0 +1,98 @@
+"""A model API on a local socket that answers with prepared bytes, in pieces of any size, and ends as badly as it likes."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+Ending = Literal["end", "cut", "reset", "wait"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` unfinished and open."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
+    sizes: Iterable[int] = (65_536,)
+    ending: Ending = "end"
+
+
+@dataclass(frozen=True)
+class Asked:
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass
+class CannedServer:
+    """Gives `answer` to every request. `connections` counts how many clients came, `closed` those that have gone."""
+
+    url: str = ""
+    answer: Answer = Answer(b"")
+    requests: list[Asked] = field(default_factory=list)
+    connections: int = 0
+    closed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await self._one(reader, writer):
+                pass
+        self.closed.release()
+        writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        self.requests.append(await _read(reader))
+        answer = self.answer
+        headers = {**answer.headers, "transfer-encoding": "chunked"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 {answer.status} Canned\r\n{head}\r\n".encode())
+        for piece in _pieces(answer.body, answer.sizes):
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await writer.drain()
+        match answer.ending:
+            case "end":
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+            case "reset":
+                writer.transport.abort()
+            case "wait":
+                await reader.read()
+            case "cut":
+                pass
+        return answer.ending == "end"
+
+
+def _pieces(body: bytes, sizes: Iterable[int]) -> Iterable[bytes]:
+    place = 0
+    for size in itertools.cycle(sizes):
+        if place >= len(body):
+            return
+        yield body[place : place + size]
+        place += size
+
+
+async def _read(reader: asyncio.StreamReader) -> Asked:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    request, *lines = head.strip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Asked(request.split()[1], headers, body)
+
+
+@asynccontextmanager
+async def canned_server() -> AsyncIterator[CannedServer]:
+    canned = CannedServer()
+    server = await asyncio.start_server(canned.serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    canned.url = f"http://{host}:{port}"
+    try:
+        yield canned
+    finally:
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,145 @@
+"""What the Anthropic API accepts, as a checker that knows nothing of our code: it reads a request's JSON.
+
+The rules are those of the recorded refusals and of the documentation: one user message with all results right after its
+calls, nothing empty, thinking signed and never last, server tools in pairs, and no more than four cache marks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+Json = Mapping[str, Any]
+
+THOUGHTS = {"thinking", "redacted_thinking"}
+SERVER_CALLS = {"server_tool_use", "mcp_tool_use"}
+REFUSED_PARAMS = {"temperature", "top_p", "top_k"}
+
+
+def request_problems(body: Json, *, paused: bool = False) -> list[str]:
+    """Everything the provider would refuse; `paused`: the last round stopped with pause_turn or a server tool."""
+    return [*_outer_problems(body), *message_problems(body["messages"], paused=paused)]
+
+
+def message_problems(messages: Sequence[Json], *, paused: bool = False) -> list[str]:
+    if not messages:
+        return ["there are no messages"]
+    problems = [*_role_problems(messages, paused)]
+    for number, message in enumerate(messages):
+        before = messages[number - 1] if number else None
+        after = messages[number + 1] if number + 1 < len(messages) else None
+        found = [
+            *_block_problems(message),
+            *_call_problems(message, after),
+            *_result_problems(message, before),
+            *_thinking_problems(message, is_last=after is None),
+        ]
+        problems += [f"messages.{number}: {problem}" for problem in found]
+    return [*problems, *_server_tool_problems(messages)]
+
+
+def _outer_problems(body: Json) -> Iterator[str]:
+    if found := REFUSED_PARAMS & body.keys():
+        yield f"refused parameters: {found}"
+    if "tool_choice" in body and not body.get("tools"):
+        yield "tool_choice without tools"
+    if not isinstance(body.get("max_tokens"), int):
+        yield "max_tokens is missing"
+    marked = [thing for thing in _things(body) if "cache_control" in thing]
+    if len(marked) > 4:
+        yield f"{len(marked)} cache marks"
+    yield from (f"a cache mark on {thing['type']}" for thing in marked if thing.get("type") in THOUGHTS)
+
+
+def _things(body: Json) -> Iterator[Json]:
+    yield from body.get("tools", ())
+    yield from body.get("system", ())
+    for message in body["messages"]:
+        yield from message["content"]
+
+
+def _role_problems(messages: Sequence[Json], paused: bool) -> Iterator[str]:
+    roles = [message["role"] for message in messages]
+    if roles[0] != "user":
+        yield "the first message is not the user's"
+    if roles[-1] != "user" and not paused:
+        yield "the last message is the assistant's"
+    yield from (
+        f"messages.{number} has the role of the one before" for number, pair in _pairs(roles) if len({*pair}) == 1
+    )
+
+
+def _pairs(items: Sequence[Any]) -> Iterator[tuple[int, tuple[Any, Any]]]:
+    return enumerate(pairwise(items), start=1)
+
+
+def _block_problems(message: Json) -> Iterator[str]:
+    if not any(_says_something(block) for block in message["content"]):
+        yield "says nothing"
+    for block in message["content"]:
+        kind, role = block["type"], message["role"]
+        if kind == "text" and not block["text"]:
+            yield "empty text"
+        if kind in THOUGHTS and role != "assistant":
+            yield f"{kind} of the {role}"
+        if kind == "thinking" and not block.get("signature"):
+            yield "thinking without a signature"
+        if kind == "tool_result" and block.get("is_error") and not block.get("content"):
+            yield "an error result without content"
+        if kind == "tool_use" and not (block["id"] and block["name"] and isinstance(block["input"], dict)):
+            yield "a call without id, name or an object as input"
+
+
+def _says_something(block: Json) -> bool:
+    return block["type"] != "text" or block["text"].strip() != ""
+
+
+def _of(message: Json | None, *kinds: str) -> list[Json]:
+    return [block for block in message["content"] if block["type"] in kinds] if message else []
+
+
+def _call_problems(message: Json, after: Json | None) -> Iterator[str]:
+    calls = [block["id"] for block in _of(message, "tool_use")]
+    if len(calls) != len({*calls}):
+        yield "tool_use ids are not unique"
+    if calls and message["role"] != "assistant":
+        yield "a call of the user"
+    if calls != [block["tool_use_id"] for block in _of(after, "tool_result")][: len(calls)]:
+        yield f"calls {calls} without results in their order right after"
+    kinds = [block["type"] for block in message["content"]]
+    if calls and "text" in kinds[len(kinds) - kinds[::-1].index("tool_use") :]:
+        yield "text after the last call"
+
+
+def _result_problems(message: Json, before: Json | None) -> Iterator[str]:
+    results = [block["tool_use_id"] for block in _of(message, "tool_result")]
+    calls = [block["id"] for block in _of(before, "tool_use")]
+    if results and results != calls:
+        yield f"results {results} for calls {calls}"
+    if any(block["type"] != "tool_result" for block in message["content"][: len(results)]):
+        yield "results are not first"
+
+
+def _thinking_problems(message: Json, is_last: bool) -> Iterator[str]:
+    kinds = [block["type"] for block in message["content"]]
+    if message["role"] == "assistant" and not is_last and {*kinds[-1:]} & THOUGHTS:
+        yield "ends in thinking"
+
+
+def _server_tool_problems(messages: Sequence[Json]) -> Iterator[str]:
+    asked: dict[str, int] = {}
+    for number, message in enumerate(messages):
+        for block in message["content"]:
+            if block["type"] in SERVER_CALLS:
+                asked[block["id"]] = number
+            elif block["type"].endswith("_tool_result") and asked.pop(block["tool_use_id"], None) is None:
+                yield f"messages.{number}: {block['type']} without its call"
+    last_answer = max((n for n, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+    yield from (
+        f"messages.{n}: {id} was never answered" for id, n in asked.items() if not _may_wait(messages, n, last_answer)
+    )
+
+
+def _may_wait(messages: Sequence[Json], number: int, last_answer: int) -> bool:
+    """A server tool may still be at work in the last answer, when nothing but results of our own tools follows."""
+    following = [block["type"] for message in messages[number + 1 :] for block in message["content"]]
+    return number == last_answer and {*following} <= {"tool_result"}

@@ -1,0 +1,234 @@
+"""The two promises of messages.py, for every path that hypothesis can think of."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.steps import INTERRUPTED, VOIDED, CallModel, Finish, RunTools, next_step, settle
+from app.domain.turns import Limits, Turn, TurnRequest
+from app.llm.messages import build_messages
+from tests.unit.llm.build import (
+    REQUEST,
+    assistant,
+    call,
+    flattened,
+    redacted,
+    rendered,
+    result,
+    server_call,
+    server_result,
+    text,
+    thinking,
+    user,
+)
+from tests.unit.llm.legal import message_problems
+
+WORDS = st.sampled_from(["", " \n", "words", "wörds"])
+IDS = st.sampled_from(["a", "b", "c"])
+REASONS = st.sampled_from(
+    ["end_turn", "tool_use", "pause_turn", "max_tokens", "refusal", "interrupted", "cancelled", "error", "new_reason"]
+)
+REQUESTS = st.sampled_from([REQUEST, replace(REQUEST, model="claude-sonnet-5-5"), None])
+BLOCKS = st.one_of(
+    WORDS.map(text),
+    st.builds(thinking, WORDS, st.sampled_from(["", "sig"])),
+    st.builds(redacted),
+    IDS.map(call),
+    st.builds(result, IDS, WORDS, is_error=st.booleans()),
+    IDS.map(lambda id: server_call(f"srv_{id}")),
+    IDS.map(lambda id: server_result(f"srv_{id}")),
+)
+
+
+@st.composite
+def any_blocks(draw: st.DrawFn) -> list[Block]:
+    blocks = draw(st.lists(BLOCKS, max_size=6))
+    return [replace(block, interrupted=draw(st.booleans())) for block in blocks]
+
+
+@st.composite
+def any_round(draw: st.DrawFn, number: int) -> Round:
+    sealed_by = draw(st.sampled_from([1, 1, None]))
+    return Round(number, 1, stop_reason=draw(st.sampled_from([draw(REASONS), VOIDED])), sealed_by=sealed_by)
+
+
+@st.composite
+def any_turn(draw: st.DrawFn) -> Turn:
+    if draw(st.booleans()):
+        return user(*draw(st.lists(WORDS.map(text), max_size=2)))
+    turn = assistant(*draw(st.lists(any_blocks(), max_size=4)), request=draw(REQUESTS))
+    return replace(turn, rounds=tuple(draw(any_round(round.number)) for round in turn.rounds))
+
+
+@st.composite
+def any_path(draw: st.DrawFn) -> list[Turn]:
+    path = draw(st.lists(any_turn(), max_size=3))
+    running = draw(any_turn().filter(lambda turn: turn.role == "assistant"))
+    return [*path, running]
+
+
+@given(any_path())
+@settings(max_examples=300, deadline=None)
+def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
+    sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
+    paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
+    assert message_problems(rendered(build_messages(path)), paused=paused) == []
+
+
+@given(any_path())
+@settings(max_examples=30, deadline=None)
+def test_building_messages_changes_no_row_and_depends_on_nothing_else(path: list[Turn]) -> None:
+    before = repr(path)
+    assert build_messages(path) == build_messages(path)
+    assert repr(path) == before
+
+
+Said = list[tuple[str, bytes]]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+class Chat:
+    """A chat as the engine runs it: its rows decide, and a model, tools, crashes and a user play with it."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.path: list[Turn] = []
+        self.requests: list[Said] = []
+        self.ids = iter(range(10_000))
+
+    def exchange(self, request: TurnRequest) -> None:
+        self.path += [user(text("question")), replace(assistant(), request=request)]
+        while isinstance(step := next_step(self.turn), CallModel | RunTools):
+            if isinstance(step, RunTools):
+                self.run_tools(step.calls)
+            elif not self.call_model(step):
+                return
+        assert isinstance(step, Finish)
+
+    @property
+    def turn(self) -> Turn:
+        return self.path[-1]
+
+    def change(self, blocks: Sequence[Block] = (), rounds: Sequence[Round] | None = None, recoveries: int = 0) -> None:
+        numbered = [replace(block, index=len(self.turn.blocks) + n) for n, block in enumerate(blocks)]
+        self.path[-1] = replace(
+            self.turn,
+            blocks=(*self.turn.blocks, *numbered),
+            rounds=self.turn.rounds if rounds is None else tuple(rounds),
+            recoveries=recoveries,
+        )
+
+    def call_model(self, step: CallModel) -> bool:
+        """False when the turn ended in it."""
+        self.requests.append(flattened(build_messages(self.path)))
+        begun = Round(step.round, 1, messages=len(self.requests[-1]))
+        known = self.turn.rounds
+        self.change(rounds=[*known, begun])
+        blocks = self.reply(step.round)
+        match self.draw(st.sampled_from(["whole", "whole", "cut", "cancelled"])):
+            case "whole":
+                stop = self.stop_reason(blocks)
+                self.change(blocks, [*known, replace(begun, stop_reason=stop, sealed_by=1)])
+            case "cancelled":
+                self.change(self.cut(blocks), [*known, replace(begun, stop_reason="cancelled", sealed_by=1)])
+                return False
+            case _:
+                return self.recover(begun, self.cut(blocks))
+        return True
+
+    def recover(self, begun: Round, blocks: list[Block]) -> bool:
+        *closed, last = [*blocks, None]
+        still_open = closed.pop() if closed and closed[-1].interrupted else last
+        recoveries = self.turn.recoveries + 1
+        what = settle(replace(self.turn, blocks=(*self.turn.blocks, *closed)), still_open, recoveries)
+        earlier = [round for round in self.turn.rounds if round != begun]
+        match what:
+            case "seal" | "keep":
+                kept = [*closed, *([still_open] if still_open else [])]
+                self.change(kept, [*earlier, replace(begun, stop_reason=INTERRUPTED, sealed_by=1)], recoveries)
+            case "void":
+                self.change((), [*earlier, replace(begun, stop_reason=VOIDED)], recoveries)
+            case "give_up":
+                self.change(blocks, [*earlier, replace(begun, stop_reason="error", sealed_by=1)], recoveries)
+                return False
+        return True
+
+    def waits_for_server(self) -> bool:
+        sealed = [round for round in self.turn.rounds if round.sealed]
+        return bool(sealed) and sealed[-1].stop_reason == "pause_turn"
+
+    def reply(self, number: int) -> list[Block]:
+        """What a model may say: the answer of a server tool it had paused for comes first."""
+        blocks: list[Block] = []
+        if self.waits_for_server():
+            asked = [b.tool_use_id for b in self.turn.blocks if b.type == "server_tool_use"][-1]
+            blocks.append(server_result(asked or ""))
+        for kind in self.draw(
+            st.lists(st.sampled_from(["text", "thinking", "redacted", "server", "call"]), max_size=5)
+        ):
+            blocks += self.one(kind)
+        if self.draw(st.sampled_from([False, False, True])):
+            blocks.append(server_call(f"srv_{next(self.ids)}"))
+        return [replace(block, round=number) for block in blocks]
+
+    def one(self, kind: str) -> list[Block]:
+        id = f"{kind}_{next(self.ids)}"
+        match kind:
+            case "text":
+                return [text(self.draw(WORDS))]
+            case "thinking":
+                return [thinking(self.draw(WORDS))]
+            case "redacted":
+                return [redacted()]
+            case "server":
+                return [server_call(id), server_result(id)]
+            case _:
+                return [call(id)]
+
+    def stop_reason(self, blocks: Sequence[Block]) -> str:
+        if blocks and blocks[-1].type == "server_tool_use":
+            return "tool_use" if any(block.is_call for block in blocks) else "pause_turn"
+        return "tool_use" if any(block.is_call for block in blocks) else "end_turn"
+
+    def cut(self, blocks: list[Block]) -> list[Block]:
+        """The reply up to a point in the middle of one of its blocks."""
+        whole = self.draw(st.integers(0, len(blocks)))
+        rest = [replace(block, interrupted=True, data=None) for block in blocks[whole : whole + 1]]
+        return [*blocks[:whole], *rest]
+
+    def run_tools(self, calls: Sequence[Block]) -> None:
+        """All of them, or only the first ones: the rest is asked for again after the crash."""
+        settled = self.draw(st.integers(1, len(calls)))
+        answers = [result(b.tool_use_id or "", self.draw(WORDS), round=b.round) for b in calls[:settled]]
+        self.change(answers, recoveries=self.turn.recoveries)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObject) -> None:
+    chat = Chat(data.draw)
+    limits = Limits(max_rounds=4, recovery=data.draw(st.sampled_from(["retry", "continue"])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        chat.exchange(replace(REQUEST, limits=limits))
+    for request, later in pairwise(chat.requests):
+        kept = without_abandoned(request, later)
+        assert later[: len(kept)] == kept
+
+
+def without_abandoned(request: Said, later: Said) -> Said:
+    """The stated exception: a server tool that was at work when its turn ended, and the thinking that led to it."""
+    answered = b"".join(block for _, block in request if b"web_search_tool_result" in block)
+    at_work = [
+        pair for pair in request if b"server_tool_use" in pair[1] and json.loads(pair[1])["id"].encode() not in answered
+    ]
+    kept = [pair for pair in request if pair not in at_work or pair in later]
+    while kept != request and b"thinking" in kept[-1][1]:
+        kept.pop()
+    return kept
