@@ -51,35 +51,41 @@ class FrameResponse(EventSourceResponse):
 
 async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
-    chat, turn_id, cursor = id_of(request, "chat"), id_of(request, "turn"), _cursor_of(request)
+    chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
+    field, cursor = _cursor_of(request)
     view = services.directory.running_for(owner, chat, turn_id)
     turn = view.turn if view else await services.turns.get(owner, chat, turn_id)
-    return stream_response(services, owner, turn, cursor)
+    return stream_response(services, owner, turn, cursor, field)
 
 
-def stream_response(services: Services, owner: str, turn: Turn, cursor: Cursor) -> Response:
-    """The turn's events after `cursor`; 204 when there is nothing left, which stops an EventSource for good."""
+def stream_response(
+    services: Services, owner: str, turn: Turn, cursor: Cursor = START, field: str = "cursor"
+) -> Response:
+    """The turn's events after `cursor`; 204 when there is nothing left, which stops an EventSource for good.
+
+    `field` is where the cursor came from.
+    """
     if turn.role == "user":
         raise Conflict("a user turn is complete; there is nothing to stream")
     view = services.directory.view(turn)
     try:
         place, reset = resume(view, cursor)
     except ValueError as error:
-        raise BadRequest(str(error), field="Last-Event-ID") from None
+        raise BadRequest(str(error), field=field) from None
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
     return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life)
 
 
-def _cursor_of(request: Request) -> Cursor:
+def _cursor_of(request: Request) -> tuple[str, Cursor]:
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),
     ):
         if text:
             try:
-                return Cursor.parse(text)
+                return name, Cursor.parse(text)
             except ValueError as error:
                 raise BadRequest(str(error), field=name) from None
-    return START
+    return "cursor", START

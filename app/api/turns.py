@@ -14,7 +14,6 @@ from app.api.services import Services, begin, id_of, idempotency_key_of, limit_o
 from app.api.stream import stream_response
 from app.api.views import stream_url, turn_out
 from app.domain.blocks import Block
-from app.domain.cursor import START
 from app.domain.errors import RequestRefused
 from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest
@@ -163,7 +162,7 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
     services.ring()
     turn = exchange.assistant_turn
     if request.headers.get("accept", "").startswith("text/event-stream"):
-        return stream_response(services, owner, turn, START)
+        return stream_response(services, owner, turn)
     body = ExchangeOut(
         user_turn=turn_out(exchange.user_turn, services.directory),
         assistant_turn=turn_out(turn, services.directory),
