@@ -195,8 +195,9 @@ class Worker:
         owner, path = await self._turns.claimed(identity)
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        with self._directory.host(turn, owner) as view:
-            started = await self._recall(view)
+        view = LiveView(turn)
+        started = await self._recall(view)
+        with self._directory.host(view, owner):
             recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
             calls = Calls(recorder, self._toolset, owner, started)
             executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)

@@ -49,14 +49,15 @@ class Directory:
         return here is view if here else self._mirrored.get(turn) is view
 
     @contextmanager
-    def host(self, turn: Turn, owner: str) -> Iterator[LiveView]:
+    def host(self, view: LiveView, owner: str) -> Iterator[None]:
         """Keeps the view of a claimed turn while this replica writes it. Its readers come over."""
-        view = LiveView(turn)
-        self._here[turn.id], self._owners[turn.id] = view, owner
-        if mirrored := self._mirrored.pop(turn.id, None):
+        turn = view.turn.id
+        self._here[turn], self._owners[turn] = view, owner
+        if mirrored := self._mirrored.pop(turn, None):
             mirrored.doorbell.ring()
         try:
-            yield view
+            yield
         finally:
-            del self._here[turn.id], self._owners[turn.id]
+            if self._here.get(turn) is view:
+                del self._here[turn], self._owners[turn]
             view.doorbell.ring()
