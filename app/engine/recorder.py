@@ -132,7 +132,7 @@ class Recorder:
     async def release(self) -> None:
         """Gives the turn back to the queue, as it is."""
         check_transition(self.turn.status, "queued")
-        await self._records.release()
+        await self._records.release(self.view.block_being_written())
 
     def _usage_with(self, last: Round) -> dict[str, Any]:
         rounds = [*self.turn.rounds[:-1], last]

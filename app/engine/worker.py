@@ -17,7 +17,7 @@ from app.engine.executor import Executor, ModelPolicy
 from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
-from app.storage.database import Database
+from app.storage.database import Database, patiently
 from app.storage.journal import Journal
 from app.storage.queue import Queue
 from app.storage.record import Records
@@ -135,7 +135,7 @@ class Worker:
             for turn in (claimed := await self._claim()):
                 self._start(group, turn)
             if len(claimed) < _CLAIM and not await self._rung_in_time():
-                await self._look_for_cancelled()
+                await self._compare(group)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
         """A turn may come back to where it still runs: this replica was taken for dead in between."""
@@ -162,14 +162,17 @@ class Worker:
             return False
         return True
 
-    async def _look_for_cancelled(self) -> None:
-        """A ring may be lost; the row stays."""
+    async def _compare(self, group: asyncio.TaskGroup) -> None:
+        """A ring may be lost, and so may the answer to a claim; the rows stay."""
         try:
-            cancelled = await self._queue.cancelled() if self._runs else ()
+            mine = await self._queue.mine()
         except StorageUnavailable:
             return
-        for turn in cancelled:
-            if run := self._runs.get(turn):
+        for turn, cancelled in mine.items():
+            run = self._runs.get(turn)
+            if run is None and not self._draining:
+                self._start(group, turn)
+            elif run is not None and cancelled:
                 _interrupt(run, "cancel")
 
     # --- one turn ----------------------------------------------------------------------------------------------------
@@ -192,11 +195,13 @@ class Worker:
             self.ring()
 
     async def _run_claimed(self, identity: UUID, run: Run) -> None:
-        owner, path = await self._turns.claimed(identity)
+        owner, path = await patiently(lambda: self._turns.claimed(identity))
         turn = path[-1]
+        if turn.status != "running":
+            return
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
-        started = await self._recall(view)
+        started = await patiently(lambda: self._recall(view))
         with self._directory.host(view, owner):
             recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
             calls = Calls(recorder, self._toolset, owner, started)

@@ -4,17 +4,27 @@ Statements are SQLAlchemy Core's, compiled once when they are declared; they run
 of SQLAlchemy's own execution per call.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
+import structlog
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 from app.domain.errors import StorageUnavailable
 
+log = structlog.get_logger(__name__)
+
 Row = asyncpg.Record
+T = TypeVar("T")
+
+# Between two tries while Postgres is away, in seconds.
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 1.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
@@ -94,6 +104,18 @@ def _sorted(error: Exception) -> Exception:
     if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
         return error
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives, once Postgres is there. It must do no harm twice: the answer of a try may be lost."""
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            return await work()
+        except StorageUnavailable as error:
+            log.warning("storage.waits", error=str(error), seconds=wait)
+        await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+        wait = min(2 * wait, _LONGEST_WAIT)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The queue of turns, and the replicas that serve it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -18,7 +18,7 @@ CLAIM_TURNS = Statement(
     RETURNING id
     """
 )
-GET_CANCELLED = Statement("SELECT id FROM turns WHERE replica = :replica AND status = 'running' AND cancel_requested")
+GET_MINE = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 RENEW_LEASE = Statement(
     """
     INSERT INTO replicas (id, address, session, lease_until) VALUES (:replica, :address, :session, now() + :lease)
@@ -75,9 +75,10 @@ class Queue:
         rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
         return sorted(row["id"] for row in rows)
 
-    async def cancelled(self) -> Sequence[UUID]:
-        """The turns that run here and shall not."""
-        return [row["id"] for row in await self._database.rows(GET_CANCELLED, replica=self.replica)]
+    async def mine(self) -> Mapping[UUID, bool]:
+        """The turns that run here, as the rows have it; true for those that shall stop."""
+        rows = await self._database.rows(GET_MINE, replica=self.replica)
+        return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> None:
         await self._database.row(

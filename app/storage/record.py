@@ -3,26 +3,18 @@
 `fenced` locks the turn's row, so a stale owner and a new one are put in an order: the stale one finds its attempt gone.
 """
 
-import asyncio
-import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-import structlog
-
 from app.domain.blocks import TOOL_RESULT, Block, CallState
-from app.domain.errors import ClaimLost, StorageUnavailable
+from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.storage.database import Database, Row, Statement
+from app.storage.database import Database, Row, Statement, patiently
+from app.storage.journal import Journal, Piece
 from app.storage.rows import columns_of, to_json
-
-log = structlog.get_logger(__name__)
-
-# Between two tries of a write while Postgres is away, in seconds.
-_FIRST_WAIT = 0.05
-_LONGEST_WAIT = 1.0
 
 _FENCED = """
     WITH fenced AS (
@@ -233,21 +225,15 @@ class Records:
         ended_at: datetime = row["ended_at"]
         return ended_at
 
-    async def release(self) -> None:
+    async def release(self, open_block: Block | None) -> None:
+        """`open_block` is what was being written; it goes to the journal, for whoever takes the turn up."""
+        if open_block is not None:
+            piece = Piece(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
+            await patiently(lambda: Journal(self._database).append([piece]))
         await self._write(RELEASE_TURN)
 
     async def _write(self, statement: Statement, **values: object) -> Row:
-        row = await self._patiently(statement, turn=self._turn, attempt=self.attempt, **values)
+        row = await patiently(lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values))
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
-
-    async def _patiently(self, statement: Statement, **values: object) -> Row | None:
-        wait = _FIRST_WAIT
-        while True:
-            try:
-                return await self._database.row(statement, **values)
-            except StorageUnavailable as error:
-                log.warning("write.waits", error=str(error), seconds=wait)
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
-            wait = min(2 * wait, _LONGEST_WAIT)
