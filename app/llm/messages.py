@@ -54,7 +54,7 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn) -> None:
     if not _thinking_holds(turn.request, running.request):
         blocks = [block for block in blocks if block.type not in _THOUGHTS]
     for round in rounds:
-        mine = [block for block in blocks if block.round == round.number]
+        mine = _drop_blank_reply([block for block in blocks if block.round == round.number])
         said += [("assistant", block) for block in mine]
         if calls := [block for block in mine if block.is_call]:
             said += [("user", _result(turn, call)) for call in calls]
@@ -70,7 +70,7 @@ def _sendable_blocks(turn: Turn, rounds: Sequence[Round]) -> list[Block]:
     for round in rounds:
         mine = [block for block in turn.blocks if block.round == round.number and _is_sendable(block)]
         mine.sort(key=lambda block: block.index)
-        sendable += _drop_after_calls(_drop_blank_reply(list(_drop_repeated_calls(mine))), round)
+        sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)
     return sendable
 
 
@@ -88,13 +88,6 @@ def _is_blank(block: Block) -> bool:
 
 def _is_signed(block: Block) -> bool:
     return bool(block.data and json.loads(block.data).get("signature"))
-
-
-def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
-    """Blanks between other blocks go back as they came, but the provider takes no message of nothing else."""
-    if any(block.type not in _THOUGHTS and not _is_blank(block) for block in blocks):
-        return blocks
-    return [block for block in blocks if not _is_blank(block)]
 
 
 def _drop_repeated_calls(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -142,6 +135,16 @@ def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
             paired |= {at_work.pop(block.tool_use_id), place}
     paired |= {place for place in at_work.values() if blocks[place].round == waiting}
     return [block for place, block in enumerate(blocks) if place in paired or not _is_server_block(block)]
+
+
+# --- blanks -----------------------------------------------------------------------------------------------------------
+
+
+def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
+    """Blanks between other blocks go back as they came, but the provider takes no message of nothing else."""
+    if any(block.type not in _THOUGHTS and not _is_blank(block) for block in blocks):
+        return blocks
+    return [block for block in blocks if not _is_blank(block)]
 
 
 # --- thinking holds only under the request it was thought under ---------------------------------------------
