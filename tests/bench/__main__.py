@@ -1,5 +1,6 @@
 """`python -m tests.bench`: turnstream and a bare relay in turn on one CPU, the tools on another."""
 
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ console = Console(stderr=True, highlight=False)
 @click.option("--scenario", "pattern", default="", help="Only scenarios whose title contains this.")
 @click.option("--write/--no-write", default=None, help=f"Put the table into {PAGE.name} (default: after a whole run).")
 def main(is_quick: bool, repetitions: int, minutes: float, only: Name | None, pattern: str, write: bool | None) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()
     scenarios = [each for each in (quick() if is_quick else full()) if pattern in each.title]
     whole = not (is_quick or only or pattern)

@@ -58,7 +58,7 @@ def server_url(folder: Path) -> Iterator[str]:
 
 
 async def execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
+    connection = await asyncpg.connect(url, timeout=30, command_timeout=60)
     try:
         await connection.execute(statement)
     finally:
@@ -66,7 +66,7 @@ async def execute(url: str, statement: str) -> None:
 
 
 async def describe(server: str, name: str) -> Postgres:
-    connection = await asyncpg.connect(server)
+    connection = await asyncpg.connect(server, timeout=30, command_timeout=60)
     try:
         version = await connection.fetchval("SHOW server_version")
         postmaster = await find_postmaster(connection)

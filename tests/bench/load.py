@@ -81,12 +81,12 @@ class LoadResult:
 
     @property
     def faults(self) -> int:
-        return self.failed + self.lost + self.repeated + self.disordered + self.foreign
+        return self.failed + self.lost + self.repeated + self.disordered + self.foreign + self.resets
 
     def describe_faults(self) -> str:
         return (
             f"{self.failed} failed, {self.lost} lost, {self.repeated} repeated, "
-            f"{self.disordered} out of order, {self.foreign} foreign; "
+            f"{self.disordered} out of order, {self.foreign} foreign, {self.resets} resets; "
             f"first failure: {self.first_failure or 'none'}"
         )
 

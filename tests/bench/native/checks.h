@@ -6,7 +6,8 @@ struct checks {
   int expected;
   char chat[CHAT_DIGITS + 1];
   // of the present pass over the turn
-  uint8_t *seen;
+  uint8_t *seen; // per place the number of the block it came in, plus 1
+  int block;
   int distinct, highest;
   char digits[TOKEN_DIGITS];
   int digit_count; // -1: outside a token
@@ -26,6 +27,17 @@ static void checks_restart(struct checks *it) {
   it->digit_count = -1;
 }
 
+// The server has taken back everything from this block on.
+static void checks_forget(struct checks *it, int block) {
+  it->highest = it->digit_count = -1;
+  for (int place = 0; place < it->expected; place++) {
+    if (it->seen[place] > block) {
+      it->seen[place] = 0;
+      it->distinct--;
+    } else if (it->seen[place]) it->highest = place;
+  }
+}
+
 static void checks_start(struct checks *it, int chat, int expected) {
   *it = (struct checks){.expected = expected, .seen = checked(calloc(1, expected + 1))};
   to_base36(it->chat, CHAT_DIGITS, chat);
@@ -41,7 +53,7 @@ static bool checks_note(struct checks *it, int place) {
   if (it->seen[place]) return it->repeated++, false;
   if (place < it->highest) it->disordered++;
   else it->highest = place;
-  it->seen[place] = 1;
+  it->seen[place] = it->block < 254 ? it->block + 1 : 255;
   it->distinct++;
   return true;
 }

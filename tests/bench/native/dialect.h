@@ -36,6 +36,11 @@ static bool json_string(const char *body, const char *key, char *value, size_t r
   return false;
 }
 
+static int json_number(const char *data, size_t length, const char *key) {
+  const char *found = memmem(data, length, key, strlen(key));
+  return found ? atoi(found + strlen(key)) : 0;
+}
+
 static const char *text_of(const char *data, size_t length) {
   static const char *const keys[] = {"\"text\":", "\"thinking\":"};
   for (int i = 0; i < 2; i++) {

@@ -148,6 +148,7 @@ static void take_delta(struct client *it, const char *data, size_t length, int64
   total.delta_events++;
   if (it->replaying) total.replay_events++;
   const char *text = text_of(data, length);
+  it->checks.block = json_number(data, length, "\"index\":");
   for (; text && text < data + length && *text != '"'; text++)
     if (checks_take(&it->checks, *text, &token)) note_token(it, &token, received);
 }
@@ -158,7 +159,10 @@ static void dispatch(struct client *it, const char *data, size_t length, int64_t
   if (it->pending_id[0]) snprintf(it->last_id, sizeof it->last_id, "%s", it->pending_id);
   if (!strcmp(it->event, dialect->delta_event)) take_delta(it, data, length, received);
   else if (!strcmp(it->event, dialect->done_event)) it->turn_done = true;
-  else if (!strcmp(it->event, "reset")) total.resets++;
+  else if (!strcmp(it->event, "reset")) {
+    total.resets++;
+    checks_forget(&it->checks, json_number(data, length, "\"index\":"));
+  }
 }
 
 static void copy_field(char *field, size_t room, const char *value, const char *end) {
