@@ -66,14 +66,17 @@ async def delete_chat(request: Request) -> Response:
     return json_response(Deleted(deleted=chat))
 
 
-def checked_settings(services: Services, settings: ChatSettings) -> dict[str, object]:
+def checked_settings(services: Services, settings: ChatSettings, field: str = "settings") -> dict[str, object]:
     """As they are stored: without what was not said. Raises RequestRefused for an unknown model or tool."""
-    if settings.model is not None:
-        services.models.check(settings.model)
+    try:
+        if settings.model is not None:
+            services.models.check(settings.model)
+    except RequestRefused as error:
+        raise RequestRefused(error.detail, field=f"{field}.model") from None
     try:
         services.toolset.specs(settings.tools)
     except ValueError as error:
-        raise RequestRefused(str(error), field="settings.tools") from None
+        raise RequestRefused(str(error), field=f"{field}.tools") from None
     return settings.model_dump(exclude_none=True)
 
 

@@ -1,6 +1,7 @@
 """What the API takes and gives: the models that check requests and that the OpenAPI document is made from."""
 
 from datetime import datetime
+from math import isfinite
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -18,6 +19,26 @@ def _storable(value: str) -> str:
 
 Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
+
+
+def _storable_throughout(value: dict[str, Any]) -> dict[str, Any]:
+    """Every text and every number in `value` can be stored."""
+    rest: list[Any] = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            _storable(item)
+        elif isinstance(item, float) and not isfinite(item):
+            raise ValueError("contains a number that is not finite")
+        elif isinstance(item, dict):
+            rest += [*item, *item.values()]
+        elif isinstance(item, list):
+            rest += item
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_throughout)]
+ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
@@ -38,10 +59,10 @@ class Params(Body):
     """Model parameters, handed to the provider. Sampling parameters are not among them: newer models refuse them."""
 
     max_tokens: Annotated[int | None, Field(ge=1)] = None
-    thinking: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
+    thinking: JsonObject | None = None
+    output_config: JsonObject | None = None
     stop_sequences: Annotated[list[Storable] | None, Field(max_length=100)] = None
-    tool_choice: dict[str, Any] | None = None
+    tool_choice: JsonObject | None = None
 
 
 class LimitsIn(Body):
@@ -56,10 +77,10 @@ class LimitsIn(Body):
 class TurnOptions(Body):
     """What may be said per turn; what is not said comes from the chat, then from the server."""
 
-    model: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    model: ModelName | None = None
     system_prompt: Prompt | None = None
     params: Params | None = None
-    tools: Annotated[list[str] | None, Field(max_length=100, description="names of tools; [] for none")] = None
+    tools: Annotated[list[Storable] | None, Field(max_length=100, description="names of tools; [] for none")] = None
     limits: LimitsIn | None = None
 
 
@@ -74,9 +95,9 @@ class NewTurn(TurnOptions):
 class ChatSettings(Body):
     """Defaults of a chat's turns."""
 
-    model: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    model: ModelName | None = None
     params: Params | None = None
-    tools: Annotated[list[str] | None, Field(max_length=100)] = None
+    tools: Annotated[list[Storable] | None, Field(max_length=100)] = None
     limits: LimitsIn | None = None
 
 

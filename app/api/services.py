@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -15,6 +17,7 @@ from app.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMedia
 from app.api.resolve import Defaults
 from app.api.schemas import Body
 from app.domain.errors import NotFound, RequestRefused
+from app.domain.text import storable
 from app.llm.models import Models
 from app.storage.chats import Chats
 from app.storage.database import Database
@@ -25,6 +28,8 @@ from app.stream.directory import Directory
 from app.tools.toolset import Toolset
 
 BodyModel = TypeVar("BodyModel", bound=Body)
+
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +97,27 @@ async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel
     try:
         return model.model_validate_json(body or b"{}"), body
     except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            return _read_leniently(model, body, error), body
-        raise _invalid(error) from None
+        raise _refusal(model, body, error) from None
 
 
-def _read_leniently(model: type[BodyModel], body: bytes, error: ValidationError) -> BodyModel:
-    """A lone surrogate is an error of one field, not of the whole document: say which."""
-    try:
-        return model.model_validate(json.loads(body))
-    except ValidationError as found:
-        raise _invalid(found) from None
-    except (ValueError, RecursionError):
-        raise BadRequest(error.errors()[0]["msg"]) from None
+def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:
+    first = error.errors()[0]
+    if first["type"] != "json_invalid":
+        return _invalid(error)
+    if "hex escape" in first["msg"]:
+        # A lone surrogate is wrong in one field, not in the whole document: say in which.
+        with suppress(ValueError, RecursionError):
+            try:
+                model.model_validate(json.loads(body.decode()))
+            except ValidationError as found:
+                return _invalid(found)
+    return BadRequest(first["msg"])
 
 
 def _invalid(error: ValidationError) -> Invalid:
     return Invalid(
         [
-            {"field": ".".join(map(str, problem["loc"])) or "(body)", "message": problem["msg"]}
+            {"field": storable(".".join(map(str, problem["loc"]))) or "(body)", "message": storable(problem["msg"])}
             for problem in error.errors(include_url=False, include_input=False)
         ]
     )
@@ -128,6 +135,6 @@ def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
 
 def limit_of(request: Request, default: int, most: int) -> int:
     text = request.query_params.get("limit", str(default))
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
         raise RequestRefused(f"must be a number from 1 to {most}", field="limit")
     return int(text)

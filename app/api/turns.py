@@ -128,7 +128,7 @@ def _request_of(turn: Turn | None) -> TurnRequest:
 
 
 def _new_chat(services: Services, owner: str, new: NewChat) -> Chat:
-    settings = checked_settings(services, new.settings)
+    settings = checked_settings(services, new.settings, "chat.settings")
     now = datetime.now(UTC)
     return Chat(new_id(), owner, new.title, new.system_prompt, settings, created_at=now, updated_at=now)
 
