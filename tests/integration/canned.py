@@ -1,4 +1,4 @@
-"""A model API on a local socket that answers with prepared bytes, in pieces of any size, and ends as badly as it likes."""
+"""A model API on a local socket: it answers with prepared bytes, in pieces of any size, and ends as badly as told."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ Ending = Literal["end", "cut", "reset", "wait"]
 
 @dataclass(frozen=True)
 class Answer:
-    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` unfinished and open."""
+    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` open as well."""
 
     body: bytes
     status: int = 200

@@ -90,7 +90,7 @@ def _block_problems(message: Json) -> Iterator[str]:
 
 
 def _says_something(block: Json) -> bool:
-    return block["type"] != "text" or block["text"].strip() != ""
+    return bool(block["type"] != "text" or block["text"].strip())
 
 
 def _of(message: Json | None, *kinds: str) -> list[Json]:

@@ -1,0 +1,161 @@
+"""Recorded provider streams, and how to read them as rows and as requests."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnRequest
+from app.llm.accumulator import Accumulator
+
+Json = dict[str, Any]
+
+FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].parent / "shared" / "recordings"))
+REQUEST = TurnRequest("recorded")
+
+needs_recordings = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason=f"no recordings in {FOLDER}: set RECORDED_STREAMS to their folder"
+)
+
+
+@cache
+def manifest() -> Json:
+    path = FOLDER / "MANIFEST.json"
+    found: Json = json.loads(path.read_text("utf-8")) if path.exists() else {"files": [], "sessions": {}}
+    return found
+
+
+def streams() -> list[str]:
+    """Every recorded Anthropic stream, those of sessions included."""
+    return [entry["file"] for entry in manifest()["files"] if entry["kind"] == "anthropic"]
+
+
+def errors() -> list[str]:
+    return [e["file"] for e in manifest()["files"] if e["kind"] == "error" and e["provider"] == "anthropic"]
+
+
+def sessions() -> list[str]:
+    """The sessions whose requests were recorded too."""
+    known = manifest()["sessions"].items()
+    return [name for name, one in known if one["kind"] == "anthropic" and one["requests_recorded"]]
+
+
+def read(file: str) -> bytes:
+    return (FOLDER / file).read_bytes()
+
+
+def oracle(file: str) -> Json:
+    """What the SDK makes of a stream; its beta accumulator where that one keeps more."""
+    both = json.loads(read(f"oracle/{file}.json"))
+    found: Json = both["ga"] if both["beta"] == "same as ga" else both["beta"]
+    return found
+
+
+# --- the same thing, said in several ways --------------------------------------------------------------------
+
+
+def plain(block: Mapping[str, Any]) -> Json:
+    """A block without what means nothing: cache marks, empty citations, `is_error: false`, the ordinary caller."""
+    nothing: Json = {"citations": (None, []), "is_error": (False,), "caller": ({"type": "direct"},)}
+    members = {k: v for k, v in block.items() if k != "cache_control" and v not in nothing.get(k, ())}
+    if members["type"] == "tool_result":
+        members["content"] = [plain(inner) for inner in content(members.get("content") or [])]
+    return members
+
+
+def content(said: str | list[Json]) -> list[Json]:
+    return [{"type": "text", "text": said}] if isinstance(said, str) else said
+
+
+def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
+    """Messages with neighbours of one role merged, as the provider does."""
+    merged: list[tuple[str, list[Json]]] = []
+    for message in messages:
+        blocks = [plain(block) for block in content(message["content"])]
+        if merged and merged[-1][0] == message["role"]:
+            merged[-1][1].extend(blocks)
+        else:
+            merged.append((message["role"], blocks))
+    return merged
+
+
+# --- a session as a path of turns ----------------------------------------------------------------------------
+
+
+def path_of(said: Sequence[tuple[str, list[Json]]]) -> list[Turn]:
+    """The turns that a first request tells of, and the one that is to answer it."""
+    path: list[Turn] = []
+    for role, blocks in said:
+        if role == "user":
+            hear(path, blocks)
+        else:
+            stop = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
+            path = answer(path, [_row(block) for block in blocks], stop)
+    return path
+
+
+def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
+    """The user's side: results belong to the turn that called, the rest is a turn of the user's own."""
+    results = [_row(block) for block in blocks if block["type"] == "tool_result"]
+    words = [_row(block) for block in blocks if block["type"] != "tool_result"]
+    if results:
+        path[-1] = _with(path[-1], results, path[-1].rounds[-1].number)
+    if words:
+        path.append(replace(_turn("user"), blocks=tuple(words)))
+
+
+def answer(path: list[Turn], blocks: Sequence[Block], stop_reason: str | None) -> list[Turn]:
+    """The path after one more round."""
+    *before, turn = running(path)
+    number = len(turn.rounds) + 1
+    turn = replace(turn, rounds=(*turn.rounds, Round(number, 1, stop_reason=stop_reason, sealed_by=1)))
+    return [*before, _with(turn, blocks, number)]
+
+
+def running(path: list[Turn]) -> list[Turn]:
+    return path if path and path[-1].role == "assistant" else [*path, _turn("assistant")]
+
+
+def closed_blocks(accumulator: Accumulator, changes: Sequence[object]) -> list[Block]:
+    return [change for change in (*changes, *accumulator.interrupt()) if isinstance(change, Block)]
+
+
+def pieces(body: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
+    place = 0
+    while place < len(body):
+        size = next(sizes)
+        yield body[place : place + size]
+        place += size
+
+
+def _turn(role: Any) -> Turn:
+    return Turn(UUID(int=1), UUID(int=0), None, role, "running", 1, REQUEST)
+
+
+def _with(turn: Turn, blocks: Sequence[Block], round: int) -> Turn:
+    start = len(turn.blocks)
+    rows = (replace(block, index=start + place, round=round) for place, block in enumerate(blocks))
+    return replace(turn, blocks=(*turn.blocks, *rows))
+
+
+def _row(block: Json) -> Block:
+    text = block.get("text") or block.get("thinking") or (json.dumps(block["input"]) if "input" in block else "")
+    return Block(
+        index=0,
+        round=0,
+        attempt=1,
+        type=block["type"],
+        text=text,
+        data=json.dumps(block),
+        tool_use_id=block.get("tool_use_id") or block.get("id"),
+        name=block.get("name"),
+        is_error=bool(block.get("is_error")),
+    )

@@ -1,0 +1,237 @@
+"""Every recorded Anthropic stream through the real SDK client, and every recorded session rebuilt round by round."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import cycle, repeat
+from random import Random
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.llm.accumulator import Accumulator
+from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic_render import render, render_block
+from app.llm.anthropic_wire import Wire
+from app.llm.messages import build_messages
+from app.llm.provider import Message, ModelRequest
+from tests.integration.canned import Answer, CannedServer, canned_server
+from tests.integration.recordings import (
+    Json,
+    answer,
+    closed_blocks,
+    conversation,
+    errors,
+    hear,
+    needs_recordings,
+    oracle,
+    path_of,
+    pieces,
+    plain,
+    read,
+    running,
+    sessions,
+    streams,
+)
+from tests.unit.llm.legal import request_problems
+
+pytestmark = needs_recordings
+
+REQUEST = ModelRequest("claude-opus-5-5", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
+
+# Tool inputs that were cut. The SDK shows what it could guess of them, or spills text of one block into another; we
+# keep what was streamed and close the block as interrupted, so that it is never taken for a call (PROTOCOLS §10.3).
+CUT_INPUTS = {
+    "anthropic/composite-max-tokens-mid-tool-input-unclosed.sse": "max_tokens inside the input, block never closed",
+    "anthropic/composite-overloaded-mid-tool-input.sse": "an error inside the input",
+    "anthropic/composite-overloaded-after-server-tool.sse": "an error inside the input of a server tool",
+    "anthropic/truncated-eof-mid-tool-input.sse": "the connection ended inside the input",
+    "anthropic/vercel-spliced-message-start.sse": "a second message_start inside the input, its keys used again",
+}
+
+# What the recorded client changed on the way back; the provider's own bytes are what we send instead.
+CLIENT_EDITS = {
+    "anth-llmanth-tools": "the client put a blank text block before the calls",
+    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "the client dropped a text block",
+    "anth-fantasy-testanthropicwebsearch-stream": "the client dropped page_age and citations",
+    "anth-chatlas-search-panel": "the client dropped citations",
+}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[CannedServer]:
+    async with canned_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def provider(server: CannedServer) -> AsyncIterator[AnthropicProvider]:
+    async with AnthropicProvider("a key", server.url) as provider:
+        yield provider
+
+
+class Heard:
+    """One answer, taken in to its end, good or bad."""
+
+    def __init__(self) -> None:
+        self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
+        self.changes: list[object] = []
+        self.error: ProviderError | None = None
+
+    async def listen(self, provider: AnthropicProvider) -> "Heard":
+        try:
+            async for parts in provider.stream(REQUEST):
+                self.changes += self.accumulator.feed(parts)
+        except ProviderError as error:
+            self.error = error
+        self.blocks = closed_blocks(self.accumulator, self.changes)
+        return self
+
+
+def content_of(blocks: list[Block]) -> list[Json]:
+    return [plain(json.loads(render_block(block))) for block in blocks]
+
+
+@pytest.mark.parametrize("file", streams())
+async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it(
+    file: str, server: CannedServer, provider: AnthropicProvider
+) -> None:
+    server.answer = Answer(read(file), sizes=Random(file).choices([1, 3, 20, 200, 2_000, 20_000], k=20))
+    heard = await Heard().listen(provider)
+    sdk = oracle(file)
+    assert (heard.error is None) == sdk["ok"]
+    message = sdk.get("message") or sdk.get("partial_message")
+    if message is None:
+        assert not heard.accumulator.started
+        assert heard.blocks == []
+        return
+    assert heard.accumulator.stop_reason == message["stop_reason"]
+    assert heard.accumulator.usage == {k: v for k, v in message["usage"].items() if v is not None}
+    assert heard.accumulator.unknown == []
+    if file not in CUT_INPUTS:
+        assert content_of(heard.blocks) == [plain(block) for block in message["content"]]
+
+
+@pytest.mark.parametrize("file", CUT_INPUTS)
+async def test_a_tool_input_that_was_cut_is_kept_as_it_came_and_is_never_a_call(
+    file: str, server: CannedServer, provider: AnthropicProvider
+) -> None:
+    body = read(file)
+    server.answer = Answer(body)
+    heard = await Heard().listen(provider)
+    cut = [block for block in heard.blocks if block.interrupted]
+    assert len(cut) == 1
+    assert cut[0].name
+    assert not cut[0].is_call
+    fragments = [json.loads(line[6:])["delta"].get("partial_json", "") for line in deltas(body)]
+    assert cut[0].text
+    assert cut[0].text in "".join(fragments)
+    with pytest.raises(ValueError, match=r"Unterminated|Expecting"):
+        json.loads(cut[0].text)
+
+
+async def test_after_a_second_message_start_the_blocks_of_both_messages_stay_apart(
+    server: CannedServer, provider: AnthropicProvider
+) -> None:
+    server.answer = Answer(read("anthropic/vercel-spliced-message-start.sse"))
+    blocks = (await Heard().listen(provider)).blocks
+    assert [(block.type, block.text, block.interrupted) for block in blocks] == [
+        ("thinking", "I will call the tool.", False),
+        ("tool_use", '{"value":"Spark', True),
+        ("thinking", "Let me call the tool.", False),
+        ("tool_use", '{"value":"Sparkle Day"}', False),
+    ]
+
+
+def deltas(body: bytes) -> list[bytes]:
+    return [line for line in body.splitlines() if line.startswith(b'data: {"type":"content_block_delta"')]
+
+
+@pytest.mark.parametrize("file", streams())
+def test_a_recorded_stream_means_the_same_however_it_is_cut_and_framed(file: str) -> None:
+    body = read(file)
+    whole = meaning(body, repeat(len(body)))
+    sizes = Random(file)
+    assert meaning(body, cycle([1] if len(body) < 20_000 else [5])) == whole
+    assert meaning(body, iter(lambda: sizes.randint(1, 300), 0)) == whole
+    assert meaning(body.replace(b"\n", b"\r\n"), cycle([1, 2, 3])) == whole
+    assert meaning(body.replace(b"\n", b"\r"), cycle([7])) == whole
+    assert meaning(body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
+
+
+def meaning(body: bytes, sizes: Iterator[int]) -> object:
+    wire, accumulator, changes = Wire(), Accumulator(1, 1, 0), []
+    for piece in pieces(body, sizes):
+        changes += accumulator.feed(wire.feed(piece))
+    changes += accumulator.feed(wire.end())
+    blocks = closed_blocks(accumulator, changes)
+    return blocks, accumulator.stop_reason, accumulator.usage, accumulator.data, accumulator.ended, repr(wire.failure)
+
+
+@pytest.mark.parametrize("name", sessions())
+def test_a_recorded_session_is_sent_back_as_its_provider_said_it(name: str) -> None:
+    path = path_of(conversation(asked(name, 1)["messages"]))
+    before: list[tuple[str, list[Json]]] = []
+    for number in range(1, rounds_of(name) + 1):
+        recorded = conversation(asked(name, number)["messages"])
+        if number > 1:
+            hear(path, recorded[-1][1])
+        path = running(path)
+        request = ModelRequest("claude-opus-5-5", build_messages(path), params={"max_tokens": 100})
+        body = json.loads(render(request))
+        sent = conversation(body["messages"])
+        assert request_problems(body) == []
+        assert sent[: len(before) - 1] == before[:-1]
+        if name in CLIENT_EDITS and number > 1:
+            assert [role for role, _ in sent] == [role for role, _ in recorded]
+            assert sent[-1] == recorded[-1]
+        else:
+            assert sent == recorded
+        before = sent
+        path = answer(path, *reply_of(name, number))
+
+
+@pytest.mark.parametrize("name", sessions())
+def test_a_reply_of_a_recorded_session_goes_back_block_by_block_unchanged(name: str) -> None:
+    for number in range(1, rounds_of(name)):
+        blocks, stop_reason = reply_of(name, number)
+        path = running([*answer(path_of([("user", [{"type": "text", "text": "Hello"}])]), blocks, stop_reason)])
+        sent = conversation(json.loads(render(ModelRequest("m", build_messages(path))))["messages"])
+        said = oracle(f"sessions/{name}/{number:02}-response.sse")["message"]["content"]
+        assert sent[1] == ("assistant", [plain(block) for block in said])
+
+
+def asked(name: str, number: int) -> Json:
+    found: Json = json.loads(read(f"sessions/{name}/{number:02}-request.json"))
+    return found
+
+
+def rounds_of(name: str) -> int:
+    return sum(file.startswith(f"sessions/{name}/") for file in streams())
+
+
+def reply_of(name: str, number: int) -> tuple[list[Block], str | None]:
+    wire, accumulator = Wire(), Accumulator(number, 1, 0)
+    changes = accumulator.feed(wire.feed(read(f"sessions/{name}/{number:02}-response.sse")))
+    changes += accumulator.feed(wire.end())
+    return closed_blocks(accumulator, changes), accumulator.stop_reason
+
+
+TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
+
+
+@pytest.mark.parametrize("file", errors())
+async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
+    file: str, server: CannedServer, provider: AnthropicProvider
+) -> None:
+    recorded = json.loads(read(file))
+    hop = {"content-length", "transfer-encoding", "connection"}
+    headers = {name: value for name, value in recorded["headers"].items() if name not in hop}
+    server.answer = Answer(recorded["body"].encode(), recorded["status"], headers)
+    error = (await Heard().listen(provider)).error
+    assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else PermanentError)
+    assert error is not None
+    assert error.type == recorded["body_json"]["error"]["type"]
+    assert error.message == recorded["body_json"]["error"]["message"]
+    assert error.request_id == (headers.get("request-id") or recorded["body_json"].get("request_id"))
+    assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)
