@@ -1,0 +1,178 @@
+"""What the engine may rely on, whichever provider answers: one suite, run for each of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.turns import ToolSpec
+from app.llm.accumulator import Accumulator
+from app.llm.anthropic import AnthropicProvider
+from app.llm.demo import DemoProvider
+from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
+from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
+from tests.integration.canned import Answer, canned_server
+
+TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
+REQUEST = ModelRequest(
+    "claude-opus-5-5",
+    (Message("user", (Block(0, 0, 0, "text", "When does the rule of twelfths hold?"),)),),
+    tools=TOOLS,
+)
+REPLY = (thinking("Let me ", "look."), text("I look ", "it up."), tool_use("doc_search", {"query": "rule"}, "toolu_1"))
+
+
+@dataclass
+class Fake:
+    """A provider, and a way to make its next call fail before or after it has said something."""
+
+    provider: Provider
+    fail: Callable[[ProviderError, bool], None] | None = None
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[Fake]:
+    replies: list[Sequence[Any]] = []
+    provider = ScriptedProvider(lambda _: replies.pop() if replies else message_of(*REPLY))
+
+    def fail(error: ProviderError, late: bool) -> None:
+        replies.append([*(list(message_of(*REPLY))[:4] if late else []), error])
+
+    yield Fake(provider, fail)
+
+
+@asynccontextmanager
+async def anthropic() -> AsyncIterator[Fake]:
+    async with canned_server() as server, AnthropicProvider("a key", server.url) as provider:
+        server.answer = Answer(stream_of(*REPLY), sizes=[50])
+
+        def fail(error: ProviderError, late: bool) -> None:
+            said = {"type": "error", "error": {"type": error.type, "message": error.message}}
+            if late:
+                server.answer = Answer(stream_of(*REPLY)[:900].rsplit(b"event", 1)[0] + event(said))
+            else:
+                headers = {"content-type": "application/json"}
+                status = 529 if isinstance(error, TransientError) else 401
+                server.answer = Answer(json.dumps(said).encode(), status, headers)
+
+        yield Fake(provider, fail)
+
+
+@asynccontextmanager
+async def demo() -> AsyncIterator[Fake]:
+    yield Fake(DemoProvider(delay=0))
+
+
+def stream_of(*blocks: Sequence[Part]) -> bytes:
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    body = event({"type": "message_start", "message": {"content": [], "stop_reason": None, "usage": usage}})
+    kinds = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}
+    for index, (opened, *parts, _) in enumerate(blocks):
+        assert isinstance(opened, BlockOpened)
+        shell = json.loads(opened.data or '{"type":"text","text":""}')
+        body += event({"type": "content_block_start", "index": index, "content_block": shell})
+        for part in parts:
+            member = kinds[opened.type]
+            kind = "input_json" if member == "partial_json" else member
+            delta = {"type": f"{kind}_delta", member: part.text} if isinstance(part, BlockText) else SIGNED
+            body += event({"type": "content_block_delta", "index": index, "delta": delta})
+        body += event({"type": "content_block_stop", "index": index})
+    body += event({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}})
+    return body + event({"type": "message_stop"})
+
+
+SIGNED = {"type": "signature_delta", "signature": "scripted"}
+
+
+def event(data: dict[str, Any]) -> bytes:
+    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+FAKES = {"anthropic": anthropic, "scripted": scripted, "demo": demo}
+
+
+@pytest.fixture(params=FAKES)
+async def fake(request: pytest.FixtureRequest) -> AsyncIterator[Fake]:
+    make: Callable[[], AbstractAsyncContextManager[Fake]] = FAKES[request.param]
+    async with make() as fake:
+        yield fake
+
+
+async def heard(provider: Provider) -> tuple[Accumulator, list[Block]]:
+    accumulator = Accumulator(round=1, attempt=1, first_index=0)
+    return accumulator, await listen(provider, accumulator)
+
+
+async def listen(provider: Provider, accumulator: Accumulator) -> list[Block]:
+    """The blocks of an answer to its end."""
+    blocks: list[Block] = []
+    async with aclosing(provider.stream(REQUEST)) as batches:
+        async for parts in batches:
+            assert parts
+            blocks += [change for change in accumulator.feed(parts) if isinstance(change, Block)]
+    return blocks
+
+
+async def test_a_provider_has_a_name(fake: Fake) -> None:
+    assert fake.provider.name in FAKES
+
+
+async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
+    accumulator, blocks = await heard(fake.provider)
+    assert accumulator.started
+    assert accumulator.ended
+    assert accumulator.stop_reason == "tool_use"
+    assert accumulator.usage["output_tokens"] == 5
+    assert [block.type for block in blocks][:2] == ["thinking", "text"]
+    assert not any(block.interrupted for block in blocks)
+    assert not accumulator.unknown
+
+
+async def test_thinking_is_signed_and_calls_have_an_id_a_name_and_a_json_object_as_input(fake: Fake) -> None:
+    _, blocks = await heard(fake.provider)
+    for block in blocks:
+        if block.type == "thinking":
+            assert json.loads(block.data or "{}")["signature"]
+    calls = [block for block in blocks if block.is_call]
+    assert calls
+    for call in calls:
+        assert call.tool_use_id
+        assert call.name in {tool.name for tool in TOOLS}
+        assert isinstance(json.loads(call.text), dict)
+
+
+async def test_many_answers_at_once_do_not_mix(fake: Fake) -> None:
+    alone = [(block.type, block.name) for block in (await heard(fake.provider))[1]]
+    together = await asyncio.gather(*(heard(fake.provider) for _ in range(10)))
+    assert [[(block.type, block.name) for block in blocks] for _, blocks in together] == [alone] * 10
+
+
+async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fake: Fake) -> None:
+    async with aclosing(fake.provider.stream(REQUEST)) as batches:
+        async for _ in batches:
+            break
+    assert (await heard(fake.provider))[0].ended
+
+
+@pytest.mark.parametrize("fake", ["anthropic", "scripted"], indirect=True)
+@pytest.mark.parametrize(
+    "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
+)
+@pytest.mark.parametrize("late", [False, True], ids=["before the first part", "after some parts"])
+async def test_a_failure_is_told_by_its_class_type_and_message_after_everything_that_was_said(
+    fake: Fake, error: ProviderError, late: bool
+) -> None:
+    assert fake.fail is not None
+    fake.fail(error, late)
+    accumulator = Accumulator(round=1, attempt=1, first_index=0)
+    with pytest.raises(type(error)) as raised:
+        await listen(fake.provider, accumulator)
+    assert (raised.value.type, raised.value.message) == (error.type, error.message)
+    assert accumulator.started == late
+    assert not accumulator.ended
