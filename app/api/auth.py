@@ -1,5 +1,6 @@
 """Who asks: the owner of a bearer token, or the one local owner while no token was ever made."""
 
+import re
 import time
 
 from starlette.datastructures import Headers
@@ -12,7 +13,7 @@ LOCAL_OWNER = "local"
 # How long a checked token, and the absence of tokens, is believed without a look at the database, in seconds.
 BELIEVED = 5.0
 _MOST_REMEMBERED = 10_000
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class Authenticator:
@@ -54,7 +55,9 @@ class Authenticator:
 
 def _local_owner(headers: Headers) -> str:
     """Without tokens the server trusts this machine, and nothing a foreign web page makes a browser send here."""
-    name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-    if name not in _LOOPBACK:
-        raise Unauthorized(f"without tokens this server answers to localhost only, not to {name!r}")
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not _THIS_MACHINE.fullmatch(host):
+        raise Unauthorized(f"without tokens this server answers to localhost only, not to {host!r}")
+    if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
+        raise Unauthorized(f"without tokens this server answers to pages of localhost only, not to those of {origin!r}")
     return LOCAL_OWNER

@@ -77,14 +77,14 @@ async def test_keys_of_different_owners_have_nothing_to_do_with_each_other(api: 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "\x85"])
 async def test_a_key_that_is_no_key_is_refused_by_name(api: Client, key: str) -> None:
     refused = await api.json(
-        "POST", "/api/turns", 422, json=said("Hi"), headers=[("Idempotency-Key", key.encode("latin-1"))]
+        "POST", "/api/turns", 422, json=said("Hi"), headers=[(b"Idempotency-Key", key.encode("latin-1"))]
     )
     assert refused["errors"][0]["field"] == "Idempotency-Key"
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255, "ÿ" * 255, "'; --"])
 async def test_a_key_may_be_any_printable_text(api: Client, key: str) -> None:
-    headers = [("Idempotency-Key", key.encode("latin-1"))]
+    headers = [(b"Idempotency-Key", key.encode("latin-1"))]
     first = await api.json("POST", "/api/turns", 201, json=said("Hi"), headers=headers)
     assert exchange(await api.json("POST", "/api/turns", 201, json=said("Hi"), headers=headers)) == exchange(first)
 

@@ -1,0 +1,67 @@
+"""While no token was ever made, this machine needs none, and nobody else is answered."""
+
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.api.client import Client
+from tests.integration.api.document import Document
+from tests.integration.api.server import Server, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def local_server(database_url: str) -> AsyncIterator[Server]:
+    async with serving(database_url) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def local(local_server: Server, document: Document) -> AsyncIterator[Client]:
+    async with Client(local_server.url, document) as client:
+        yield client
+
+
+async def test_this_machine_needs_no_token(local: Client) -> None:
+    assert (await local.ask(await local.chat())).assistant["status"] == "complete"
+    for host in ("localhost", "localhost:80", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "LocalHost:8000"):
+        assert (await local.get("/api/chats", headers={"Host": host})).status_code == 200
+
+
+async def test_a_name_that_is_not_this_machines_is_refused(local: Client) -> None:
+    for host in (
+        *("example.org", "example.org:8000", "localhost.example.org", "127.0.0.1.example.org", "example.org:localhost"),
+        *("localhost@example.org", "", "127.0.0.2", "[::2]", "::1", "10.0.0.1:8000", "localhost:80:80", "localhost:x"),
+    ):
+        assert (await local.get("/api/chats", headers={"Host": host})).status_code == 401, host
+
+
+async def test_what_a_foreign_page_makes_a_browser_send_is_refused(local: Client, local_server: Server) -> None:
+    for origin in ("https://example.org", "http://example.org:8000", "null", "http://localhost.example.org"):
+        answer = await local.post("/api/chats", headers={"Origin": origin})
+        assert answer.status_code == 401, origin
+    assert (await local.json("GET", "/api/chats"))["chats"] == []
+    port = urlsplit(local_server.url).port
+    for origin in (f"http://localhost:{port}", "http://127.0.0.1:5173", "http://[::1]:3000"):
+        assert (await local.post("/api/chats", headers={"Origin": origin})).status_code == 201, origin
+
+
+async def test_a_token_that_nobody_made_is_refused_all_the_same(local: Client) -> None:
+    assert (await local.get("/api/chats", headers={"Authorization": "Bearer x"})).status_code == 401
+
+
+async def test_the_first_token_closes_the_server_while_it_runs(
+    local: Client, local_server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await local.chat(title="Local")
+    token = await local_server.token("ada")
+    async with Client(local_server.url, document, token) as ada:
+        assert (await ada.json("GET", "/api/chats"))["chats"] == []
+    monkeypatch.setattr("app.api.auth.BELIEVED", 0)
+    monkeypatch.setattr(local_server.services.authenticator, "_open_until", 0)
+    assert (await local.get("/api/chats")).status_code == 401
+    async with Client(local_server.url, document, await local_server.token("local")) as owner:
+        assert [chat["title"] for chat in (await owner.json("GET", "/api/chats"))["chats"]] == ["Local"]
