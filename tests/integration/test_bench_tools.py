@@ -107,9 +107,7 @@ def test_the_provider_counts_what_it_sent(provider: FakeProvider) -> None:
 
 
 def test_a_clean_run_has_no_faults_and_times_every_delta(provider: FakeProvider) -> None:
-    result = run_load(
-        "provider", provider.port, Load("deltas=25 rate=500 thinking=5", chats=20, ramp_seconds=0)
-    )
+    result = run_load("provider", provider.port, Load("deltas=25 rate=500 thinking=5", chats=20, ramp_seconds=0))
     assert result.faults == 0
     assert result.completed == 20
     assert result.delta is not None
@@ -125,9 +123,7 @@ def test_a_clean_run_has_no_faults_and_times_every_delta(provider: FakeProvider)
         ("chat=zzz", {"foreign": 60, "lost": 60}),
     ],
 )
-def test_the_load_generator_sees_each_kind_of_flaw(
-    provider: FakeProvider, flaw: str, expected: dict[str, int]
-) -> None:
+def test_the_load_generator_sees_each_kind_of_flaw(provider: FakeProvider, flaw: str, expected: dict[str, int]) -> None:
     result = run_load("provider", provider.port, Load(f"deltas=20 rate=0 {flaw}", chats=3, ramp_seconds=0))
     assert flaws(result) == {"lost": 0, "repeated": 0, "disordered": 0, "foreign": 0} | expected
     assert result.faults == sum(expected.values())
