@@ -54,7 +54,8 @@ async def stream_turn(request: Request) -> Response:
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     field, cursor = _cursor_of(request)
     view = services.directory.running_for(owner, chat, turn_id)
-    turn = view.turn if view else await services.turns.get(owner, chat, turn_id)
+    known = view is not None and view.attempt >= cursor.attempt
+    turn = view.turn if view and known else await services.turns.get(owner, chat, turn_id)
     return stream_response(services, owner, turn, cursor, field)
 
 

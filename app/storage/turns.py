@@ -7,8 +7,8 @@ from uuid import UUID
 from app.domain.blocks import Block
 from app.domain.errors import Conflict, NotFound
 from app.domain.rounds import Round
-from app.domain.turns import Turn
-from app.storage.database import Database, Row, Statement
+from app.domain.turns import TERMINAL, Turn
+from app.storage.database import Connection, Database, Row, Statement
 from app.storage.rows import block_from, round_from, turn_from
 
 WHOLE_PATH = 1_000_000
@@ -77,6 +77,8 @@ CANCEL_TURN = Statement(
 
 
 class Turns:
+    """What still changes is read as of one moment, so that a turn and its contents fit together."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -85,21 +87,27 @@ class Turns:
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
             raise NotFound(f"there is no turn {turn} in chat {chat}")
-        return (await self._with_contents([row]))[0]
+        if row["role"] == "assistant" and row["attempt"] == 0:
+            return turn_from(row)
+        if row["status"] in TERMINAL:
+            return (await _with_contents(self._database, [row]))[0]
+        async with self._database.transaction(snapshot=True) as moment:
+            return (await _with_contents(moment, await moment.rows(GET_TURN, owner=owner, chat=chat, turn=turn)))[0]
 
     async def claimed(self, turn: UUID) -> tuple[str, list[Turn]]:
         """The owner and the path of a claimed turn."""
         rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn)
         if not rows:
             raise NotFound(f"turn {turn} was deleted")
-        return rows[0]["owner"], await self._with_contents(rows)
+        return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
         """The turns from the root to `leaf`, at most the last `limit` of them. Raises NotFound."""
-        rows = await self._database.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit)
-        if not rows:
-            raise NotFound(f"there is no turn {leaf} in chat {chat}")
-        return await self._with_contents(rows)
+        async with self._database.transaction(snapshot=True) as moment:
+            rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit)
+            if not rows:
+                raise NotFound(f"there is no turn {leaf} in chat {chat}")
+            return await _with_contents(moment, rows)
 
     async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
         """Round and id of the calls that were started and never settled."""
@@ -129,12 +137,13 @@ class Turns:
             return found
         return await self.get(owner, chat, turn)
 
-    async def _with_contents(self, rows: Sequence[Row]) -> list[Turn]:
-        ids = [row["id"] for row in rows]
-        rounds: dict[UUID, list[Round]] = defaultdict(list)
-        blocks: dict[UUID, list[Block]] = defaultdict(list)
-        for row in await self._database.rows(GET_BLOCKS, turns=ids):
-            blocks[row["turn_id"]].append(block_from(row))
-        for row in await self._database.rows(GET_ROUNDS, turns=ids):
-            rounds[row["turn_id"]].append(round_from(row))
-        return [turn_from(row, rounds[row["id"]], blocks[row["id"]]) for row in rows]
+
+async def _with_contents(database: Database | Connection, rows: Sequence[Row]) -> list[Turn]:
+    ids = [row["id"] for row in rows]
+    rounds: dict[UUID, list[Round]] = defaultdict(list)
+    blocks: dict[UUID, list[Block]] = defaultdict(list)
+    for row in await database.rows(GET_BLOCKS, turns=ids):
+        blocks[row["turn_id"]].append(block_from(row))
+    for row in await database.rows(GET_ROUNDS, turns=ids):
+        rounds[row["turn_id"]].append(round_from(row))
+    return [turn_from(row, rounds[row["id"]], blocks[row["id"]]) for row in rows]

@@ -31,22 +31,28 @@ class Directory:
 
     def mirrored(self) -> Sequence[LiveView]:
         """The views that somebody reads and that are not written here."""
-        return [view for view in self._mirrored.values() if not view.ended and view.turn.id not in self._here]
+        return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` where there is none yet."""
-        view = self._here.get(turn.id) or self._mirrored.get(turn.id)
+        """The view of a turn, made from `turn` where there is none yet, and never of an older attempt than `turn`: one
+        that is written here and older has lost its claim, one that is mirrored is only late.
+        """
+        here = self._here.get(turn.id)
+        if here and here.attempt >= turn.attempt:
+            return here
+        view = self._mirrored.get(turn.id)
         if view is None:
             view = LiveView(turn)
             if not turn.ended:
                 self._mirrored[turn.id] = view
+        elif view.attempt < turn.attempt:
+            view.adopt(turn, None)
         return view
 
     def is_fed(self, view: LiveView) -> bool:
         """Whether somebody will ring when there is news in `view`."""
         turn = view.turn.id
-        here = self._here.get(turn)
-        return here is view if here else self._mirrored.get(turn) is view
+        return self._here.get(turn) is view or self._mirrored.get(turn) is view
 
     @contextmanager
     def host(self, view: LiveView, owner: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice
 from app.domain.log import next_event, resume
 from app.domain.turns import Turn
+from app.storage.database import patiently
 from app.stream.directory import Directory
 from app.stream.live import Frame, LiveView
 
@@ -42,7 +43,7 @@ async def tail(
             await view.doorbell.wait()
         else:
             try:
-                view = directory.running(view.turn.id) or directory.view(await load())
+                view = directory.running(view.turn.id) or directory.view(await patiently(load))
             except NotFound:
                 return
             seen, good = view.notice_number, False
