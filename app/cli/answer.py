@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Final, Protocol, TextIO
+from typing import Final, Protocol
 
 from rich.console import Console
 
@@ -10,7 +10,7 @@ from app.cli import follow
 from app.cli.assembler import Assembler
 from app.cli.parts import Fold, Part, Parts, Watch, last_words, passages, span
 from app.cli.render import Line, Renderer
-from app.cli.screen import Size, Surface
+from app.cli.screen import Output, Size, Surface
 
 _FRAMES: Final = 10  # a second
 _AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
@@ -127,7 +127,7 @@ class LiveAnswer:
 class PlainAnswer:
     """The text and nothing else, as soon as it cannot be taken back. Words about it go to `notes`."""
 
-    def __init__(self, out: TextIO, notes: TextIO, state: Assembler) -> None:
+    def __init__(self, out: Output, notes: Output, state: Assembler) -> None:
         self.state = state
         self._out = out
         self._notes = notes
@@ -136,12 +136,12 @@ class PlainAnswer:
     def take(self, event: follow.Event) -> None:
         self.state.apply(event.name, event.data)
         if event.name == follow.DISCONNECTED:
-            print(f"turnstream: {event.data['reason']}; reconnecting", file=self._notes, flush=True)
+            self._note(f"{event.data['reason']}; reconnecting")
         if event.name == "round_stop":
             self._print(event.data["round"])
 
     def stopping(self) -> None:
-        print("turnstream: stopping", file=self._notes, flush=True)
+        self._note("stopping")
 
     def draw(self) -> None:
         pass
@@ -152,7 +152,11 @@ class PlainAnswer:
             self._out.write("\n")
         self._out.flush()
         for line in last_words(self.state, None):
-            print(f"turnstream: {line.name}", file=self._notes, flush=True)
+            self._note(line.name)
+
+    def _note(self, words: str) -> None:
+        self._notes.write(f"turnstream: {words}\n")
+        self._notes.flush()
 
     def _print(self, round: int | None) -> None:
         """The passages up to this round, as far as they are not printed yet; None for all there are."""

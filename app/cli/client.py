@@ -121,11 +121,16 @@ class Client:
         timeout = httpx2.Timeout(_SILENCE, connect=_CONNECT)
         with self._told():
             async with self._http.sse(path, headers=headers, timeout=timeout, max_event_size=None) as source:
+                self._met = True
+                if source.response.status_code == 204:
+                    yield None
+                    return
                 if source.response.status_code != 200:
                     await source.response.aread()
                     _check(source.response)
-                self._met = True
-                yield None if source.response.status_code == 204 else aiter(source)
+                if not source.response.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise self._stranger(source.response)
+                yield aiter(source)
 
     # --- one call --------------------------------------------------------------------------------------------------
 
@@ -158,8 +163,11 @@ class Client:
         try:
             data: Json = msgspec.json.decode(response.content)
         except ValueError:
-            raise Refused(response.status_code, f"{self.server} answers, but not as turnstream does") from None
+            raise self._stranger(response) from None
         return data
+
+    def _stranger(self, response: httpx2.Response) -> Refused:
+        return Refused(response.status_code, f"{self.server} answers, but not as turnstream does")
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from app.cli.render import Line
 
@@ -10,6 +10,11 @@ from app.cli.render import Line
 class Size(NamedTuple):
     width: int
     height: int
+
+
+class Output(Protocol):
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
 
 
 class Surface(Protocol):
@@ -23,7 +28,7 @@ class Surface(Protocol):
 class Paper:
     """A terminal that can only go on: what may change is not shown yet."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: Output) -> None:
         self._file = file
 
     def room(self, size: Size) -> int:  # noqa: ARG002, paper has no size
@@ -37,7 +42,7 @@ class Paper:
 class Screen:
     """Writes only the lines that have changed: nothing flickers, and nothing gets into the scrollback twice."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: Output) -> None:
         self._file = file
         self._lines: list[Line] = []
         self._width = 0

@@ -1,5 +1,6 @@
 """The terminal as it is found, and as it is left."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,10 @@ def open_console() -> Console:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    return Console(theme=THEME, highlight=False, markup=False, emoji=False)
+    console = Console(theme=THEME, highlight=False, markup=False, emoji=False)
+    if console.is_dumb_terminal:  # of which rich thinks that it has 80 columns
+        console.width = shutil.get_terminal_size().columns
+    return console
 
 
 def is_terminal() -> bool:

@@ -1,0 +1,266 @@
+"""`turnstream chat` as a person and as a script use it, against the real server."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import httpx2
+import pytest
+
+from tests.acceptance.conftest import StartServer
+from tests.acceptance.pseudo_terminal import PseudoTerminal
+from tests.acceptance.server import TURNSTREAM, Server, clean_environment, free_port
+
+pytestmark = pytest.mark.timeout(180)
+
+Json = dict[str, Any]
+QUESTION: Final = "What is the rule of twelfths?"
+SLOW: Final = {"TURNSTREAM_DEMO_DELAY": "0.05"}
+_PATIENCE: Final = 60
+
+
+class Script:
+    """A client whose output is read by a program."""
+
+    def __init__(self, server: str, folder: Path, *words: str, stdin: str = "", **settings: str) -> None:
+        self.process = subprocess.Popen(
+            [TURNSTREAM, "chat", *words],
+            cwd=folder,
+            env=clean_environment() | {"TURNSTREAM_URL": server, **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._stdin = stdin
+
+    async def end(self) -> tuple[int, str, str]:
+        """Its exit code, what it printed, and what it noted."""
+        out, notes = await asyncio.to_thread(self.process.communicate, self._stdin, _PATIENCE)
+        return self.process.returncode, out, notes
+
+
+class Run(Protocol):
+    def __call__(self, server: str, *words: str, stdin: str = "", **settings: str) -> Script: ...
+
+
+class Sit(Protocol):
+    def __call__(self, server: Server, *words: str) -> PseudoTerminal: ...
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    scripts: list[Script] = []
+
+    def start(server: str, *words: str, stdin: str = "", **settings: str) -> Script:
+        scripts.append(Script(server, tmp_path, *words, stdin=stdin, **settings))
+        return scripts[-1]
+
+    yield start
+    for script in scripts:
+        with script.process as process:
+            process.kill()
+
+
+@pytest.fixture
+async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
+    terminals: list[PseudoTerminal] = []
+
+    def start(server: Server, *words: str) -> PseudoTerminal:
+        environment = clean_environment() | {"TURNSTREAM_URL": server.url}
+        terminals.append(PseudoTerminal([TURNSTREAM, "chat", *words], environment, tmp_path))
+        return terminals[-1]
+
+    yield start
+    for terminal in terminals:
+        terminal.close()
+
+
+class Look:
+    """What the server itself says of the newest turn."""
+
+    def __init__(self, server: Server) -> None:
+        self._http = httpx2.AsyncClient(base_url=server.url)
+
+    async def __aenter__(self) -> "Look":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def newest(self) -> Json | None:
+        chats = (await self._http.get("/api/chats")).json()["chats"]
+        if not chats:
+            return None
+        turns: list[Json] = (await self._http.get(f"/api/chats/{chats[0]['id']}/turns")).json()["turns"]
+        return turns[-1]
+
+    async def until(self, holds: Callable[[Json], bool]) -> Json:
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                turn = await self.newest()
+                if turn is not None and holds(turn):
+                    return turn
+                await asyncio.sleep(0.02)
+
+    async def count(self) -> int:
+        chats: list[Json] = (await self._http.get("/api/chats")).json()["chats"]
+        return len(chats)
+
+
+def text_of(turn: Json) -> str:
+    return "\n\n".join(block["text"] for block in turn["blocks"] if block["type"] == "text") + "\n"
+
+
+def answering(turn: Json) -> bool:
+    """In the middle of its last text, after the tools."""
+    return any(block["type"] == "text" and block["round"] == 3 and len(block["text"]) > 60 for block in turn["blocks"])
+
+
+async def test_a_question_as_an_argument_prints_the_answer_and_nothing_else(server: StartServer, run: Run) -> None:
+    one = await server()
+    code, out, notes = await run(one.url, "What", "is the rule of twelfths?").end()
+    async with Look(one) as look:
+        turn = await look.until(lambda _: True)
+    assert (code, notes) == (0, "")
+    assert out == text_of(turn)
+    assert "twelfths of the range" in out
+
+
+async def test_a_question_can_be_piped_and_a_chat_gone_on_with_and_listed(server: StartServer, run: Run) -> None:
+    one = await server()
+    assert (await run(one.url, stdin=QUESTION).end())[0] == 0
+    code, out, _ = await run(one.url, "--list").end()
+    identity, _, title = out.rstrip("\n").split("\t")
+    assert (code, title) == (0, QUESTION)
+    assert (await run(one.url, "--continue", "And the tides?").end())[0] == 0
+    assert (await run(one.url, identity[:13], "sum it up:", "-", stdin="spring and neap").end())[0] == 0
+    async with Look(one) as look:
+        assert await look.count() == 1
+        assert (await look.until(lambda _: True))["chat_id"] == identity
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_server_that_stops_in_mid_answer_and_comes_back_costs_no_word(
+    server: StartServer, run: Run, how: signal.Signals
+) -> None:
+    one = await server(**SLOW)
+    script = run(one.url, QUESTION)
+    async with Look(one) as look:
+        await look.until(answering)
+        await one.restart(how, TURNSTREAM_DEMO_DELAY="0")
+        turn = await look.until(lambda turn: turn["status"] == "complete")
+        assert await look.count() == 1
+    code, out, notes = await script.end()
+    assert code == 0
+    assert "reconnecting" in notes
+    assert out == text_of(turn)
+
+
+async def test_an_interrupted_script_stops_the_turn_and_prints_what_there_is(server: StartServer, run: Run) -> None:
+    one = await server(**SLOW)
+    script = run(one.url, QUESTION)
+    async with Look(one) as look:
+        await look.until(answering)
+        script.process.send_signal(signal.SIGINT)
+        code, out, notes = await script.end()
+        turn = await look.until(lambda _: True)
+    assert code == 130
+    assert turn["status"] == "cancelled"
+    assert turn["blocks"][-1]["interrupted"]
+    assert out == text_of(turn)
+    assert notes.splitlines() == ["turnstream: stopping", "turnstream: stopped"]
+
+
+async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_next_one(
+    server: StartServer, sit: Sit
+) -> None:
+    one = await server()
+    terminal = sit(one)
+    await terminal.sees_prompt()
+    terminal.type(f"{QUESTION}\r")
+    await terminal.sees("∴ thought", '✓ doc_search query="rule twelfths", limit=3', "✓ doc_view", "as far as a script")
+    await terminal.sees_prompt()
+    assert "toolu_demo" not in terminal.glass.text
+
+    await one.restart(signal.SIGTERM, **SLOW)
+    async with Look(one) as look:
+        terminal.type("And when are spring tides?\r")
+        await look.until(answering)
+        terminal.type("\x03")
+        await terminal.sees("■ stopped")
+        await terminal.sees_prompt()
+        turn = await look.until(lambda _: True)
+    assert turn["status"] == "cancelled"
+    terminal.type("\x04")
+    assert await terminal.ended() == 0
+    assert f"Come back with: turnstream chat {turn['chat_id'][:13]}" in terminal.glass.text
+
+
+async def test_a_person_takes_up_a_turn_that_still_runs_while_the_server_is_killed(
+    server: StartServer, run: Run, sit: Sit
+) -> None:
+    one = await server(**SLOW)
+    run(one.url, QUESTION)
+    async with Look(one) as look:
+        await look.until(answering)
+        terminal = sit(one, "--continue")
+        await terminal.sees(f"> {QUESTION}", "I found this in")
+        await one.kill()
+        await terminal.sees("connection lost, reconnecting")
+        await one.start(TURNSTREAM_DEMO_DELAY="0")
+        await terminal.sees("That is as far as a script can go.")
+        await terminal.sees_prompt()
+        await look.until(lambda turn: turn["status"] == "complete")
+    assert terminal.glass.text.count("I found this in") == 1
+    assert terminal.glass.text.count("That is as far as a script can go.") == 1
+    assert "reconnecting" not in terminal.glass.text
+
+
+async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, run: Run, sit: Sit) -> None:
+    one = await server()
+    for question in (QUESTION, "List my files"):
+        await run(one.url, question).end()
+    terminal = sit(one)
+    await terminal.sees_prompt()
+    terminal.type("/list\r")
+    await terminal.sees("  1  ", "  2  ", QUESTION, "List my files")
+    terminal.type("/open 2\r")
+    await terminal.sees(f"> {QUESTION}", "as far as a script can go")
+    terminal.type("/more\r")
+    await terminal.sees('"query": "rule twelfths"')
+    terminal.type("/nonsense\r")
+    await terminal.sees("There is no /nonsense")
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
+async def test_what_is_missing_is_said_in_a_sentence(
+    server: StartServer, run: Run, database_url: str, tmp_path: Path
+) -> None:
+    code, out, notes = await run(f"http://127.0.0.1:{free_port()}", "Hello?").end()
+    assert (code, out) == (1, "")
+    assert "start one with `turnstream serve`" in notes
+
+    one = await server()
+    code, out, notes = await run(one.url, "--model", "no-such-model", "Hello?").end()
+    assert (code, out) == (1, "")
+    assert "no-such-model" in notes
+
+    token = await asyncio.to_thread(make_token, database_url, tmp_path)
+    await one.restart()
+    code, _, notes = await run(one.url, "Hello?").end()
+    assert code == 1
+    assert "turnstream tokens create NAME" in notes
+    code, _, notes = await run(one.url, "Hello?", TURNSTREAM_TOKEN=token).end()
+    assert (code, notes) == (0, "")
+
+
+def make_token(database_url: str, folder: Path) -> str:
+    environment = clean_environment() | {"DATABASE_URL": database_url}
+    command = [str(TURNSTREAM), "tokens", "create", "ada"]
+    made = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return made.stdout.strip()

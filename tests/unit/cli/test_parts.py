@@ -1,0 +1,215 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cli.assembler import Assembler, Json
+from app.cli.parts import Fold, Part, Parts, Pieces, Prose, Watch, clean, last_words, passages, short_input, span
+
+ANSWER = """# Tides
+
+They come *twice*
+a day.
+
+- high
+- low
+
+  and between
+
+```python
+def tide():
+
+    return "high"
+```
+
+| hour | rise |
+|---|---|
+| 1 | 1/12 |
+
+Done.
+"""
+
+
+def block(index: int, type: str, text: str = "", round: int = 1, **more: Any) -> Json:
+    return {"index": index, "round": round, "type": type, "text": text, **more}
+
+
+def call(index: int, identity: str = "call_1", **more: Any) -> Json:
+    return block(index, "tool_use", "{}", id=identity, name="search", **{"input": {"query": "tides"}, **more})
+
+
+def result(index: int, text: str = "found", identity: str = "call_1", **more: Any) -> Json:
+    return block(index, "tool_result", text, tool_use_id=identity, name="search", **{"is_error": False, **more})
+
+
+def parts_of(*blocks: Json, end: str | None = None, watch: Watch | None = None, now: float = 0.0) -> list[Part]:
+    state = Assembler()
+    state.blocks, state.end = list(blocks), end
+    return Parts().of(state, watch or Watch(), now)
+
+
+def fold_of(*blocks: Json, end: str | None = None, watch: Watch | None = None, now: float = 0.0) -> Fold:
+    content = parts_of(*blocks, end=end, watch=watch, now=now)[-1].content
+    assert isinstance(content, Fold)
+    return content
+
+
+# --- prose -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, len(ANSWER)), max_size=30).map(sorted))
+def test_a_piece_that_is_settled_never_changes_and_no_text_is_lost(cuts: list[int]) -> None:
+    pieces, settled = Pieces(), list[str]()
+    for cut in cuts:
+        now = pieces.of(ANSWER[:cut])
+        assert now[: len(settled)] == settled
+        settled = now[:-1]
+    whole = pieces.of(ANSWER)
+    assert "".join("".join(whole).split()) == "".join(ANSWER.split())
+    assert len(whole) == 6
+
+
+def test_text_that_was_taken_back_is_cut_anew() -> None:
+    pieces = Pieces()
+    pieces.of("One.\n\nTwo.\n\nThree.")
+    assert pieces.of("One and a half.\n\nTwo.") == ["One and a half.\n", "Two."]
+
+
+def test_only_the_last_piece_of_text_that_grows_is_open() -> None:
+    parts = parts_of(block(0, "text", "One.\n\nTwo.\n\nThr", open=True))
+    assert [part.settled for part in parts] == [True, True, False]
+    assert [part.number for part in parts] == [0, 1, 2]
+
+
+def test_neighbouring_text_blocks_of_a_round_are_one_text_because_citations_cut_sentences() -> None:
+    blocks = [block(0, "text", "The sea "), block(1, "text", "rises"), block(2, "text", ".", round=2)]
+    assert [part.content for part in parts_of(*blocks)] == [Prose("The sea rises"), Prose(".")]
+    assert passages(blocks) == ["The sea rises", "."]
+    assert parts_of(*blocks)[0].last == 1
+
+
+def test_text_that_another_block_could_still_join_is_not_settled() -> None:
+    assert not parts_of(block(0, "text", "The sea"))[0].settled
+    assert parts_of(block(0, "text", "The sea"), block(1, "thinking", open=True))[0].settled
+    assert parts_of(block(0, "text", "The sea"), end="turn_complete")[0].settled
+
+
+def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+    assert clean("a\x1b[2Jb\r\nc\td\x07\x9b") == "a\ufffd[2Jb\nc\td\ufffd\ufffd"
+
+
+# --- folds -----------------------------------------------------------------------------------------------------------
+
+
+def test_thinking_shows_its_last_words_while_it_goes_on_and_its_first_ones_and_its_time_afterwards() -> None:
+    watch = Watch(began={0: 10.0}, ended={0: 13.4})
+    words = "first " + "words " * 30 + "last"
+    assert fold_of(block(0, "thinking", words, open=True)).details.endswith("words last")
+    done = fold_of(block(0, "thinking", words), watch=watch)
+    assert done.name == "thought for 3.4 s"
+    assert done.details.startswith("first words")
+    assert fold_of(block(0, "thinking", words)).name == "thought"
+
+
+def test_a_call_and_its_result_are_one_line() -> None:
+    watch = Watch(began={1: 5.5}, ended={0: 5.0})
+    assert [part.content for part in parts_of(call(0), result(1), watch=watch)] == [
+        Fold("ok", "search", 'query="tides"', "0.5 s")
+    ]
+
+
+def test_a_running_call_shows_its_progress_and_how_long_it_runs() -> None:
+    watch = Watch(ended={0: 5.0}, progress={"call_1": "page 2"})
+    part = parts_of(call(0), watch=watch, now=7.0)[0]
+    assert part.content == Fold("running", "search", 'query="tides"', "page 2 · 2.0 s")
+    assert not part.settled
+
+
+def test_parallel_calls_are_lines_side_by_side_each_with_its_own_result() -> None:
+    looks = [part.content.look for part in parts_of(call(0), call(1, "call_2"), result(2, identity="call_2"))]  # type: ignore[union-attr]
+    assert looks == ["running", "ok"]
+
+
+def test_a_call_id_of_another_round_is_another_call() -> None:
+    parts = parts_of(call(0), result(1), call(2, round=2))
+    assert [part.content.look for part in parts] == ["ok", "running"]  # type: ignore[union-attr]
+
+
+def test_a_failed_call_says_why_in_the_first_line_of_its_result() -> None:
+    fold = fold_of(call(0), result(1, "no such index\nat line 3", is_error=True))
+    assert (fold.look, fold.note) == ("failed", "no such index")
+
+
+def test_a_call_without_a_result_is_told_apart_once_the_turn_has_ended() -> None:
+    assert fold_of(call(0), end="turn_cancelled").look == "stopped"
+    assert fold_of(call(0, interrupted=True)).look == "stopped"
+
+
+def test_a_call_that_is_still_being_written_shows_how_far_it_is() -> None:
+    assert fold_of(block(0, "tool_use", '{"query": "ti', name="search", open=True)) == Fold(
+        "writing", "search", note="13 characters"
+    )
+
+
+def test_other_blocks_are_named_and_a_result_without_a_call_is_shown() -> None:
+    assert fold_of(block(0, "redacted_thinking")).details == "not shown"
+    assert fold_of(block(0, "compaction", "in short")) == Fold("other", "compaction", "in short")
+    assert fold_of(result(0)).name == "tool result"
+
+
+def test_a_server_tool_and_its_result_are_one_line_too() -> None:
+    asked = block(0, "server_tool_use", "{}", id="srv_1", name="web_search", input={"query": "tides"})
+    found = block(1, "web_search_tool_result", id="srv_1")
+    assert [part.content for part in parts_of(asked, found)] == [Fold("ok", "web_search", 'query="tides"')]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"query": "rule of twelfths", "limit": 3}, 'query="rule of twelfths", limit=3'),
+        ({"text": "x" * 100}, 'text="' + "x" * 57 + '…"'),
+        ({"lines": ["a\nb"]}, 'lines=["a\\nb"]'),
+        ({}, ""),
+        (None, ""),
+        ("not JSON", '"not JSON"'),
+    ],
+)
+def test_an_input_is_noted_down_shortly(value: Any, shown: str) -> None:
+    assert short_input(value) == shown
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.25, "0.2 s"), (9.9, "9.9 s"), (12.3, "12 s"), (125.0, "2 min 5 s")])
+def test_times_are_told_as_a_person_tells_them(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+def test_a_reset_forgets_what_was_seen_of_the_blocks_that_are_gone() -> None:
+    watch = Watch(began={0: 1.0, 1: 2.0}, ended={0: 2.0, 1: 3.0})
+    watch.forget(1)
+    assert (watch.began, watch.ended) == ({0: 1.0}, {0: 2.0})
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def ended(event: str, stop_reason: str, error: Json | None = None) -> Assembler:
+    state = Assembler()
+    state.start = {"model": "demo"}
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 2000, "output_tokens": 5}
+    state.apply(event, {"stop_reason": stop_reason, "usage": usage, "error": error})
+    return state
+
+
+def test_a_turn_that_ended_as_usual_needs_no_word_but_what_it_took() -> None:
+    assert last_words(ended("turn_complete", "end_turn"), None) == []
+    (cost,) = last_words(ended("turn_complete", "end_turn"), 2.5)
+    assert cost.name == "demo · 2,010 tokens in, 5 out · 2.5 s"
+
+
+def test_a_turn_that_ended_otherwise_says_so() -> None:
+    assert [fold.name for fold in last_words(ended("turn_complete", "max_tokens"), None)] == ["cut off at max_tokens"]
+    assert [fold.name for fold in last_words(ended("turn_cancelled", "cancelled"), None)] == ["stopped"]
+    error = {"type": "overloaded_error", "message": "Overloaded", "request_id": "req_1"}
+    (fold,) = last_words(ended("turn_error", "error", error), None)
+    assert fold.name == "the turn failed: overloaded_error: Overloaded (request req_1)"
