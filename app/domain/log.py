@@ -125,14 +125,14 @@ def _text_length(log: Log, place: int) -> int:
 def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
     """The event after `cursor` and the cursor after that event; None when the client has everything there is.
 
-    `cursor` is one that `resume` or this function returned for this log's attempt.
+    `cursor` is one that `resume` or this function returned for this log's attempt. A mirror that lost its journal may
+    be behind it.
     """
     attempt, place, offset = cursor
-    if place == len(log.marks):
-        if offset >= log.open_length:
+    if place >= len(log.marks):
+        if place > len(log.marks) or offset >= log.open_length:
             return None
-        text = log.open_text(offset)
-        return _delta(log, cursor, text)
+        return _delta(log, cursor, log.open_text(offset))
     mark = log.marks[place]
     if isinstance(mark, BlockStop) and offset < len(mark.block.text):
         return _delta(log, cursor, mark.block.text[offset : offset + LONGEST_DELTA])
