@@ -1,5 +1,7 @@
 """Documents of the owner, which the document tools read."""
 
+import re
+
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -10,7 +12,9 @@ from app.api.services import begin, limit_of, read_bytes
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import unstorable
 
-_MOST_PATH = 1024
+_MOST_PATH = 1024  # bytes
+# Control characters, and what stands for bytes that are no UTF-8: two such paths would look alike.
+_STRANGE = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 async def put_document(request: Request) -> Response:
@@ -42,7 +46,7 @@ async def delete_document(request: Request) -> Response:
 async def list_documents(request: Request) -> Response:
     services, owner = await begin(request)
     limit = limit_of(request, default=200, most=1000)
-    prefix, after = request.query_params.get("prefix", ""), request.query_params.get("after", "")
+    prefix, after = _query(request, "prefix"), _query(request, "after")
     found = await services.documents.tree(owner, prefix, after=after, limit=limit + 1)
     shown = [DocumentOut(path=info.path, size=info.size, updated_at=info.updated_at) for info in found[:limit]]
     return json_response(DocumentPage(documents=shown, next=shown[-1].path if len(found) > limit else None))
@@ -50,9 +54,21 @@ async def list_documents(request: Request) -> Response:
 
 def _path_of(request: Request) -> str:
     path: str = request.path_params["path"]
-    if not 1 <= len(path) <= _MOST_PATH or path.startswith("/") or "//" in path or unstorable(path):
-        raise RequestRefused("a path is like notes/today.md: no leading slash, at most 1024 characters", field="path")
+    strange = _STRANGE.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
+    if strange or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
+        raise RequestRefused(
+            "a path is like notes/today.md, at most 1024 bytes: no slash at its ends or after another, no part . or ..,"
+            " no control characters",
+            field="path",
+        )
     return path
+
+
+def _query(request: Request, name: str) -> str:
+    text = request.query_params.get(name, "")
+    if problem := unstorable(text):
+        raise RequestRefused(problem, field=name)
+    return text
 
 
 def _text(body: bytes) -> str:

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.storage.database import Database, Statement
+import asyncpg
+
+from app.storage.database import Database, Row, Statement
 
 PUT_DOCUMENT = Statement(
     """
-    INSERT INTO documents (owner, path, content) VALUES (:owner, :path, :content)
-    ON CONFLICT (owner, path) DO UPDATE SET content = EXCLUDED.content, updated_at = now()
+    INSERT INTO documents (owner, path, content, searchable) VALUES (:owner, :path, :content, :searchable)
+    ON CONFLICT (owner, path)
+        DO UPDATE SET content = EXCLUDED.content, searchable = EXCLUDED.searchable, updated_at = now()
     RETURNING path, length(content) AS size, updated_at, xmax = 0 AS created
     """
 )
@@ -18,7 +21,7 @@ DELETE_DOCUMENT = Statement("DELETE FROM documents WHERE owner = :owner AND path
 LIST_DOCUMENTS = Statement(
     """
     SELECT path, length(content) AS size, updated_at FROM documents
-    WHERE owner = :owner AND starts_with(path, :prefix) AND path > :after
+    WHERE owner = :owner AND starts_with(path, :prefix) AND path COLLATE "C" > :after
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
@@ -29,18 +32,21 @@ SEARCH_DOCUMENTS = Statement(
         SELECT websearch_to_tsquery('english', :query) AS strict,
                replace(plainto_tsquery('english', :query)::text, '&', '|')::tsquery AS loose
     ), hits AS (
-        SELECT path, content, ts_rank_cd(search, loose, 32) + 10 * ts_rank_cd(search, strict, 32) AS rank
+        SELECT path, left(content, searchable) AS content,
+               ts_rank_cd(search, loose, 32) + 10 * ts_rank_cd(search, strict, 32) AS rank
         FROM documents, query
         WHERE owner = :owner AND search @@ (loose || strict)
         ORDER BY rank DESC, path LIMIT :limit
     )
-    SELECT path, rank, ts_headline('english', left(content, 500000), loose || strict,
+    SELECT path, rank, ts_headline('english', content, loose || strict,
         'StartSel="**", StopSel="**", MaxFragments=2, MaxWords=30, MinWords=10, FragmentDelimiter=" … "') AS snippet
     FROM hits, query ORDER BY rank DESC, path
     """
 )
 
 _EVERYTHING = 100_000
+# Characters that the search sees of a document, at first. So much of most texts fits.
+_SEARCHABLE = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,17 @@ class Documents:
 
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
         """Writes a document; the flag says whether it is new."""
-        row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content)
-        assert row is not None
+        row = await self._put(owner, path, content, _SEARCHABLE)
         return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
+
+    async def _put(self, owner: str, path: str, content: str, searchable: int) -> Row:
+        """The search sees less of a text whose words are too many or too long for it."""
+        try:
+            row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content, searchable=searchable)
+        except asyncpg.ProgramLimitExceededError:
+            return await self._put(owner, path, content, searchable // 2)
+        assert row is not None
+        return row
 
     async def tree(
         self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING

@@ -249,13 +249,14 @@ documents = Table(
     Column("path", Text, primary_key=True),
     Column("content", Text, nullable=False),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # A tsvector holds 1 MB: what comes after the first 500,000 characters is kept, and not searched.
+    # How many characters of the content the search sees: a tsvector holds 1 MB.
+    Column("searchable", Integer, nullable=False),
     Column(
         "search",
         TSVECTOR,
         Computed(
-            "setweight(to_tsvector('simple'::regconfig, replace(path, '/', ' ')), 'A') || "
-            "to_tsvector('english'::regconfig, left(content, 500000))",
+            "setweight(to_tsvector('english'::regconfig, translate(path, '/._-', '    ')), 'A') || "
+            "to_tsvector('english'::regconfig, left(content, searchable))",
             persisted=True,
         ),
     ),

@@ -33,11 +33,12 @@ def upgrade() -> None:
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("searchable", sa.Integer(), nullable=False),
         sa.Column(
             "search",
             postgresql.TSVECTOR(),
             sa.Computed(
-                "setweight(to_tsvector('simple'::regconfig, replace(path, '/', ' ')), 'A') || to_tsvector('english'::regconfig, left(content, 500000))",
+                "setweight(to_tsvector('english'::regconfig, translate(path, '/._-', '    ')), 'A') || to_tsvector('english'::regconfig, left(content, searchable))",
                 persisted=True,
             ),
             nullable=True,
