@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", validation_alias=_ours("HOST"), description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, validation_alias=_ours("PORT"), description="port to listen on")
     data_dir: Path = Field(
-        Path(".data/postgres"), validation_alias=_ours("DATA_DIR"), description="folder of the embedded database"
+        Path(".data"), validation_alias=_ours("DATA_DIR"), description="folder of the embedded database"
     )
     model: str | None = Field(
         None, validation_alias=_ours("MODEL"), description="default model (with a key claude-sonnet-5-5, else demo)"

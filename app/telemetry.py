@@ -3,9 +3,11 @@
 import gc
 import logging
 import sys
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+import msgspec
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -52,6 +54,10 @@ GC_PAUSE_SECONDS = Histogram(
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
+def _json(line: object, default: Callable[[Any], Any], **_options: object) -> bytes:
+    return msgspec.json.encode(line, enc_hook=default)
+
+
 def configure_logging(level: str) -> None:
     """JSON lines on standard error, or coloured ones where a person looks at it."""
     for_people = sys.stderr.isatty()
@@ -62,10 +68,12 @@ def configure_logging(level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             *([] if for_people else [structlog.processors.ExceptionRenderer(_TRACEBACKS)]),
-            structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(),
+            structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+        if for_people
+        else structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
 
