@@ -81,7 +81,7 @@ def open_block_from(turn: Turn, rows: Sequence[Row]) -> Block | None:
     for row in mine:
         if row["start"] > len(text):
             break  # Postgres was restarted and forgot the first pieces; the executor writes them all again
-        text = text[: row["start"]] + row["text"]
+        text += row["text"][len(text) - row["start"] :]
     if not mine or mine[0]["start"] != 0:
         return None
     head = mine[0]

@@ -1,0 +1,114 @@
+"""A client of the stream, as strict as one can be: it puts a turn together and finds fault with every frame."""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from app.domain.blocks import Block
+from app.domain.cursor import START, Cursor
+from app.domain.events import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from app.domain.turns import Turn
+
+
+def encode(event: Event | Notice, cursor: Cursor | None) -> bytes:
+    data = pickle.dumps((event, None if cursor is None else str(cursor)))
+    return len(data).to_bytes(4, "big") + data
+
+
+def decode(frames: bytes) -> Iterator[tuple[Event | Notice, str | None]]:
+    while frames:
+        size = int.from_bytes(frames[:4], "big")
+        yield pickle.loads(frames[4 : 4 + size])
+        frames = frames[4 + size :]
+
+
+@dataclass
+class Piece:
+    """A block as far as it has come."""
+
+    start: BlockStart
+    text: str = ""
+    stop: Block | None = None
+
+
+@dataclass
+class Client:
+    cursor: Cursor = START
+    blocks: list[Piece] = field(default_factory=list)
+    rounds: dict[int, RoundStop | None] = field(default_factory=dict)
+    started: bool = False
+    end: TurnEnd | None = None
+
+    def copy(self) -> "Client":
+        return replace(self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds))
+
+    def take(self, frames: bytes) -> None:
+        for event, identity in decode(frames):
+            if isinstance(event, Notice):
+                assert identity is None
+                continue
+            assert identity is not None
+            cursor = Cursor.parse(identity)
+            assert cursor > self.cursor, "ids only grow"
+            self.cursor = cursor
+            self._apply(event)
+
+    def _apply(self, event: Event) -> None:
+        assert self.end is None, "nothing comes after the end"
+        match event:
+            case TurnStart():
+                assert not self.started
+                self.started = True
+            case RoundStart():
+                assert self.started
+                self.rounds[event.round] = None
+            case BlockStart():
+                assert all(piece.stop for piece in self.blocks), "one block is open at a time"
+                assert event.index == len(self.blocks)
+                assert event.round in self.rounds
+                self.blocks.append(Piece(event))
+            case BlockDelta(index, offset, text):
+                assert text
+                assert index == len(self.blocks) - 1
+                assert self.blocks[-1].stop is None
+                assert offset == len(self.blocks[-1].text)
+                self.blocks[-1].text += text
+            case BlockStop(block=block):
+                assert block.index == len(self.blocks) - 1
+                assert self.blocks[-1].stop is None
+                self.blocks[-1].stop = block
+            case RoundStop():
+                self.rounds[event.round] = event
+            case Reset(index=index):
+                assert index <= len(self.blocks), "nothing is forgotten that was never told"
+                del self.blocks[index:]
+                assert all(piece.stop for piece in self.blocks)
+            case TurnEnd():
+                self.end = event
+
+    def assert_holds(self, turn: Turn) -> None:
+        """What was put together is the turn, which has ended."""
+        for piece, block in zip(self.blocks, turn.blocks, strict=True):
+            assert piece.stop == block
+            assert piece.text == block.text
+            start = piece.start
+            assert (start.index, start.round, start.type) == (block.index, block.round, block.type)
+            assert (start.tool_use_id, start.name) == (block.tool_use_id, block.name)
+        for round in turn.rounds:
+            if round.sealed:
+                stop = self.rounds[round.number]
+                assert stop is not None
+                assert (stop.stop_reason, stop.usage) == (round.stop_reason, round.usage)
+        assert self.end is not None
+        assert (self.end.status, self.end.stop_reason) == (turn.status, turn.stop_reason)

@@ -1,0 +1,97 @@
+import gc
+from contextlib import ExitStack
+from dataclasses import replace
+
+from app.domain.ids import new_id
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from tests.unit.domain.build import CHAT, TURN, turn_of
+
+
+def _attempt(number: int) -> LiveView:
+    return LiveView(turn_of(attempt=number))
+
+
+def test_a_turn_that_runs_here_is_found_by_whoever_may_see_it() -> None:
+    directory, view = Directory(), _attempt(1)
+    with directory.host(view, "ada"):
+        assert directory.here() == [view]
+        assert directory.running(TURN) is view
+        assert directory.running_for("ada", CHAT, TURN) is view
+        assert directory.running_for("eve", CHAT, TURN) is None
+        assert directory.running_for("ada", new_id(), TURN) is None
+        assert directory.view(view.turn) is view
+        assert directory.is_fed(view)
+    assert directory.here() == []
+    assert directory.running(TURN) is None
+    assert directory.running_for("ada", CHAT, TURN) is None
+    assert not directory.is_fed(view)
+
+
+def test_readers_of_a_turn_that_runs_elsewhere_share_one_view_for_as_long_as_somebody_reads() -> None:
+    directory = Directory()
+    view = directory.view(turn_of())
+    assert directory.view(turn_of()) is view
+    assert directory.mirrored() == [view]
+    assert directory.is_fed(view)
+    del view
+    gc.collect()
+    assert directory.mirrored() == []
+
+
+def test_an_ended_turn_is_not_mirrored() -> None:
+    directory = Directory()
+    view = directory.view(turn_of(status="complete"))
+    assert directory.mirrored() == []
+    assert not directory.is_fed(view)
+    other = directory.view(replace(turn_of(), id=new_id()))
+    other.adopt(replace(other.turn, status="complete"), None)
+    assert directory.mirrored() == []
+
+
+def test_readers_of_a_mirror_come_over_when_the_turn_is_claimed_here() -> None:
+    directory = Directory()
+    mirror, view = directory.view(turn_of(status="queued", attempt=0)), _attempt(1)
+    with directory.host(view, "ada"):
+        assert not directory.is_fed(mirror)
+        assert directory.view(mirror.turn) is view
+        assert directory.mirrored() == []
+
+
+def test_a_view_is_never_older_than_what_the_caller_already_knows() -> None:
+    directory = Directory()
+    late = directory.view(turn_of(attempt=1))
+    newer = turn_of(attempt=2)
+    assert directory.view(newer) is late
+    assert late.attempt == 2
+    assert directory.view(turn_of(attempt=1)) is late
+    assert late.attempt == 2
+
+
+def test_an_owner_that_lost_its_claim_does_not_speak_for_the_turn() -> None:
+    directory, lost = Directory(), _attempt(1)
+    with directory.host(lost, "ada"):
+        view = directory.view(turn_of(attempt=2))
+        assert view is not lost
+        assert directory.is_fed(view)
+        assert directory.is_fed(lost), "its readers hear when it finds out"
+        assert directory.mirrored() == [view]
+
+
+def test_a_turn_that_is_claimed_here_again_outlives_the_end_of_the_first_run() -> None:
+    directory, first, second = Directory(), _attempt(1), _attempt(2)
+    with ExitStack() as hosting:
+        hosting.enter_context(directory.host(first, "ada"))
+        with directory.host(second, "ada"):
+            hosting.close()
+            assert directory.running(TURN) is second
+            assert directory.running_for("ada", CHAT, TURN) is second
+    assert directory.running(TURN) is None
+
+
+def test_a_turn_that_is_claimed_here_again_may_also_end_first() -> None:
+    directory, first, second = Directory(), _attempt(1), _attempt(2)
+    with directory.host(first, "ada"):
+        with directory.host(second, "ada"):
+            pass
+        assert directory.running(TURN) is None

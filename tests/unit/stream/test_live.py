@@ -1,0 +1,140 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.blocks import Block
+from app.domain.cursor import Cursor
+from app.domain.events import BlockDelta, BlockStart, BlockStop, Notice, RoundStart
+from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.stream.live import LiveView
+from tests.unit.domain.build import begun, text, turn_of, voided
+
+PIECES = st.lists(st.text(st.sampled_from("a\u00e9\U0001f6a2"), min_size=1, max_size=4), min_size=1, max_size=12)
+
+
+def _writing(*pieces: str, turn: Turn | None = None) -> LiveView:
+    view = LiveView(turn or turn_of(rounds=[begun()]))
+    view.open_block(BlockStart(view.attempt, len(view.turn.blocks), 1, "text", None, None))
+    for piece in pieces:
+        view.append(piece)
+    return view
+
+
+@given(PIECES, st.data())
+def test_the_open_text_can_be_read_from_anywhere(pieces: list[str], data: st.DataObject) -> None:
+    view, whole = _writing(*pieces), "".join(pieces)
+    assert view.open_length == len(whole)
+    offset = data.draw(st.integers(0, len(whole)))
+    assert view.open_text(offset) == whole[offset:]
+
+
+def test_a_long_open_text_is_read_in_parts() -> None:
+    view = _writing("\U0001f6a2" * LONGEST_DELTA, "b" * 10)
+    assert view.open_text(0) == "\U0001f6a2" * LONGEST_DELTA
+    assert view.open_text(5) == "\U0001f6a2" * (LONGEST_DELTA - 5) + "b" * 5
+    assert view.open_text(LONGEST_DELTA) == "b" * 10
+
+
+def test_the_last_piece_is_handed_on_as_it_came() -> None:
+    piece = "ahoy"
+    assert _writing("one", piece).open_text(3) is piece
+
+
+def test_nothing_is_open_before_and_after_a_block() -> None:
+    view = LiveView(turn_of(rounds=[begun()]))
+    assert view.block_being_written() is None
+    view = _writing("ahoy")
+    assert view.block_being_written() == text(0, 1, "ahoy", interrupted=True)
+    view.close_block(text(0, 1, "ahoy"))
+    assert view.block_being_written() is None
+    assert view.open_length == 0
+
+
+def test_a_block_that_was_never_open_has_a_start_all_the_same() -> None:
+    view = LiveView(turn_of(rounds=[begun()]))
+    view.close_block(Block(0, 1, 1, "redacted_thinking", data="{}"))
+    assert [type(mark) for mark in view.marks[-2:]] == [BlockStart, BlockStop]
+    assert view.marks == marks_of(view.turn)
+
+
+def test_a_round_that_never_reached_the_view_is_taken_back_without_harm() -> None:
+    view = LiveView(turn_of(rounds=[voided(1)]))
+    view.void_round(voided(1), replace(view.turn, attempt=2))
+    assert view.marks[1:] == marks_of(view.turn)[1:] == []
+
+
+def test_a_round_that_is_taken_back_leaves_what_was_before_it() -> None:
+    first = turn_of(text(0, 1), rounds=[replace(begun(1), sealed_by=1, stop_reason="pause_turn")])
+    view = LiveView(first)
+    before = list(view.marks)
+    view.begin_round(Round(2, 1, messages=2))
+    view.open_block(BlockStart(1, 1, 2, "text", None, None))
+    view.append("draft")
+    view.void_round(voided(2), replace(view.turn, attempt=2))
+    assert view.marks == before
+    assert view.block_being_written() is None
+    assert end_cursor(view) == Cursor(2, len(before), 0)
+
+
+def test_only_the_last_notices_are_kept_and_each_is_told_once() -> None:
+    view = LiveView(turn_of())
+    assert view.notices_after(0) == ((), 0)
+    for number in range(40):
+        view.notify(Notice("status", {"n": number}))
+    notices, seen = view.notices_after(0)
+    assert [notice.data["n"] for notice in notices] == list(range(8, 40))
+    assert view.notices_after(seen) == ((), 40)
+    view.notify(Notice("status", {"n": 40}))
+    assert [notice.data["n"] for notice in view.notices_after(seen)[0]] == [40]
+
+
+# --- a view that is fed from rows and journal ------------------------------------------------------------------------
+
+
+def _mirror(view: LiveView) -> LiveView:
+    mirror = LiveView(view.turn)
+    mirror.adopt(view.turn, view.block_being_written())
+    return mirror
+
+
+def test_a_mirror_shows_what_the_journal_holds() -> None:
+    view = _writing("ahoy")
+    mirror = _mirror(view)
+    assert mirror.marks[1:] == view.marks[1:]
+    view.append(" there")
+    last = mirror.marks
+    mirror.adopt(view.turn, view.block_being_written())
+    assert mirror.marks is last, "text alone makes no marks anew"
+    assert mirror.open_text(0) == "ahoy there"
+
+
+def test_a_mirror_never_takes_text_back_within_an_attempt() -> None:
+    mirror = _mirror(_writing("ahoy there"))
+    for older in (text(0, 1, "ahoy", interrupted=True), text(0, 1, "ahoy there", interrupted=True), None):
+        mirror.adopt(mirror.turn, older)
+        assert mirror.open_text(0) == "ahoy there"
+
+
+def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense() -> None:
+    """Postgres was restarted: the open text is gone from the journal, and another row of the turn has changed."""
+    view = _writing("ahoy")
+    mirror = _mirror(view)
+    seen = end_cursor(mirror)
+    mirror.adopt(replace(view.turn, status="queued"), None)
+    assert next_event(mirror, seen) is None
+    view.append(" there")
+    view.close_block(text(0, 1, "ahoy there"))
+    mirror.adopt(replace(view.turn, status="running"), None)
+    assert next_event(mirror, seen) == (BlockDelta(0, 4, " there"), Cursor(1, 3, 10))
+
+
+def test_a_mirror_becomes_what_a_new_attempt_has_made_of_the_turn() -> None:
+    mirror = _mirror(_writing("draft"))
+    again = turn_of(rounds=[voided(1), begun(1, attempt=2)], attempt=2)
+    mirror.adopt(again, None)
+    assert mirror.attempt == 2
+    assert mirror.marks == marks_of(again)
+    assert isinstance(mirror.marks[-1], RoundStart)

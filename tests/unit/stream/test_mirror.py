@@ -1,0 +1,65 @@
+import asyncio
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from app.domain.errors import StorageUnavailable
+from app.domain.turns import Turn
+from app.storage.snapshots import Snapshot, Snapshots
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from app.stream.mirror import Mirror
+from tests.unit.domain.build import TURN, begun, text, turn_of
+
+
+class FakeSnapshots(Snapshots):
+    """What the next looks find: a snapshot, nothing, or Postgres away."""
+
+    def __init__(self, *finds: Snapshot | StorageUnavailable | None) -> None:
+        self._finds = list(finds)
+        self.asked: list[Mapping[UUID, Turn]] = []
+
+    async def take(self, known: Mapping[UUID, Turn]) -> dict[UUID, Snapshot]:
+        self.asked.append(known)
+        find = self._finds.pop(0)
+        if isinstance(find, StorageUnavailable):
+            raise find
+        return {} if find is None else {TURN: find}
+
+
+OPEN = Snapshot(turn_of(rounds=[begun()]), text(0, 1, "ahoy", interrupted=True))
+
+
+async def test_a_look_feeds_the_views_that_somebody_reads() -> None:
+    directory, snapshots = Directory(), FakeSnapshots(OPEN)
+    view = directory.view(turn_of())
+    await Mirror(snapshots, directory, 1).look()
+    assert view.open_text(0) == "ahoy"
+    assert snapshots.asked == [{TURN: turn_of()}]
+
+
+async def test_a_turn_that_was_deleted_vanishes() -> None:
+    directory = Directory()
+    view = directory.view(turn_of())
+    await Mirror(FakeSnapshots(None), directory, 1).look()
+    assert view.vanished
+
+
+async def test_nothing_is_asked_where_nobody_reads() -> None:
+    directory, snapshots = Directory(), FakeSnapshots()
+    with directory.host(LiveView(turn_of()), "ada"):
+        await Mirror(snapshots, directory, 1).look()
+    assert snapshots.asked == []
+
+
+async def test_a_mirror_outlives_postgres() -> None:
+    directory = Directory()
+    snapshots = FakeSnapshots(StorageUnavailable("away"), OPEN)
+    view = directory.view(turn_of())
+    looking = asyncio.create_task(Mirror(snapshots, directory, 0.001).run())
+    while not view.open_length:
+        await view.doorbell.wait()
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking

@@ -1,0 +1,177 @@
+"""Any writers, any readers, any schedule: what a reader puts together is what the rows hold."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain import log
+from app.domain.cursor import START, Cursor
+from app.domain.events import BlockDelta, Mark, Reset, TurnStart
+from app.domain.log import Log, end_cursor, next_event, resume
+from app.domain.turns import Turn
+from app.stream import live, tail
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from tests.unit.domain.build import turn_of
+from tests.unit.stream.client import Client, encode
+from tests.unit.stream.writer import Writer
+
+READERS = 4
+MOST_LOADS_OF_A_READ = 8
+
+Act = tuple[str, int, str]
+TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f6a2\U00010348\x01\u2028"), max_size=12)
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from([*["write"] * 10, *["read"] * 8, "mirror", "mirror", "leave", "return"]),
+        st.integers(0, 999),
+        TEXTS,
+    ),
+    min_size=20,
+    max_size=100,
+)
+
+
+class Reader:
+    """A client that reads when it feels like it, goes away, and returns with any cursor it ever had."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._client = Client()
+        self.history = [self._client.copy()]
+        self._frames: AsyncGenerator[bytes, None] | None = None
+        self._next: asyncio.Task[bytes] | None = None
+        self._loads = 0
+
+    def come(self, replica: int, how_long_ago: int) -> None:
+        if self._frames is None:
+            self._client = self.history[-1 - how_long_ago % len(self.history)].copy()
+            directory = self._writer.directories[replica % len(self._writer.directories)]
+            cursor = Cursor.parse(str(self._client.cursor))
+            self._frames = tail.tail(directory, directory.view(self._writer.rows), self._load, cursor, encode)
+
+    async def leave(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            await asyncio.gather(self._next, return_exceptions=True)
+            self._next = None
+        if self._frames is not None:
+            await self._frames.aclose()
+            self._frames = None
+
+    async def read(self) -> bool:
+        """One portion, where there is one. False when the stream has ended."""
+        if self._frames is None:
+            return True
+        self._loads = 0
+        if self._next is None:
+            self._next = asyncio.create_task(_next(self._frames))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        if not self._next.done():
+            return True
+        finished, self._next = self._next, None
+        try:
+            self._client.take(finished.result())
+        except StopAsyncIteration:
+            self._frames = None
+            return False
+        self.history.append(self._client.copy())
+        return True
+
+    async def read_to_the_end(self, replica: int, how_long_ago: int) -> Client:
+        self.come(replica, how_long_ago)
+        while await self.read():
+            self._writer.mirror()
+        return self._client
+
+    async def _load(self) -> Turn:
+        self._loads += 1
+        assert self._loads < MOST_LOADS_OF_A_READ, "the reader turns in circles"
+        await asyncio.sleep(0)
+        return self._writer.rows
+
+
+async def _next(frames: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(frames)
+
+
+async def _play(acts: Sequence[Act]) -> None:
+    writer = Writer([Directory(), Directory()], turn_of(status="queued", attempt=0))
+    readers = [Reader(writer) for _ in range(READERS)]
+    handed_out = {START}
+    for act in acts:
+        await _act(act, writer, readers)
+        handed_out |= {reader.history[-1].cursor for reader in readers}
+        _assert_rows_answer_as_the_view_does(writer, handed_out)
+    writer.finish()
+    for number, reader in enumerate(readers):
+        (await reader.read_to_the_end(number, 0)).assert_holds(writer.rows)
+        for age in range(len(reader.history)):
+            (await reader.read_to_the_end(number, age)).assert_holds(writer.rows)
+
+
+async def _act(act: Act, writer: Writer, readers: Sequence[Reader]) -> None:
+    name, number, text = act
+    reader = readers[number % READERS]
+    match name:
+        case "write":
+            writer.write(number, text)
+        case "mirror":
+            writer.mirror()
+        case "leave":
+            await reader.leave()
+        case "return":
+            await reader.leave()
+            reader.come(number // READERS, number // (2 * READERS))
+        case _:
+            reader.come(number // READERS, 0)
+            await reader.read()
+
+
+def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -> None:
+    """A view made from rows says what the live one says, as far as rows go; once the turn has ended, all of it."""
+    if writer.view is None:
+        return
+    rows = LiveView(writer.rows)
+    assert rows.marks[1:] == writer.view.marks[1 : len(rows.marks)]
+    for cursor in cursors:
+        there, reset_there = resume(rows, cursor)
+        here, reset_here = resume(writer.view, cursor)
+        if (there, reset_there) != (here, reset_here):
+            assert reset_there is not None
+            assert cursor._replace(attempt=0) > end_cursor(rows)._replace(attempt=0), "what a row holds is known"
+            assert not rows.ended
+            continue
+        said, said_live = _letters(rows, there), _letters(writer.view, here)
+        assert said == (said_live if rows.ended else said_live[: len(said)])
+
+
+def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
+    """What follows, in pieces that do not depend on how the text was cut."""
+    said: list[tuple[Any, ...] | Mark] = []
+    while step := next_event(log, cursor):
+        event, cursor = step
+        match event:
+            case BlockDelta(index, offset, text):
+                said += [(index, offset + n, letter) for n, letter in enumerate(text)]
+            case TurnStart():
+                said.append(("turn_start",))
+            case _:
+                assert not isinstance(event, Reset)
+                said.append(event)
+    return said
+
+
+@settings(max_examples=100, deadline=None)
+@given(ACTS)
+def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "LONGEST_DELTA", 5)
+        patch.setattr(live, "LONGEST_DELTA", 5)
+        patch.setattr(tail, "PORTION", 600)
+        asyncio.run(_play(acts))

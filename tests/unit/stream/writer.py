@@ -1,0 +1,194 @@
+"""Replicas that do to their live views whatever an executor, a journal and a mirror may do, over several attempts."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.events import BlockStart, Notice
+from app.domain.rounds import Round
+from app.domain.steps import unanswered_calls
+from app.domain.turns import Turn
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+
+OWNER = "ada"
+_TYPES = (TEXT, THINKING, TOOL_USE, "server_tool_use")
+
+
+class Writer:
+    """`rows` and `journal` are what a database would hold. Each method does nothing where it would not be legal."""
+
+    def __init__(self, directories: Sequence[Directory], turn: Turn) -> None:
+        self.directories = directories
+        self.rows = turn
+        self.journal: Block | None = None
+        self.view: LiveView | None = None
+        self._hosting = ExitStack()
+        self._zombies: list[tuple[LiveView, ExitStack]] = []
+
+    def write(self, number: int, text: str) -> None:
+        """One of the things that may happen now; the likelier ones are listed more often."""
+        if self.view is None:
+            may: list[Callable[[], None]] = [lambda: self.claim(number), self.bury_the_zombies]
+        elif self._unsealed() is None:
+            answer = partial(self.answer, text, number % 2 == 0)
+            may = [*[self.begin] * 6, *[answer] * 4, *[self.end] * (number % 3 == 0), *self._rare(number, text)]
+        elif self._open() is None:
+            may = [*[partial(self.open, number)] * 7, partial(self.add_whole, text), *self._endings(number, text)]
+        else:
+            may = [*[partial(self.append, text)] * 12, *[self.close] * 4, *self._endings(number, text)]
+        may[number % len(may)]()
+
+    def _endings(self, number: int, text: str) -> list[Callable[[], None]]:
+        return [partial(self.seal, "tool_use"), self.void, *[self.flush] * 3, *self._rare(number, text)]
+
+    def _rare(self, number: int, text: str) -> list[Callable[[], None]]:
+        haunt, claim = partial(self.say_as_a_zombie, text), partial(self.claim, number)
+        common = [haunt, claim] * 2 if not self._zombies else [haunt] * 3
+        return [*common, self.crash, self.bury_the_zombies, self.lose_the_journal, self.notify]
+
+    # --- who writes --------------------------------------------------------------------------------------------------
+
+    def claim(self, replica: int) -> None:
+        """From the queue, or from an owner who does not know yet that it was taken for dead."""
+        if self.rows.ended:
+            return
+        if self.view is not None:
+            self._zombies.append((self.view, self._hosting))
+            self._hosting = ExitStack()
+        turn = replace(self.rows, status="running", attempt=self.rows.attempt + 1)
+        directory = self.directories[replica % len(self.directories)]
+        self.view = LiveView(turn)
+        self.view.adopt(turn, self.journal)
+        self._hosting.enter_context(directory.host(self.view, OWNER))
+        self.rows = turn
+
+    def crash(self) -> None:
+        """Somebody noticed, and put the turn back into the queue."""
+        if self.view is not None:
+            self._leave()
+            self.rows = replace(self.rows, status="queued")
+
+    def say_as_a_zombie(self, text: str) -> None:
+        for view, _ in self._zombies:
+            if text and isinstance(view.marks[-1], BlockStart):
+                view.append(text)
+
+    def bury_the_zombies(self) -> None:
+        """They found out."""
+        for _, hosting in self._zombies:
+            hosting.close()
+        self._zombies.clear()
+
+    def flush(self) -> None:
+        """A tick of the journal."""
+        if self.view is not None and (block := self.view.block_being_written()):
+            self.journal = block
+
+    def lose_the_journal(self) -> None:
+        """Postgres was restarted."""
+        self.journal = None
+
+    def mirror(self) -> None:
+        """A tick of every mirror."""
+        for directory in self.directories:
+            for view in directory.mirrored():
+                view.adopt(self.rows, self.journal)
+
+    # --- what is written ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
+            number = 1 + max((round.number for round in self.rows.rounds if round.sealed), default=0)
+            self.view.begin_round(Round(number, self.rows.attempt, messages=number))
+            self._wrote()
+
+    def open(self, kind: int) -> None:
+        round = self._unsealed()
+        if self.view is not None and round is not None and self._open() is None:
+            type = _TYPES[kind % len(_TYPES)]
+            index = len(self.rows.blocks)
+            name = "look" if type.endswith("use") else None
+            identity = f"call-{index}" if name else None
+            self.view.open_block(BlockStart(self.rows.attempt, index, round.number, type, identity, name))
+
+    def append(self, text: str) -> None:
+        if self.view is not None and text and self._open() is not None and not self._adopted():
+            self.view.append(text)
+
+    def close(self) -> None:
+        if self.view is not None and (block := self._open()) and not self._adopted():
+            self.view.close_block(replace(block, interrupted=False))
+            self._wrote()
+
+    def add_whole(self, text: str) -> None:
+        """A block that was never open, as some types come."""
+        round = self._unsealed()
+        if self.view is not None and round is not None and self._open() is None:
+            index = len(self.rows.blocks)
+            self.view.close_block(Block(index, round.number, self.rows.attempt, "redacted_thinking", text, data="{}"))
+            self._wrote()
+
+    def seal(self, stop_reason: str) -> None:
+        round = self._unsealed()
+        if self.view is None or round is None:
+            return
+        if block := self._open():
+            self.view.close_block(block)
+        sealed = replace(round, stop_reason=stop_reason, sealed_by=self.rows.attempt, usage={"output_tokens": 1})
+        self.view.seal_round(sealed, replace(self.view.turn, usage={"output_tokens": 1}))
+        self._wrote()
+
+    def void(self) -> None:
+        round = self._unsealed()
+        if self.view is not None and round is not None:
+            turn = replace(self.rows, attempt=self.rows.attempt + 1)
+            self.view.void_round(replace(round, stop_reason="voided"), turn)
+            self._wrote()
+
+    def answer(self, text: str, is_error: bool) -> None:
+        """The result of the newest call that has none, so that results come in another order than calls."""
+        if self.view is not None and self._unsealed() is None:
+            for call in unanswered_calls(self.rows.blocks)[-1:]:
+                index, attempt = len(self.rows.blocks), self.rows.attempt
+                result = replace(call, index=index, attempt=attempt, type=TOOL_RESULT, text=text, is_error=is_error)
+                self.view.close_block(result)
+                self._wrote()
+
+    def end(self) -> None:
+        if self.view is not None:
+            self.seal("cancelled")
+            self.view.end(replace(self.rows, status="complete", stop_reason="end_turn"))
+            self._wrote()
+            self._leave()
+
+    def notify(self) -> None:
+        if self.view is not None:
+            self.view.notify(Notice("status", {"a": 1}))
+
+    def finish(self) -> None:
+        self.claim(0)
+        self.end()
+        self.bury_the_zombies()
+
+    def _unsealed(self) -> Round | None:
+        rounds = self.rows.rounds
+        return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
+
+    def _open(self) -> Block | None:
+        return None if self.view is None else self.view.block_being_written()
+
+    def _adopted(self) -> bool:
+        """Whether the open block is what an earlier attempt left: nothing is added to it."""
+        block = self._open()
+        return block is not None and block.attempt != self.rows.attempt
+
+    def _wrote(self) -> None:
+        assert self.view is not None
+        self.rows, self.journal = self.view.turn, None
+
+    def _leave(self) -> None:
+        self.view = None
+        self._hosting.close()
