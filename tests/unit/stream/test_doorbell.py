@@ -65,10 +65,10 @@ async def test_a_waiter_that_was_cancelled_is_forgotten() -> None:
     gone, stays = await _waiting(bell, 2)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    assert bell.awaited
+    assert bell.awaited is True
     stays.cancel()
     await asyncio.gather(stays, return_exceptions=True)
-    assert not bell.awaited
+    assert bell.awaited is False
 
 
 async def test_a_waiter_that_is_cancelled_after_the_ring_harms_nobody() -> None:
@@ -88,4 +88,4 @@ async def test_a_waiter_may_be_cancelled_and_rung_for_in_the_same_moment() -> No
     bell.ring()
     outcome, _ = await asyncio.gather(gone, stays, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
-    assert not bell.awaited
+    assert bell.awaited is False
