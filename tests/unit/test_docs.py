@@ -1,0 +1,149 @@
+"""What the pages under docs/ say of the code is compared with the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+
+from app import telemetry
+from app.api.event_schemas import EVENTS
+from app.config import Settings
+from app.domain.turns import TERMINAL, TRANSITIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
+
+_LEVELS = {"info", "warning", "error", "exception", "critical"}
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def rows_after(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after a heading, without the table's head."""
+    section = page.split(f"\n{heading}\n", 1)[1]
+    table = re.search(r"^(\|.*\n)+", section, re.MULTILINE)
+    assert table is not None
+    lines = table[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+# --- protocol --------------------------------------------------------------------------------------------------------
+
+
+def promises() -> dict[str, str]:
+    """Every numbered promise with its text and its tests."""
+    return dict(re.findall(r"^\*\*(\w+)\.\*\* (.*?)\n$", PROTOCOL, re.MULTILINE | re.DOTALL))
+
+
+def functions_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_must_has_a_number() -> None:
+    numbered = sum(text.count("MUST") for text in promises().values())
+    introduction = PROTOCOL.split("## Words")[0].count("MUST")
+    assert PROTOCOL.count("MUST") == numbered + introduction
+
+
+@pytest.mark.parametrize("number", promises())
+def test_a_promise_names_tests_that_exist(number: str) -> None:
+    named = _TEST.findall(promises()[number])
+    assert named
+    missing = [f"{file}::{test}" for file, test in named if not _exists(file, test)]
+    assert not missing
+
+
+def _exists(file: str, test: str) -> bool:
+    return (ROOT / file).is_file() and test.startswith("test_") and test in functions_in(ROOT / file)
+
+
+def test_the_protocol_names_every_event_and_each_of_its_members() -> None:
+    rows = rows_after(PROTOCOL, "## Events") + rows_after(PROTOCOL, "### Notices")
+    told = {name.strip("`"): set(re.findall(r"`(\w+)`", members)) for name, members in rows}
+    assert told.keys() == EVENTS.keys()
+    for name, model in EVENTS.items():
+        assert set(model.model_fields) <= told[name], name
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_diagram_of_the_states_is_the_table_of_the_code() -> None:
+    edges = set(re.findall(r"^ {4}([\w[\]*]+) --> ([\w[\]*]+)", STATES, re.MULTILINE))
+    drawn = {(now, then) for now, then in edges if "[*]" not in {now, then}}
+    assert drawn == {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
+    assert edges - drawn == {("[*]", "queued"), *((status, "[*]") for status in TERMINAL)}
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_settings_is_the_settings() -> None:
+    expected = [[f"`{_name(field)}`", _default(field), field.description] for field in Settings.model_fields.values()]
+    assert rows_after(OPERATIONS, "## Settings") == expected
+
+
+def _name(field: FieldInfo) -> str:
+    return str(getattr(field.validation_alias, "choices")[0])  # noqa: B009, the type of an alias is a union
+
+
+def _default(field: FieldInfo) -> str:
+    return "" if field.default is None else f"`{field.default}`"
+
+
+def test_the_table_of_metrics_is_the_metrics() -> None:
+    metrics = [value for value in vars(telemetry).values() if isinstance(value, MetricWrapperBase)]
+    assert rows_after(OPERATIONS, "## Metrics") == [_row(metric) for metric in metrics]
+
+
+def _row(metric: MetricWrapperBase) -> list[str]:
+    (family,) = metric.describe()
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return [f"`{name}`", family.type, " ".join(f"`{label}`" for label in metric._labelnames), family.documentation]
+
+
+def test_the_table_of_log_events_is_what_the_code_logs() -> None:
+    told = {(event.strip("`"), level) for event, level, _ in rows_after(OPERATIONS, "## Logs")}
+    assert told == set(_logged())
+
+
+def _logged() -> Iterator[tuple[str, str]]:
+    for path in (ROOT / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("log"), level), [ast.Constant(str(event))]) if level in _LEVELS:
+                    yield event, "error" if level == "exception" else level
+
+
+# --- every page ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`((?:app|docs|tests|migrations)/[\w/.-]+)`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []
+
+
+def test_every_decision_can_be_found_from_the_architecture() -> None:
+    architecture = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    decisions = [page.name for page in PAGES if page.parent.name == "decisions"]
+    assert [name for name in decisions if f"decisions/{name}" not in architecture] == []
