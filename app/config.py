@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     stream_life: float = Field(
         1800, gt=0, validation_alias=_ours("STREAM_LIFE"), description="an SSE connection is ended after so long"
     )
+    heartbeat: float = Field(
+        15, gt=0, validation_alias=_ours("HEARTBEAT"), description="a comment on each SSE stream, so often"
+    )
     lease: float = Field(
         10, gt=0, validation_alias=_ours("LEASE"), description="a replica silent for so long has lost its turns"
     )

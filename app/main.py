@@ -117,6 +117,7 @@ async def running(
             drain=worker.drain,
             max_body_bytes=settings.max_body_bytes,
             stream_life=settings.stream_life,
+            heartbeat=settings.heartbeat,
         )
 
 

@@ -35,7 +35,7 @@ _NUMBER = re.compile("[0-9]{1,9}")
 @dataclass(frozen=True, slots=True)
 class Services:
     """`ring` says that a turn may be claimed, `cancel` that one must stop: doorbells, both. `drain` takes this replica
-    out of service. `stream_life` is in seconds.
+    out of service. `stream_life` and `heartbeat` are in seconds.
     """
 
     database: Database
@@ -54,6 +54,7 @@ class Services:
     drain: Callable[[], Awaitable[None]]
     max_body_bytes: int
     stream_life: float
+    heartbeat: float
 
 
 def services_of(request: Request) -> Services:

@@ -21,7 +21,6 @@ from app.domain.turns import Turn
 from app.stream.tail import tail
 from app.telemetry import STREAMS_OPEN
 
-HEARTBEAT = 15  # seconds
 # The first bytes go out at once, so that proxies and clients know the stream is open; and how soon to come back.
 HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
@@ -30,9 +29,12 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 class FrameResponse(EventSourceResponse):
     """Sends frames that are bytes already. Heartbeats, disconnects and shutdown are the base's."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], life: float) -> None:
-        """`life` is in seconds: then the stream ends, and the client comes back with its cursor if it still lives."""
-        super().__init__(frames, headers=HEADERS, ping=HEARTBEAT)
+    def __init__(self, frames: AsyncGenerator[bytes, None], life: float, heartbeat: float) -> None:
+        """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. Every
+        `heartbeat` seconds it says so meanwhile.
+        """
+        super().__init__(frames, headers=HEADERS)
+        self.ping_interval = heartbeat
         self._frames = frames
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
@@ -76,7 +78,7 @@ def stream_response(
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life)
+    return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life, services.heartbeat)
 
 
 def _cursor_of(request: Request) -> tuple[str, Cursor]:

@@ -11,7 +11,6 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.api import stream
 from app.domain.errors import PermanentError, TransientError
 from app.domain.events import BlockStop, Mark, RoundStop, TurnEnd
 from app.llm.provider import Unknown
@@ -93,15 +92,12 @@ async def test_the_first_bytes_come_while_the_model_is_silent(client: Client, se
     assert first.startswith(b"retry: 1000\n\n")
 
 
-async def test_a_silent_stream_is_kept_alive_by_comments(
-    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert stream.HEARTBEAT == 15
-    monkeypatch.setattr(stream, "HEARTBEAT", 0.01)
-    new = await asked(client, server, [Pause()])
-    async with client.stream("GET", new.stream_url) as response:
-        comments = (line async for line in response.aiter_lines() if line.startswith(":"))
-        assert [await anext(comments), await anext(comments)]
+async def test_a_silent_stream_is_kept_alive_by_comments(database_url: str) -> None:
+    async with serving(database_url, heartbeat=0.01) as server, Client(server.url) as client:
+        new = await asked(client, server, [Pause()])
+        async with client.stream("GET", new.stream_url) as response:
+            comments = (line async for line in response.aiter_lines() if line.startswith(":"))
+            assert [await anext(comments), await anext(comments)]
 
 
 async def test_a_reader_that_stalls_holds_nobody_up_and_loses_nothing(client: Client, server: Server) -> None:
