@@ -4,7 +4,9 @@ from uuid import uuid4
 
 import asyncpg
 import httpx2
+import pytest
 import pytest_asyncio
+import structlog
 
 from tests.integration.api.client import Client
 from tests.integration.api.document import Document
@@ -14,6 +16,13 @@ from tests.integration.locks import Locker
 NewOwner = Callable[[], Awaitable[Client]]
 
 shared = pytest_asyncio.fixture(scope="session", loop_scope="session")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    """Tracebacks drawn for people take a second each."""
+    processors = structlog.processors
+    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
 @shared

@@ -1,0 +1,274 @@
+"""The document is true: what it lists is answered, and nothing else is, which every client of these tests checks."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, get_args
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+from openapi_spec_validator import validate
+
+from app.api.codec import frame
+from app.api.endpoint import Endpoint
+from app.api.event_schemas import EVENTS
+from app.api.routes import ENDPOINTS
+from app.domain.blocks import Block
+from app.domain.cursor import Cursor
+from app.domain.events import (
+    Answered,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from app.domain.turns import TurnError
+from app.llm.scripted import Pause
+from tests.integration.api.client import Client, Parser, said
+from tests.integration.api.document import Document
+from tests.integration.api.server import Server, pausing, serving
+from tests.integration.proxy import proxied
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+JSON = {"Content-Type": "application/json"}
+STREAM = {"Accept": "text/event-stream"}
+
+
+async def test_the_document_is_valid_and_says_which_version_it_describes(document: Document) -> None:
+    validate(document.json)
+    assert document.json["openapi"] == "3.1.0"
+    assert document.json["info"]["version"] == version("turnstream")
+
+
+async def test_every_endpoint_is_in_the_document_under_a_name_of_its_own(document: Document) -> None:
+    written = {(method.upper(), path) for path, item in document.json["paths"].items() for method in item}
+    assert written == {(endpoint.method, path_of(endpoint)) for endpoint in ENDPOINTS}
+    names = [operation["operationId"] for item in document.json["paths"].values() for operation in item.values()]
+    assert len(names) == len(set(names))
+
+
+async def test_what_needs_no_token_is_said_to(document: Document) -> None:
+    for endpoint in ENDPOINTS:
+        assert (operation(document, endpoint).get("security") == []) == endpoint.open
+    assert document.json["security"] == [{"bearer": []}, {}]
+
+
+def path_of(endpoint: Endpoint) -> str:
+    return endpoint.path.replace(":path}", "}")
+
+
+def operation(document: Document, endpoint: Endpoint) -> Any:
+    return document.json["paths"][path_of(endpoint)][endpoint.method.lower()]
+
+
+# --- every answer that is listed is given --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """A client with something to talk about, and one that comes without a token."""
+
+    api: Client
+    nobody: Client
+    server: Server
+
+    async def fill(self, endpoint: Endpoint) -> str:
+        """The endpoint's path with ids of things that are there."""
+        turn = await self.api.ask(await self.api.chat())
+        await self.api.put("/api/documents/there", content="x")
+        ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"], "{path:path}": "there"}
+        return filled(endpoint, ids)
+
+    async def running(self, endpoint: Endpoint) -> str:
+        model = self.server.scripts.model(pausing(Pause(), "One ", "two."))
+        turn = await self.api.say(await self.api.chat(), model=model)
+        return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+
+    async def user_turn(self, endpoint: Endpoint) -> str:
+        turn = await self.api.ask(await self.api.chat())
+        return filled(endpoint, {"{chat}": turn.user["chat_id"], "{turn}": turn.user["id"]})
+
+
+def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
+    path = endpoint.path
+    for name, value in ids.items():
+        path = path.replace(name, value)
+    return path
+
+
+def nothing_there(endpoint: Endpoint) -> str:
+    return filled(endpoint, {"{chat}": str(uuid4()), "{turn}": str(uuid4()), "{path:path}": "none"})
+
+
+def body_of(endpoint: Endpoint) -> dict[str, Any]:
+    """What the endpoint may be asked with."""
+    if endpoint.takes == "text/plain":
+        return {"content": "x"}
+    if endpoint.takes is None:
+        return {}
+    return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
+
+
+Provoke = Callable[[World, Endpoint], Awaitable[None]]
+
+
+async def good(world: World, endpoint: Endpoint) -> None:
+    path = await world.fill(endpoint)
+    await world.api.request(endpoint.method, path, **body_of(endpoint))
+    if endpoint.handler.__name__ == "put_document":
+        await world.api.put("/api/documents/new", content="x")
+    if endpoint.streams:
+        await world.api.request(endpoint.method, path, **body_of(endpoint), headers=STREAM)
+    if 204 in endpoint.statuses:
+        cursor = (await world.api.events(path))[-1].id
+        await world.api.get(path, params={"cursor": cursor or ""})
+    if 202 in endpoint.statuses:
+        await world.api.request(endpoint.method, await world.running(endpoint))
+
+
+async def unreadable(world: World, endpoint: Endpoint) -> None:
+    path = await world.fill(endpoint)
+    marks = {query.name: "x" for query in endpoint.queries if query.name in {"before", "cursor"}}
+    await world.api.request(endpoint.method, path, params=marks, content=b"{", headers=JSON)
+
+
+async def without_token(world: World, endpoint: Endpoint) -> None:
+    await world.nobody.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+
+
+async def not_there(world: World, endpoint: Endpoint) -> None:
+    await world.api.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+
+
+async def not_now(world: World, endpoint: Endpoint) -> None:
+    path = await (world.user_turn(endpoint) if "{turn}" in endpoint.path else world.running(endpoint))
+    await world.api.request(endpoint.method, path, **body_of(endpoint))
+
+
+async def too_large(world: World, endpoint: Endpoint) -> None:
+    content = b" " * (world.server.services.max_body_bytes + 1)
+    await world.api.request(endpoint.method, await world.fill(endpoint), content=content, headers=JSON)
+
+
+async def wrong_kind(world: World, endpoint: Endpoint) -> None:
+    await world.api.request(endpoint.method, await world.fill(endpoint), content=b"\xff")
+
+
+async def wrong_field(world: World, endpoint: Endpoint) -> None:
+    path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
+    content = b"[]" if endpoint.takes else b""
+    await world.api.request(endpoint.method, path, params={"limit": "0"}, content=content, headers=JSON)
+
+
+PROVOKED: dict[int, Provoke] = {
+    400: unreadable,
+    401: without_token,
+    404: not_there,
+    409: not_now,
+    413: too_large,
+    415: wrong_kind,
+    422: wrong_field,
+}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def world(api: Client, server: Server, document: Document) -> AsyncIterator[World]:
+    async with Client(server.url, document) as nobody:
+        yield World(api, nobody, server)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+async def test_every_answer_that_is_listed_is_given(world: World, document: Document, endpoint: Endpoint) -> None:
+    listed = {int(status) for status in operation(document, endpoint)["responses"]} - {500, 503}
+    document.seen.clear()
+    await good(world, endpoint)
+    for status in listed & PROVOKED.keys():
+        await PROVOKED[status](world, endpoint)
+    seen = {status for method, path, status in document.seen if (method, path) == (endpoint.method, path_of(endpoint))}
+    assert seen == listed
+
+
+async def failing(document: Document, server: Server, status: int) -> None:
+    async with Client(server.url, document) as client:
+        for endpoint in ENDPOINTS:
+            listed = str(status) in operation(document, endpoint)["responses"]
+            answer = await client.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+            assert (answer.status_code == status) == listed, f"{endpoint.method} {endpoint.path}"
+
+
+async def test_whatever_fails_is_a_problem_that_tells_nothing(database_url: str, document: Document) -> None:
+    async with serving(database_url) as server:
+        services, server.app.state.services = server.services, None
+        await failing(document, server, 500)
+        async with Client(server.url, document) as client:
+            assert "NoneType" not in (await client.get("/api/chats")).text
+        server.app.state.services = services
+
+
+async def test_without_the_database_everything_that_needs_it_says_so(
+    database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.auth.BELIEVED", 0)
+    async with proxied(database_url) as (url, proxy), serving(url) as server:
+        proxy.cut()
+        await failing(document, server, 503)
+
+
+# --- bounds and events -----------------------------------------------------------------------------------------------
+
+
+async def test_the_bounds_of_a_limit_are_as_listed(api: Client, document: Document) -> None:
+    turn = await api.ask(await api.chat())
+    for endpoint in ENDPOINTS:
+        for parameter in operation(document, endpoint)["parameters"]:
+            if parameter["name"] == "limit":
+                path = filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+                most = parameter["schema"]["maximum"]
+                assert (await api.get(path, params={"limit": most})).status_code == 200
+                assert (await api.get(path, params={"limit": most + 1})).status_code == 422
+
+
+USAGE = {"output_tokens": 1}
+CALL = Block(1, 1, 1, "tool_use", '{"a":1}', '{"type":"tool_use","id":"c","name":"n","input":{}}', "c", "n")
+THOUGHT = Block(0, 1, 1, "thinking", "Hm", '{"type":"thinking","thinking":"","signature":"s"}')
+EXAMPLES: list[Event] = [
+    TurnStart(0, UUID(int=1), UUID(int=2), "m", 1, "running"),
+    RoundStart(1, 1, 3, (Answered("c", "n", False),)),
+    BlockStart(1, 0, 1, "text", None, None),
+    BlockStart(1, 1, 1, "tool_use", "c", "n"),
+    BlockStart(1, 2, 1, "tool_result", "c", "n"),
+    BlockDelta(0, 0, "x"),
+    BlockStop(1, THOUGHT),
+    BlockStop(1, CALL),
+    BlockStop(1, Block(2, 1, 1, "tool_result", "x", None, "c", "n", is_error=True, interrupted=True)),
+    BlockStop(1, Block(3, 1, 1, "text", "x", '{"type":"text","text":"","citations":[{"a":1}]}')),
+    BlockStop(1, Block(4, 1, 1, "redacted_thinking", "", '{"type":"redacted_thinking","data":"x"}')),
+    RoundStop(1, 1, None, USAGE),
+    Reset(2, 0),
+    TurnEnd(1, "complete", "end_turn", USAGE, None),
+    TurnEnd(1, "cancelled", "cancelled", USAGE, None),
+    TurnEnd(1, "error", "error", USAGE, TurnError("t", "m")),
+]
+NOTICES = [
+    Notice("status", {"provider_event": "{}"}),
+    Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
+    Notice("retry", {"error": "overloaded_error", "seconds": 1.5}),
+]
+
+
+async def test_every_event_there_is_is_described(document: Document) -> None:
+    assert {type(event) for event in EXAMPLES} == set(get_args(Event))
+    written = b"".join(frame(event, Cursor(1, 2, 3)) for event in EXAMPLES)
+    written += b"".join(frame(notice, None) for notice in NOTICES)
+    events = Parser().feed(written)
+    for event in events:
+        document.check_event(event.name, event.data)
+    assert {event.name for event in events} == EVENTS.keys()

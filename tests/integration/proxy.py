@@ -1,0 +1,58 @@
+"""A way to Postgres that can be cut."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import parse_qs, urlsplit
+
+
+class Proxy:
+    def __init__(self, url: str) -> None:
+        self._target = url
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def open(self) -> str:
+        """The way's beginning: a URL that leads to the same database."""
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        parts = urlsplit(self._target)
+        user = parts.netloc.rpartition("@")[0]
+        return parts._replace(netloc=f"{user}@127.0.0.1:{port}", query="").geturl()
+
+    def cut(self) -> None:
+        """Ends every connection; new ones are refused."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await _connect(self._target)
+        self._writers |= {writer, back}
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
+    proxy = Proxy(url)
+    try:
+        yield await proxy.open(), proxy
+    finally:
+        proxy.cut()
+
+
+async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(url)
+    folder = parse_qs(parts.query).get("host")
+    if folder:
+        return await asyncio.open_unix_connection(f"{folder[0]}/.s.PGSQL.{parts.port or 5432}")
+    return await asyncio.open_connection(parts.hostname, parts.port or 5432)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
