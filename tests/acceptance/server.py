@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx2
@@ -26,6 +26,8 @@ _PATIENCE = 30  # seconds, for a machine that is busy with other tests
 
 class Server:
     """One address and one database for ever; processes come and go. Settings given to `start` or `restart` stay."""
+
+    command: Sequence[str | Path] = (TURNSTREAM, "serve")
 
     def __init__(self, database_url: str, folder: Path, settings: Mapping[str, str]) -> None:
         self.port = free_port()
@@ -52,7 +54,7 @@ class Server:
         with self.log.open("ab") as log:
             # Its own folder, so that no .env of a developer is read.
             self._process = subprocess.Popen(
-                [TURNSTREAM, "serve"],
+                self.command,
                 cwd=self._folder,
                 env=clean_environment() | self._settings,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,49 @@
+"""Server processes around a held model, on one database: `turnstream serve` with a tool that has effects."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.acceptance.server import Server
+from tests.faults.model import Model
+from tests.integration.api.client import Client
+
+ROOT = Path(__file__).parents[2]
+
+
+class Replica(Server):
+    command = (sys.executable, "-m", "tests.faults.replica")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def turns_running(self) -> int:
+        async with Client(self.url) as client:
+            metrics = (await client.get("/metrics")).text
+        samples = {sample.name: sample.value for family in text_string_to_metric_families(metrics) for sample in family.samples}
+        return int(samples["turnstream_turns_running"])
+
+
+@asynccontextmanager
+async def two_replicas(
+    database_url: str, folder: Path, model: Model, **settings: str
+) -> AsyncIterator[tuple[Replica, Replica]]:
+    given = {
+        "ANTHROPIC_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": model.url,
+        "PYTHONPATH": str(ROOT),
+        "TURNSTREAM_PARALLEL_TOOLS": "500",
+        **settings,
+    }
+    pair = Replica(database_url, folder, given), Replica(database_url, folder, given)
+    try:
+        await asyncio.gather(*(one.start() for one in pair))
+        yield pair
+    finally:
+        for one in pair:
+            await one.close()
