@@ -25,7 +25,7 @@ LIST_DOCUMENTS = Statement(
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
-# Any word may match, all of them rank higher: a model's query is a handful of words, not a filter.
+# Any word may match, all of them come first: a model's query is a handful of words, not a filter.
 SEARCH_DOCUMENTS = Statement(
     """
     WITH query AS (
@@ -33,7 +33,7 @@ SEARCH_DOCUMENTS = Statement(
                replace(plainto_tsquery('english', :query)::text, '&', '|')::tsquery AS loose
     ), hits AS (
         SELECT path, left(content, searchable) AS content,
-               ts_rank_cd(search, loose, 32) + 10 * ts_rank_cd(search, strict, 32) AS rank
+               (search @@ strict)::int * (1 + ts_rank_cd(search, strict, 32)) + ts_rank_cd(search, loose, 32) AS rank
         FROM documents, query
         WHERE owner = :owner AND search @@ (loose || strict)
         ORDER BY rank DESC, path LIMIT :limit
