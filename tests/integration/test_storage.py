@@ -1,0 +1,327 @@
+"""What the rows allow, what the statements say, and what the search finds."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from sqlalchemy import Constraint, Index, Table
+
+import app
+from app.storage.database import Statement, connect
+from app.storage.documents import Documents
+from app.storage.queue import CLAIM_TURNS, Queue
+from app.storage.tables import metadata
+
+Row = Mapping[str, Any]
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CHAT, OTHER_CHAT, USER, ASSISTANT, ENDED, REPLICA, NEW = (UUID(int=number) for number in range(1, 8))
+
+# --- one valid row of each table ---------------------------------------------------------------------------------
+
+USER_TURN: Row = {"id": USER, "chat_id": CHAT, "role": "user", "status": "complete", "ended_at": NOW}
+TURN: Row = {"id": NEW, "chat_id": CHAT, "parent_id": USER, "role": "assistant", "status": "queued", "request": "{}"}
+RUNNING: Row = {**TURN, "status": "running", "replica": REPLICA, "attempt": 1}
+COMPLETE: Row = {**TURN, "status": "complete", "stop_reason": "end_turn", "ended_at": NOW}
+ROUND: Row = {"turn_id": ASSISTANT, "number": 1, "attempt": 1, "messages": 1, "started_at": NOW}
+SEALED: Row = {**ROUND, "sealed_by": 1, "sealed_at": NOW, "stop_reason": "end_turn"}
+BLOCK: Row = {"turn_id": ASSISTANT, "index": 0, "round": 1, "attempt": 1, "type": "text", "text": "x"}
+CALL: Row = {**BLOCK, "index": 1, "type": "tool_use", "tool_use_id": "c", "name": "n"}
+RESULT: Row = {**CALL, "index": 2, "type": "tool_result"}
+CALL_ID: Row = {"turn_id": ASSISTANT, "round": 1, "tool_use_id": "c"}
+TOOL_CALL: Row = {**CALL_ID, "name": "n", "attempt": 1, "state": "started", "started_at": NOW}
+KEY: Row = {"owner": "ada", "key": "k", "digest": b"", "turn_id": ASSISTANT}
+TOKEN: Row = {"id": USER, "owner": "ada", "name": "laptop", "hash": bytes(32)}
+REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until": NOW}
+OPEN_TEXT: Row = {**BLOCK, "start": 0}
+DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
+
+VALID: list[tuple[str, Row]] = [
+    ("chats", {"id": CHAT, "owner": "ada"}),
+    ("chats", {"id": OTHER_CHAT, "owner": "ada"}),
+    ("turns", USER_TURN),
+    ("turns", {**RUNNING, "id": ASSISTANT}),
+    ("turns", {**COMPLETE, "id": ENDED}),
+    ("rounds", SEALED),
+    *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
+    ("tool_calls", TOOL_CALL),
+    ("idempotency_keys", KEY),
+    ("tokens", TOKEN),
+    ("replicas", REPLICA_ROW),
+    ("open_text", OPEN_TEXT),
+    ("documents", DOCUMENT),
+]
+
+# --- what each constraint is there to refuse ---------------------------------------------------------------------
+
+WRONG: dict[str, list[Row]] = {
+    "pk_chats": [{"id": CHAT, "owner": "bob"}],
+    "pk_documents": [DOCUMENT],
+    "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
+    "pk_open_text": [OPEN_TEXT],
+    "pk_replicas": [{**REPLICA_ROW, "session": 2}],
+    "uq_replicas_session": [{**REPLICA_ROW, "id": NEW}],
+    "pk_tokens": [{**TOKEN, "name": "phone"}],
+    "uq_tokens_name": [{**TOKEN, "id": NEW}],
+    "ck_tokens_hash_is_sha256": [{**TOKEN, "id": NEW, "name": "phone", "hash": b"secret"}],
+    "pk_turns": [{**TURN, "id": ASSISTANT}],
+    "fk_turns_chat_id": [{**USER_TURN, "id": NEW, "chat_id": NEW}],
+    "fk_turns_parent_is_of_the_other_role": [
+        {**TURN, "parent_id": ENDED},
+        {**TURN, "chat_id": OTHER_CHAT},
+        {**TURN, "parent_id": REPLICA},
+        {**USER_TURN, "id": NEW, "parent_id": USER},
+    ],
+    "ck_turns_role": [{**COMPLETE, "role": "system", "request": None}],
+    "ck_turns_status": [{**TURN, "status": "lost"}],
+    "ck_turns_user_turn_is_complete": [{**USER_TURN, "id": NEW, "status": "queued", "ended_at": None}],
+    "ck_turns_assistant_turn_has_request": [{**TURN, "request": None}, {**USER_TURN, "id": NEW, "request": "{}"}],
+    "ck_turns_assistant_turn_has_parent": [{**TURN, "parent_id": None}],
+    "ck_turns_not_its_own_parent": [{**TURN, "parent_id": NEW}],
+    "ck_turns_running_has_replica": [{**RUNNING, "replica": None}, {**TURN, "replica": REPLICA}],
+    "ck_turns_running_has_attempt": [{**RUNNING, "attempt": 0}],
+    "ck_turns_terminal_has_end": [{**COMPLETE, "ended_at": None}, {**TURN, "ended_at": NOW}],
+    "ck_turns_error_says_why": [{**COMPLETE, "status": "error"}, {**COMPLETE, "error": "{}"}],
+    "ck_turns_complete_has_stop_reason": [{**COMPLETE, "stop_reason": None}],
+    "ck_turns_counts": [{**TURN, "attempt": -1}, {**TURN, "recoveries": -1}],
+    "pk_blocks": [BLOCK],
+    "fk_blocks_turn_id": [{**BLOCK, "turn_id": NEW}],
+    "ck_blocks_counts": [{**BLOCK, "index": 9, name: -1} for name in ("index", "round", "attempt")],
+    "ck_blocks_call_has_id_and_name": [
+        {**block, "index": 9, "tool_use_id": "d", name: None}
+        for block in (CALL, RESULT)
+        for name in ("tool_use_id", "name")
+    ],
+    "ck_blocks_only_results_are_errors": [{**BLOCK, "index": 9, "is_error": True}],
+    "uq_blocks_call_ids": [{**CALL, "index": 9}],
+    "uq_blocks_one_result_per_call": [{**RESULT, "index": 9}],
+    "pk_idempotency_keys": [{**KEY, "turn_id": ENDED}],
+    "fk_idempotency_keys_turn_id": [{**KEY, "key": "l", "turn_id": NEW}],
+    "ck_idempotency_keys_key_length": [{**KEY, "key": ""}, {**KEY, "key": "x" * 256}],
+    "pk_rounds": [{**ROUND}],
+    "fk_rounds_turn_id": [{**ROUND, "turn_id": NEW}],
+    "ck_rounds_counts": [{**ROUND, name: 0} for name in ("number", "attempt", "messages")],
+    "ck_rounds_sealed_by_and_when": [
+        {**SEALED, "number": 2, "sealed_at": None},
+        {**ROUND, "number": 2, "sealed_at": NOW},
+    ],
+    "ck_rounds_sealed_by_later_attempt": [{**SEALED, "number": 2, "attempt": 2}],
+    "ck_rounds_sealed_has_stop_reason": [{**SEALED, "number": 2, "stop_reason": None}],
+    "ck_rounds_voided_is_not_sealed": [{**SEALED, "number": 2, "stop_reason": "voided"}],
+    "uq_rounds_one_sealed": [{**SEALED, "attempt": 2, "sealed_by": 2}],
+    "pk_tool_calls": [TOOL_CALL],
+    "fk_tool_calls_turn_id": [{**TOOL_CALL, "turn_id": NEW}],
+    "ck_tool_calls_state": [{**TOOL_CALL, "tool_use_id": "d", "state": "lost", "settled_at": NOW}],
+    "ck_tool_calls_settled_has_time": [
+        {**TOOL_CALL, "tool_use_id": "d", "settled_at": NOW},
+        {**TOOL_CALL, "tool_use_id": "d", "state": "settled"},
+    ],
+}
+# The target of a foreign key; whatever repeats it repeats the primary key.
+NEVER_ALONE = {"uq_turns_chat_id_id_role"}
+
+
+def rules() -> dict[str, Table]:
+    """Every constraint and unique index by name, with its table."""
+    named: list[tuple[Constraint | Index, Table]] = []
+    for table in metadata.tables.values():
+        named += [(constraint, table) for constraint in table.constraints]
+        named += [(index, table) for index in table.indexes if index.unique]
+    return {str(rule.name): table for rule, table in named}
+
+
+RULES = rules()
+
+
+@pytest.fixture
+async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    """A connection to a database that holds the valid rows."""
+    connection = await asyncpg.connect(database_url)
+    for table, row in VALID:
+        await insert(connection, table, row)
+    yield connection
+    await connection.close()
+
+
+async def insert(connection: "asyncpg.Connection[Any]", table: str, row: Row) -> None:
+    names = ", ".join(f'"{name}"' for name in row)
+    places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    await connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", *row.values())
+
+
+def test_every_rule_there_is_is_tried() -> None:
+    assert RULES.keys() == WRONG.keys() | NEVER_ALONE
+
+
+async def test_each_rule_refuses_what_it_is_there_to_refuse(rows: "asyncpg.Connection[Any]") -> None:
+    for rule, wrong in WRONG.items():
+        for row in wrong:
+            with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
+                await insert(rows, RULES[rule].name, row)
+            assert refused.value.constraint_name == rule, row
+
+
+async def test_no_column_that_must_be_there_can_be_left_out(rows: "asyncpg.Connection[Any]") -> None:
+    valid = dict(VALID)
+    for table in metadata.tables.values():
+        for column in table.columns:
+            if not column.nullable:
+                with pytest.raises(asyncpg.NotNullViolationError) as refused:
+                    await insert(rows, table.name, {**valid[table.name], column.name: None})
+                assert refused.value.column_name == column.name
+
+
+async def test_with_a_chat_goes_everything_that_belongs_to_it(rows: "asyncpg.Connection[Any]") -> None:
+    await rows.execute("DELETE FROM chats WHERE id = $1", CHAT)
+    for table in ("turns", "rounds", "blocks", "tool_calls", "idempotency_keys"):
+        assert await rows.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def statements() -> dict[str, Statement]:
+    """Every statement there is, by where it is declared."""
+    root = Path(app.__path__[0])
+    files = [path.relative_to(root.parent) for path in root.rglob("*.py") if "= Statement(" in path.read_text()]
+    modules = [import_module(".".join(path.with_suffix("").parts)) for path in files]
+    return {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Statement)
+    }
+
+
+async def test_every_statement_is_accepted_by_the_migrated_database(database_url: str) -> None:
+    found = statements()
+    assert len(found) > 40
+    connection = await asyncpg.connect(database_url)
+    for name, statement in found.items():
+        prepared = await connection.prepare(statement.sql)
+        assert len(prepared.get_parameters()) == len(statement.arguments(_Anything())), name
+    await connection.close()
+
+
+class _Anything(dict[str, Any]):
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+async def queue_up(database_url: str, count: int) -> list[UUID]:
+    connection = await asyncpg.connect(database_url)
+    turns = [UUID(int=100 + number) for number in range(count)]
+    await insert(connection, "chats", {"id": CHAT, "owner": "ada"})
+    await insert(connection, "turns", USER_TURN)
+    for turn in turns:
+        await insert(connection, "turns", {**TURN, "id": turn})
+    await connection.close()
+    return turns
+
+
+async def test_whoever_claims_does_not_wait_for_others_and_gets_what_they_leave(database_url: str) -> None:
+    turns = await queue_up(database_url, 5)
+    async with connect(database_url, size=2) as database:
+        async with database.transaction() as slow:
+            taken = await slow.rows(CLAIM_TURNS, replica=REPLICA, limit=2)
+            rest = await Queue(database, NEW, "there", 2).claim(10)
+        assert sorted([row["id"] for row in taken]) == turns[:2]
+        assert rest == turns[2:]
+        assert await Queue(database, NEW, "there", 2).claim(10) == []
+
+
+async def test_a_claim_that_is_rolled_back_was_none(database_url: str) -> None:
+    (turn,) = await queue_up(database_url, 1)
+    async with connect(database_url, size=2) as database:
+        with suppress(RuntimeError):
+            async with database.transaction() as connection:
+                assert await connection.rows(CLAIM_TURNS, replica=REPLICA, limit=1)
+                raise RuntimeError
+        assert await Queue(database, NEW, "there", 2).claim(10) == [turn]
+        assert await Queue(database, NEW, "there", 2).mine() == {turn: False}
+
+
+async def test_only_the_turns_of_those_who_are_gone_are_queued_again(database_url: str) -> None:
+    turns = await queue_up(database_url, 3)
+    gone, alive, forgotten = (UUID(int=number) for number in (21, 22, 23))
+    async with connect(database_url, size=2) as database:
+        for number, replica in enumerate((gone, alive, forgotten)):
+            queue = Queue(database, replica, str(replica), number)
+            await queue.renew_lease(60)
+            assert await queue.claim(1) == [turns[number]]
+        await Queue(database, forgotten, "", 3).leave()
+        assert sorted(await Queue(database, alive, "", 1).take_over([gone])) == [turns[0], turns[2]]
+        assert await Queue(database, alive, "", 1).mine() == {turns[1]: False}
+
+
+# --- search ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def documents(database_url: str) -> AsyncIterator[Documents]:
+    async with connect(database_url, size=2) as database:
+        documents = Documents(database)
+        for path, content in {
+            "physics/tides.md": "Water rises twice a day because of the moon and of the sun.",
+            "physics/moon.md": "The moon pulls at the water. Tides follow the moon around the earth.",
+            "cooking/soup.md": "Let the water boil, then add salt. " + "Stir it well. " * 200 + "Serve under the moon.",
+            "empty.md": "",
+        }.items():
+            await documents.put("ada", path, content)
+        await documents.put("bob", "secret.md", "The moon is mine.")
+        yield documents
+
+
+async def found(documents: Documents, query: str) -> list[str]:
+    return [hit.path for hit in await documents.search("ada", query, 10)]
+
+
+async def test_what_has_all_the_words_comes_before_what_has_some(documents: Documents) -> None:
+    best, *others = await found(documents, "moon pulls water")
+    assert (best, set(others)) == ("physics/moon.md", {"physics/tides.md", "cooking/soup.md"})
+    assert await found(documents, "salt") == ["cooking/soup.md"]
+    assert await found(documents, "unheard of") == []
+
+
+async def test_all_the_words_far_apart_are_more_than_some_of_them_in_the_path(documents: Documents) -> None:
+    assert (await found(documents, "salt moon"))[0] == "cooking/soup.md"
+
+
+async def test_words_are_found_in_any_form_and_in_paths_first(documents: Documents) -> None:
+    assert await found(documents, "boiling") == ["cooking/soup.md"]
+    assert await found(documents, "tide") == ["physics/tides.md", "physics/moon.md"]
+    assert await found(documents, "physics") == ["physics/moon.md", "physics/tides.md"]
+
+
+async def test_a_snippet_shows_the_words_where_they_stand(documents: Documents) -> None:
+    hit, *_ = await documents.search("ada", "salt under the moon", 10)
+    assert hit.path == "cooking/soup.md"
+    assert "**moon**" in hit.snippet
+    assert len(hit.snippet) < 500
+
+
+async def test_others_documents_are_not_found(documents: Documents) -> None:
+    assert [hit.path for hit in await documents.search("bob", "moon", 10)] == ["secret.md"]
+
+
+STRANGE = [
+    *("", " ", "the and of", "'", '"', '"moon', "moon:*", "moon & | ! <-> (", "\\", "a'b\\c", "moon " * 500, "☃")
+]
+
+
+async def test_no_query_fails(documents: Documents) -> None:
+    for query in [*STRANGE, "http://x/?a=1&b=2", "x-" * 300, "-moon", "moon or sun"]:
+        await documents.search("ada", query, 10)
+
+
+async def test_a_search_gives_no_more_than_was_asked_for(documents: Documents) -> None:
+    assert len(await documents.search("ada", "moon", 2)) == 2
