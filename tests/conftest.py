@@ -48,6 +48,13 @@ def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def shared_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """The same, for all tests of a module: where servers take longer to start than a test to run."""
+    with _database(postgres_server, template=template_database) as url:
+        yield url
+
+
 @contextmanager
 def _database(server: str, *, template: str) -> Iterator[str]:
     name = f"test_{uuid4().hex}"

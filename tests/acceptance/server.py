@@ -21,7 +21,7 @@ DEFAULTS = {
     "TURNSTREAM_GRACE_PERIOD": "0",
     "TURNSTREAM_DEMO_DELAY": "0",
 }
-_PATIENCE = 30  # seconds, for a machine that is busy with other tests
+_PATIENCE = 60  # seconds, for a machine that is busy with other tests
 
 
 class Server:

@@ -47,7 +47,7 @@ class Model:
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     effects: Counter[str] = field(default_factory=Counter)
-    reached: Counter[str] = field(default_factory=Counter)
+    reached: Counter[tuple[str, str]] = field(default_factory=Counter)
     _gates: defaultdict[tuple[str, str], asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     _open: set[str] = field(default_factory=set)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -61,9 +61,13 @@ class Model:
         for one in words:
             self._gates[name, one].set()
 
+    def stopped_at(self, name: str) -> int:
+        """How often a gate of this name was reached, for all turns."""
+        return sum(count for (gate, _), count in self.reached.items() if gate == name)
+
     async def until_reached(self, name: str, times: int) -> None:
         async with self._news:
-            await self._news.wait_for(lambda: self.reached[name] >= times)
+            await self._news.wait_for(lambda: self.stopped_at(name) >= times)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -109,7 +113,7 @@ class Model:
 
     async def _stop(self, name: str, words: str) -> None:
         async with self._news:
-            self.reached[name] += 1
+            self.reached[name, words] += 1
             self._news.notify_all()
         gate = self._gates[name, words]
         if name not in self._open:

@@ -1,4 +1,4 @@
-"""The nginx of docs/deploy/nginx.conf, in front of replicas of a test."""
+"""The nginx of docs/deploy/nginx.conf, in front of the replicas of a test."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.acceptance.server import free_port
-from tests.faults.replicas import ROOT, Replica
+from tests.faults.replicas import ROOT
 
 CONFIGURATION = ROOT / "docs/deploy/nginx.conf"
 # nginx wants folders for what does not fit into memory, and Debian's are for root.
@@ -44,12 +44,13 @@ class Proxy:
 
 
 @asynccontextmanager
-async def nginx(folder: Path, replicas: Sequence[Replica], read_timeout: int = 60) -> AsyncIterator[Proxy]:
+async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) -> AsyncIterator[Proxy]:
     program = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
     assert program, "these tests need nginx: install the Debian package `nginx`"
-    port, folder = free_port(), folder / "nginx"
+    port = free_port()
+    folder = folder / f"nginx-{port}"
     folder.mkdir()
-    (folder / "nginx.conf").write_text(_configuration(port, folder, replicas, read_timeout))
+    (folder / "nginx.conf").write_text(_configuration(port, folder, addresses, read_timeout))
     user = "user root; " if os.geteuid() == 0 else ""
     main = f"{user}daemon off; pid {folder}/nginx.pid;"
     process = await asyncio.create_subprocess_exec(
@@ -64,7 +65,7 @@ async def nginx(folder: Path, replicas: Sequence[Replica], read_timeout: int = 6
         await process.wait()
 
 
-def _configuration(port: int, folder: Path, replicas: Sequence[Replica], read_timeout: int) -> str:
+def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeout: int) -> str:
     text = CONFIGURATION.read_text()
     folders = "".join(f"\n    {name}_temp_path {folder}/{name};" for name in _FOLDERS)
     changes = {
@@ -73,7 +74,7 @@ def _configuration(port: int, folder: Path, replicas: Sequence[Replica], read_ti
         r"/dev/stdout": f"{folder}/access.log",
         r"/dev/stderr": f"{folder}/error.log",
         r"http {": f"http {{{folders}",
-        **{f"server-{number}:8000": replica.address for number, replica in enumerate(replicas, 1)},
+        **{f"server-{number}:8000": address for number, address in enumerate(addresses, 1)},
     }
     for what, instead in changes.items():
         assert text.count(what) == 1, f"{CONFIGURATION} has no single {what!r} any more"
@@ -85,7 +86,9 @@ async def _listening(process: asyncio.subprocess.Process, port: int, folder: Pat
     async with asyncio.timeout(30):
         while True:
             log = folder / "error.log"
-            assert process.returncode is None, f"nginx ended with {process.returncode}: {log.exists() and log.read_text()}"
+            assert process.returncode is None, (
+                f"nginx ended with {process.returncode}: {log.exists() and log.read_text()}"
+            )
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:

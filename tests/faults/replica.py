@@ -26,5 +26,5 @@ def create(settings: Settings) -> Starlette:
 
 
 if __name__ == "__main__":
-    serve.create_app = create  # type: ignore[assignment]
+    vars(serve)["create_app"] = create
     serve.serve()

@@ -25,7 +25,9 @@ class Replica(Server):
     async def turns_running(self) -> int:
         async with Client(self.url) as client:
             metrics = (await client.get("/metrics")).text
-        samples = {sample.name: sample.value for family in text_string_to_metric_families(metrics) for sample in family.samples}
+        samples = {
+            sample.name: sample.value for family in text_string_to_metric_families(metrics) for sample in family.samples
+        }
         return int(samples["turnstream_turns_running"])
 
 
