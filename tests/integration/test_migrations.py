@@ -1,0 +1,133 @@
+"""Migrations and tables say the same, up and down, however many bring the database up at once."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
+from app.storage.tables import metadata
+from tests.integration.locks import Locker
+
+COLUMNS = """
+SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,
+       pg_get_expr(adbin, adrelid) AS expression
+FROM pg_attribute
+JOIN pg_class ON pg_class.oid = attrelid AND relkind = 'r' AND relnamespace = 'public'::regnamespace
+LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE attnum > 0 AND NOT attisdropped AND relname <> 'alembic_version'
+ORDER BY relname, attname
+"""
+CONSTRAINTS = """
+SELECT conrelid::regclass::text AS relation, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = 'public'::regnamespace AND conrelid <> coalesce(to_regclass('alembic_version'), 0)
+ORDER BY 1, 2
+"""
+INDEXES = """
+SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1
+"""
+REST = """
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname !~ '^alembic_version'
+UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'alembic_version$'
+"""
+MIGRATE = "import sys; from app.storage.migrations import upgrade; upgrade(sys.argv[1])"
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: str) -> Iterator[str]:
+    """A database in which nothing was ever made."""
+    name = f"test_{uuid4().hex}"
+    asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE template0"))
+    yield urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
+    asyncio.run(_execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+async def look(url: str, *queries: str) -> list[list[tuple[Any, ...]]]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [[tuple(row) for row in await connection.fetch(query)] for query in queries]
+    finally:
+        await connection.close()
+
+
+def schema(url: str) -> list[list[tuple[Any, ...]]]:
+    return asyncio.run(look(url, COLUMNS, CONSTRAINTS, INDEXES))
+
+
+def engine(url: str) -> AsyncEngine:
+    return create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
+
+
+def test_there_is_one_newest_revision() -> None:
+    assert len(ScriptDirectory.from_config(alembic_config("")).get_heads()) == 1
+
+
+async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
+    def differences(connection: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
+
+    migrated = engine(database_url)
+    async with migrated.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await migrated.dispose()
+
+
+async def test_migrations_make_what_the_tables_say_checks_and_expressions_included(
+    database_url: str, empty_database_url: str
+) -> None:
+    made = engine(empty_database_url)
+    async with made.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+    await made.dispose()
+    for query in (COLUMNS, CONSTRAINTS, INDEXES):
+        assert await look(database_url, query) == await look(empty_database_url, query)
+
+
+def test_down_to_nothing_and_up_again_leaves_no_trace(database_url: str) -> None:
+    before = schema(database_url)
+    downgrade(database_url, "base")
+    assert asyncio.run(look(database_url, REST, "SELECT * FROM alembic_version")) == [[], []]
+    upgrade(database_url)
+    assert schema(database_url) == before
+    upgrade(database_url)
+    assert schema(database_url) == before
+
+
+@pytest.fixture
+async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
+    holder, watcher = await asyncpg.connect(empty_database_url), await asyncpg.connect(empty_database_url)
+    yield Locker(holder, watcher)
+    await holder.close()
+    await watcher.close()
+
+
+async def test_two_processes_that_migrate_at_once_do_it_once(
+    empty_database_url: str, database_url: str, locker: Locker
+) -> None:
+    found = re.search(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE)
+    assert found
+    async with locker.holding(f"SELECT pg_advisory_xact_lock({found[1]})"):
+        command = (sys.executable, "-c", MIGRATE, empty_database_url)
+        both = [await asyncio.create_subprocess_exec(*command, cwd=FOLDER.parent) for _ in range(2)]
+        await locker.waiting(2)
+    assert [await process.wait() for process in both] == [0, 0]
+    for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM alembic_version"):
+        assert await look(empty_database_url, query) == await look(database_url, query)
