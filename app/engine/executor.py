@@ -96,11 +96,19 @@ class Executor:
         finally:
             await self._calls.close()
 
-    async def stop(self, status: Status, stop_reason: str, error: TurnError | None = None) -> None:
-        """Ends the turn where it is: what was being written stays, interrupted, and every call gets a result."""
+    async def stop(
+        self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
+    ) -> None:
+        """Ends the turn where it is, and every call gets a result. What was being written stays, interrupted; without
+        `keep`, or where rows and readers' pictures do not agree on it, it is taken back.
+        """
         await self._calls.close()
-        if self._unsealed() is not None:
-            await self._seal(stop_reason)
+        if (round := self._unsealed()) is not None:
+            left_open = self._left_open()
+            if keep and self._follow(left_open):
+                await self._seal(stop_reason, left_open, recoveries=self.turn.recoveries)
+            else:
+                await self._recorder.void_round(self._told(round, ""), recoveries=self.turn.recoveries)
         for call in unanswered_calls(self.turn.blocks):
             await self._recorder.settle_call(call, f"This call has no result: the turn ended ({stop_reason}).", True)
         await self._recorder.end(status, stop_reason, error)
@@ -116,9 +124,19 @@ class Executor:
             self._retries.reset()
 
     async def _stream_round(self, step: CallModel) -> None:
-        request, provider = self._model_request(step), self._provider_for(self.request.model)
         reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
         self._first_delta_at, self._ahead = None, ()
+        try:
+            await self._listen(step, reply)
+        except TransientError:
+            if not _is_whole(reply):  # what happens after the end of a reply takes nothing back
+                raise
+        if self._unsealed() is None or not _is_whole(reply):
+            raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
+        await self._seal(reply.stop_reason or "end_turn", self._left_open(), recoveries=0)
+
+    async def _listen(self, step: CallModel, reply: Accumulator) -> None:
+        request, provider = self._model_request(step), self._provider_for(self.request.model)
         begun = False
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
             async for parts in stream:
@@ -136,9 +154,6 @@ class Executor:
                 if self._pace.tick:
                     await self._pace.breathe()
                 patience.wait()
-        if not begun or not (reply.ended or reply.stop_reason):
-            raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
-        await self._seal(reply.stop_reason or "end_turn", recoveries=0)
 
     def _model_request(self, step: CallModel) -> ModelRequest:
         sealed = [round for round in self.turn.rounds if round.sealed]
@@ -208,14 +223,11 @@ class Executor:
             first_delta_at=self._first_delta_at,
         )
 
-    async def _seal(self, stop_reason: str, recoveries: int | None = None) -> None:
+    async def _seal(self, stop_reason: str, left_open: Sequence[Block], *, recoveries: int) -> None:
         round = self._unsealed()
         assert round is not None
-        left_open = self._left_open()
         sealed = self._told(round, stop_reason)
-        await self._recorder.seal_round(
-            sealed, left_open, recoveries=self.turn.recoveries if recoveries is None else recoveries
-        )
+        await self._recorder.seal_round(sealed, left_open, recoveries=recoveries)
         _count_tokens(sealed)
         log.info("round.sealed", stop_reason=stop_reason, blocks=len(self.turn.blocks))
 
@@ -246,7 +258,7 @@ class Executor:
         log.info("round.interrupted", settled=what, error=error.type)
         match what:
             case "seal" | "keep":
-                await self._seal(INTERRUPTED, recoveries=recoveries)
+                await self._seal(INTERRUPTED, self._left_open(), recoveries=recoveries)
             case "void":
                 await self._calls.close()
                 await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
@@ -263,6 +275,12 @@ class Executor:
             return [block] if block else []
         return [change for change in (*self._ahead, *self._reply.interrupt()) if isinstance(change, Block)]
 
+    def _follow(self, left_open: Sequence[Block]) -> bool:
+        """Whether these blocks come next, in the rows and for readers. They do not where Postgres refused one."""
+        next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
+        in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
+        return in_order and (shown is None or len(left_open) > 0)
+
     def _has_output(self) -> bool:
         """Whether the unsealed round has shown anything yet."""
         marks = self._recorder.view.marks
@@ -271,6 +289,10 @@ class Executor:
     def _observe_first_delta(self, now: datetime) -> None:
         if open_round_number(self.turn) == 1 and self.turn.created_at is not None:
             FIRST_DELTA_SECONDS.observe((now - self.turn.created_at).total_seconds())
+
+
+def _is_whole(reply: Accumulator) -> bool:
+    return reply.ended or reply.stop_reason is not None
 
 
 def _count_tokens(round: Round) -> None:
