@@ -179,7 +179,11 @@ class _Building:
     __slots__ = ("closed", "index", "interrupted", "news", "opened", "pieces")
 
     def __init__(self, opened: BlockOpened, index: int) -> None:
-        self.opened = opened
+        self.opened = opened._replace(
+            type=storable(opened.type),
+            tool_use_id=_storable(opened.tool_use_id),
+            name=_storable(opened.name),
+        )
         self.index = index
         self.pieces = [storable(opened.text)]
         self.news: list[BlockData] = []
@@ -205,13 +209,17 @@ class _Building:
         )
 
     def _data(self) -> str | None:
-        opened = self.opened
+        data = None if self.opened.data is None else storable(self.opened.data)
         if not self.news:
-            return None if opened.data is None else storable(opened.data)
-        members: dict[str, Any] = _members.decode(opened.data) if opened.data else _bare(opened.type)
+            return data
+        members: dict[str, Any] = _members.decode(data) if data else _bare(self.opened.type)
         for _, field, value, append in self.news:
             members[field] = [*_list(members.get(field)), value] if append else value
-        return storable(_encode(members))
+        return _encode(members)
+
+
+def _storable(word: str | None) -> str | None:
+    return None if word is None else storable(word)
 
 
 def _joined(said: list[str]) -> str:

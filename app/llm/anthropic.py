@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from types import TracebackType
 from typing import Self
 
@@ -119,10 +120,10 @@ def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
 
 async def _drain(chunks: AsyncGenerator[bytes, None]) -> None:
     """Read what is behind the last event, so that the connection can be used again; but never wait for long."""
-    with contextlib.suppress(TimeoutError, httpx2.HTTPError):
+    with contextlib.suppress(StopAsyncIteration, TimeoutError, httpx2.HTTPError):
         async with asyncio.timeout(_LONGEST_DRAIN):
-            async for _ in chunks:
-                pass
+            while True:
+                await anext(chunks)
 
 
 @contextlib.contextmanager
@@ -131,7 +132,7 @@ def _our_errors() -> Iterator[None]:
         yield
     except anthropic.APIStatusError as error:
         raise _refusal(error) from error
-    except anthropic.APITimeoutError as error:
+    except (anthropic.APITimeoutError, httpx2.TimeoutException) as error:
         raise TransientError("timeout_error", _words(error)) from error
     except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
         raise TransientError("connection_error", _words(error)) from error
@@ -175,11 +176,25 @@ def _kind(type: str | None, status: int, should_retry: str | None) -> type[Trans
 
 def _retry_after(headers: httpx2.Headers) -> float | None:
     """Seconds, from any of the three ways to say it."""
-    with contextlib.suppress(KeyError, ValueError):
-        return max(0.0, float(headers["retry-after-ms"]) / 1000)
-    with contextlib.suppress(KeyError, ValueError):
-        return max(0.0, float(headers["retry-after"]))
-    with contextlib.suppress(KeyError, ValueError):
-        until = parsedate_to_datetime(headers["retry-after"])
-        return max(0.0, (until - datetime.now(UTC)).total_seconds())
-    return None
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    words = headers.get("retry-after", "")
+    seconds = _number(words)
+    return _until(words) if seconds is None else seconds
+
+
+def _number(words: str) -> float | None:
+    try:
+        number = float(words)
+    except ValueError:
+        return None
+    return max(0.0, number) if isfinite(number) else None
+
+
+def _until(words: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(words)
+    except ValueError:
+        return None
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

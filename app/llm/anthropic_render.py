@@ -47,13 +47,18 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 def render(request: ModelRequest) -> bytes:
     """The body, with cache marks where what never changes, the request before this one, and this one end."""
     params = {name: value for name, value in request.params.items() if name in PARAMS and value is not None}
+    if not (tools := _tools(request)):
+        params.pop("tool_choice", None)
+    elif not request.may_use_tools:
+        params["tool_choice"] = {"type": "none"}
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": DEFAULT_MAX_TOKENS,
         "stream": True,
         **params,
     }
-    body |= _tools(request, params.get("tool_choice"))
+    if tools:
+        body["tools"] = [Raw(tool) for tool in tools]
     body |= _container(request.resume_data, params.get("container"))
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
@@ -109,14 +114,12 @@ def _mended(text: str) -> str:
         return ""
 
 
-def _tools(request: ModelRequest, choice: object) -> dict[str, Any]:
+def _tools(request: ModelRequest) -> list[bytes]:
+    """Our tools, then the provider's own; the last one is marked where no system prompt follows."""
     tools = [_tool(spec) for spec in request.tools] + [_json(tool) for tool in request.params.get("tools") or ()]
-    if not tools:
-        return {"tool_choice": msgspec.UNSET} if choice is not None else {}
-    if not request.system:
+    if tools and not request.system:
         tools[-1] = _marked(tools[-1])
-    listed: dict[str, Any] = {"tools": [Raw(tool) for tool in tools]}
-    return listed if request.may_use_tools else {**listed, "tool_choice": {"type": "none"}}
+    return tools
 
 
 def _tool(spec: ToolSpec) -> bytes:

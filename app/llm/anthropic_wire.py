@@ -102,7 +102,7 @@ class Wire:
         parts: list[Part] = []
         for data in self._frames.feed(chunk):
             self._take(data, parts)
-            if self.failure:
+            if self.failure or self.ended:
                 break
         return parts
 
@@ -122,7 +122,7 @@ class Wire:
             if text is not None:
                 parts.append(BlockText(event.index, text))
             else:
-                parts += self._rare(event, _members.decode(data))
+                parts += self._rare(event, _members.decode(data.decode()))
         except msgspec.ValidationError:
             self._take_strange(data, parts)
         except (ValueError, RecursionError) as problem:
@@ -139,11 +139,18 @@ class Wire:
             self._take(mended, parts)
 
     def _take_strange(self, data: bytes, parts: list[Part]) -> None:
-        """JSON of another shape than any event has."""
-        text = data.decode("utf-8", "replace")
-        if b'"error"' in data:
-            self.failure = ErrorEvent(message=text)
-        parts.append(Unknown(storable(text.strip())))
+        """JSON of another shape than any event has; or the word by which some gateways end a stream."""
+        if data == b"[DONE]":
+            return
+        try:
+            event = msgspec.json.decode(data)
+        except (ValueError, RecursionError) as problem:
+            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+            return
+        if isinstance(event, dict) and "error" in event:
+            self.failure = ErrorEvent(message=_text(data))
+        else:
+            parts.append(Unknown(_text(data)))
 
     def _rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
         match event.type:

@@ -12,13 +12,16 @@ Ending = Literal["end", "cut", "reset", "wait"]
 
 @dataclass(frozen=True)
 class Answer:
-    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` open as well."""
+    """`sizes` are the lengths of the pieces, over and over. `cut` leaves the body unfinished, `wait` open as well;
+    without `head` nothing is said at all.
+    """
 
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     sizes: Iterable[int] = (65_536,)
     ending: Ending = "end"
+    head: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class CannedServer:
         answer = self.answer
         headers = {**answer.headers, "transfer-encoding": "chunked"}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"HTTP/1.1 {answer.status} Canned\r\n{head}\r\n".encode())
+        if answer.head:
+            writer.write(f"HTTP/1.1 {answer.status} Canned\r\n{head}\r\n".encode())
         for piece in _pieces(answer.body, answer.sizes):
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             await writer.drain()

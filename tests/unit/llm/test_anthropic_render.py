@@ -1,0 +1,208 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.blocks import Block
+from app.domain.turns import ToolSpec
+from app.llm.anthropic_render import SILENT_FAILURE, render, render_block
+from app.llm.provider import Message, ModelRequest
+from tests.unit.llm.build import call, redacted, result, server_call, server_result, text, thinking
+from tests.unit.llm.legal import request_problems
+
+TOOL = ToolSpec("look", "Looks.", '{"type":"object", "properties":{"n":{"maximum":1e2}}}')
+HELLO = Message("user", (text("Hello"),))
+CALLING = Message("assistant", (thinking("Hm."), text("I look."), call("a", '{"b": 1e2, "a": "\\u00e9"}')))
+RESULTS = Message("user", (result("a"),))
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    request = ModelRequest("claude-opus-5-5", **{"messages": (HELLO,), **fields})
+    found: dict[str, Any] = json.loads(render(request))
+    return found
+
+
+# --- blocks --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block", "json"),
+    [
+        (text("Hi"), '{"type":"text","text":"Hi"}'),
+        (
+            text("Hi", data='{"citations":[{"n": 1e2}],"type":"text","text":""}'),
+            '{"citations":[{"n": 1e2}],"type":"text","text":"Hi"}',
+        ),
+        (thinking("Hm."), '{"type":"thinking","thinking":"Hm.","signature":"sig"}'),
+        (thinking(""), '{"type":"thinking","thinking":"","signature":"sig"}'),
+        (redacted(), '{"type":"redacted_thinking","data":"x"}'),
+        (call("a", '{"b": 1e2}'), '{"type":"tool_use","id":"a","name":"look","input":{"b": 1e2}}'),
+        (call("a", ""), '{"type":"tool_use","id":"a","name":"look","input":{}}'),
+        (replace(call("a", ""), data=None), '{"type":"tool_use","id":"a","name":"look","input":{}}'),
+        (replace(call("a", '{"n":1}'), data=None), '{"type":"tool_use","id":"a","name":"look","input":{"n":1}}'),
+        (server_result("a"), '{"type":"web_search_tool_result","tool_use_id":"a","content":[]}'),
+        (Block(0, 0, 0, "image", data='{"type":"image","source":{"x":1}}'), '{"type":"image","source":{"x":1}}'),
+        (Block(0, 0, 0, "brand_new"), '{"type":"brand_new"}'),
+        (Block(0, 0, 0, "text", data='{"type":"text","text":"","cache_control":{}}'), '{"type":"text","text":""}'),
+        (
+            Block(0, 0, 0, "compaction", data='{"type":"compaction","content":null}'),
+            '{"type":"compaction","content":null}',
+        ),
+        (
+            Block(0, 0, 0, "compaction", "c", '{"type":"compaction","content":null}'),
+            '{"type":"compaction","content":"c"}',
+        ),
+        (result("a"), '{"type":"tool_result","tool_use_id":"a","content":"seen"}'),
+        (result("a", ""), '{"type":"tool_result","tool_use_id":"a"}'),
+        (result("a", is_error=True), '{"type":"tool_result","tool_use_id":"a","content":"seen","is_error":true}'),
+        (
+            result("a", "", is_error=True),
+            f'{{"type":"tool_result","tool_use_id":"a","content":"{SILENT_FAILURE}","is_error":true}}',
+        ),
+        (
+            result("a", "a picture", data='{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}'),
+            '{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}',
+        ),
+    ],
+)
+def test_a_block_goes_back_as_the_provider_gave_it(block: Block, json: str) -> None:
+    assert render_block(block).decode() == json
+
+
+@pytest.mark.parametrize(
+    ("input", "sent"),
+    [
+        ('{"a":', {"INVALID_JSON": '{"a":'}),
+        ("[1]", {"INVALID_JSON": "[1]"}),
+        ("{'a': 1}", {"INVALID_JSON": "{'a': 1}"}),
+        ('{"a":NaN}', {"INVALID_JSON": '{"a":NaN}'}),
+        ('{"a":"\\ud83d b"}', {"a": "\ufffd b"}),
+    ],
+)
+def test_an_input_that_is_no_json_object_does_not_break_the_request(input: str, sent: dict[str, Any]) -> None:
+    assert json.loads(render_block(call("a", input)))["input"] == sent
+
+
+def test_an_input_that_is_nested_too_deep_goes_back_as_a_string() -> None:
+    deep = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert json.loads(render_block(call("a", deep)))["input"] == {"INVALID_JSON": deep}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_whatever_was_streamed_as_input_the_block_is_json(input: str) -> None:
+    assert isinstance(json.loads(render_block(call("a", input)))["input"], dict)
+
+
+# --- the request ---------------------------------------------------------------------------------------------
+
+
+def test_a_request_says_what_is_asked_and_no_more() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    assert body() == {
+        "model": "claude-opus-5-5",
+        "max_tokens": 16_000,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello", **mark}]}],
+    }
+
+
+def test_known_parameters_are_passed_on_and_sampling_ones_never() -> None:
+    params = {
+        "max_tokens": 100,
+        "thinking": {"type": "adaptive"},
+        "stop_sequences": ["END"],
+        "temperature": 0.5,
+        "top_p": 1,
+        "top_k": 3,
+        "made_up": 1,
+        "metadata": None,
+    }
+    sent = body(params=params)
+    assert sent["max_tokens"] == 100
+    assert sent["thinking"] == {"type": "adaptive"}
+    assert sent["stop_sequences"] == ["END"]
+    assert not {"temperature", "top_p", "top_k", "made_up", "metadata"} & sent.keys()
+
+
+def test_tools_are_listed_with_their_schema_as_it_was_written() -> None:
+    assert b'"input_schema":{"type":"object", "properties":{"n":{"maximum":1e2}}}' in render(
+        ModelRequest("m", (HELLO,), tools=(TOOL,))
+    )
+
+
+def test_a_model_that_may_not_use_tools_still_sees_them() -> None:
+    sent = body(tools=(TOOL,), may_use_tools=False, params={"tool_choice": {"type": "any"}})
+    assert sent["tool_choice"] == {"type": "none"}
+    assert [tool["name"] for tool in sent["tools"]] == ["look"]
+
+
+def test_the_choice_of_tools_is_passed_on_only_where_there_are_tools() -> None:
+    choice = {"tool_choice": {"type": "any"}}
+    assert body(tools=(TOOL,), params=choice)["tool_choice"] == {"type": "any"}
+    assert "tool_choice" not in body(params=choice)
+    assert "tool_choice" not in body(may_use_tools=False)
+
+
+def test_tools_of_the_provider_follow_ours() -> None:
+    search = {"type": "web_search_20260318", "name": "web_search"}
+    assert body(tools=(TOOL,), system="Be kind.", params={"tools": [search]})["tools"][1] == search
+
+
+@pytest.mark.parametrize(
+    ("resume_data", "params", "sent"),
+    [
+        ('{"container":{"id":"c","expires_at":"…"}}', {}, "c"),
+        ('{"container":{"id":"c"}}', {"container": {"id": "old", "skills": [1]}}, {"id": "c", "skills": [1]}),
+        ('{"stop_details":{}}', {"container": "mine"}, "mine"),
+        ('{"container":{}}', {}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_container_is_used_again(resume_data: str | None, params: dict[str, Any], sent: Any) -> None:
+    assert body(resume_data=resume_data, params=params).get("container") == sent
+
+
+# --- cache marks ---------------------------------------------------------------------------------------------
+
+
+def marked(sent: dict[str, Any]) -> list[Any]:
+    """The path to everything that carries a mark."""
+    found: list[Any] = [
+        name for name in ("tools", "system") for thing in sent.get(name, ()) if "cache_control" in thing
+    ]
+    for number, message in enumerate(sent["messages"]):
+        found += [(number, place) for place, block in enumerate(message["content"]) if "cache_control" in block]
+    return found
+
+
+def test_what_never_changes_is_marked_at_its_end() -> None:
+    assert marked(body(system="Be kind.", tools=(TOOL, TOOL))) == ["system", (0, 0)]
+    assert marked(body(tools=(TOOL, replace(TOOL, name="b")))) == ["tools", (0, 0)]
+    assert "cache_control" in body(tools=(TOOL, replace(TOOL, name="b")))["tools"][1]
+
+
+def test_this_request_and_the_one_before_are_marked_where_they_end() -> None:
+    assert marked(body(messages=(HELLO, CALLING, RESULTS))) == [(0, 0), (2, 0)]
+    last = Message("assistant", (text("Done."),))
+    assert marked(body(messages=(HELLO, CALLING, RESULTS, last, HELLO))) == [(2, 0), (4, 0)]
+
+
+def test_blocks_that_take_no_mark_are_passed_over() -> None:
+    paused = Message("assistant", (text("I search."), server_call("s"), server_result("s"), thinking("Hm.")))
+    assert marked(body(messages=(HELLO, paused))) == [(0, 0), (1, 1)]
+    assert marked(body(messages=(HELLO, Message("assistant", (thinking("Hm."),))))) == [(0, 0)]
+
+
+def test_a_request_with_everything_is_one_the_provider_accepts() -> None:
+    messages = (HELLO, CALLING, RESULTS)
+    assert request_problems(body(messages=messages, system="Be kind.", tools=(TOOL,), may_use_tools=False)) == []
+
+
+def test_messages_are_the_same_bytes_in_every_request_but_for_the_marks() -> None:
+    def bare(*messages: Message) -> bytes:
+        return render(ModelRequest("m", messages)).replace(b',"cache_control":{"type":"ephemeral"}', b"")
+
+    assert bare(HELLO, CALLING, RESULTS).startswith(bare(HELLO).removesuffix(b"]}"))

@@ -1,0 +1,145 @@
+from collections.abc import Sequence
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.turns import ToolSpec
+from app.llm.accumulator import Accumulator
+from app.llm.demo import DemoProvider
+from app.llm.messages import GO_ON
+from app.llm.provider import Message, ModelRequest
+from tests.unit.llm.build import call, result, text
+
+ALL = ("doc_search", "doc_tree", "doc_view")
+HITS = "guides/setup.md\n  Plug it in, then press the button.\n\nguides/care.md\n  Dust it."
+EXCERPT = "guides/setup.md, lines 1-4 of 4:\n     1\t# Setup\n     2\tHello.\n     3\t\n     4\tPress the button."
+
+
+def asking(question: str, *since: Message, tools: Sequence[str] = ALL, may_use_tools: bool = True) -> ModelRequest:
+    specs = tuple(ToolSpec(name, "…", "{}") for name in tools)
+    return ModelRequest("demo", (Message("user", (text(question),)), *since), tools=specs, may_use_tools=may_use_tools)
+
+
+def used(name: str, input: str, said: str, *, failed: bool = False) -> tuple[Message, Message]:
+    """A call and its result, as the messages of a round."""
+    asked = call(name, input)
+    answer = result(name, said, is_error=failed)
+    return Message("assistant", (Block(0, 1, 1, "tool_use", input, asked.data, name, name),)), Message(
+        "user", (answer,)
+    )
+
+
+async def heard(request: ModelRequest, delay: float = 0) -> list[Block]:
+    accumulator = Accumulator(1, 1, 0)
+    stream = DemoProvider(delay).stream(request)
+    changes = [change async for parts in stream for change in accumulator.feed(parts)]
+    return [change for change in changes if isinstance(change, Block)]
+
+
+def calls(blocks: Sequence[Block]) -> list[tuple[str | None, str]]:
+    return [(block.name, block.text) for block in blocks if block.is_call]
+
+
+def words(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks if block.type == "text")
+
+
+@pytest.mark.parametrize("tools", [ALL, ()])
+async def test_its_first_words_say_that_it_is_a_scripted_demo(tools: Sequence[str]) -> None:
+    assert words(await heard(asking("How do I press the button?", tools=tools))).startswith("This is a scripted demo")
+
+
+async def test_it_searches_for_the_telling_words_of_the_question() -> None:
+    blocks = await heard(asking("What does the button do when I press it?"))
+    assert [block.type for block in blocks] == ["thinking", "text", "tool_use"]
+    assert calls(blocks) == [("doc_search", '{"query":"button press","limit":3}')]
+
+
+async def test_it_lists_the_library_when_asked_what_there_is_and_may_search_at_the_same_time() -> None:
+    assert calls(await heard(asking("list my documents"))) == [("doc_tree", "{}")]
+    assert [name for name, _ in calls(await heard(asking("list the documents about buttons")))] == [
+        "doc_search",
+        "doc_tree",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tools", "called"),
+    [(("doc_tree",), ["doc_tree"]), (("doc_search",), ["doc_search"]), (("doc_view",), []), ((), [])],
+)
+async def test_it_calls_only_what_is_offered(tools: Sequence[str], called: list[str]) -> None:
+    assert [name for name, _ in calls(await heard(asking("press the button", tools=tools)))] == called
+
+
+async def test_it_calls_nothing_when_it_may_not() -> None:
+    request = asking("press the button", *used("doc_search", '{"query":"button"}', HITS), may_use_tools=False)
+    assert calls(await heard(asking("press the button", may_use_tools=False))) == []
+    blocks = await heard(request)
+    assert calls(blocks) == []
+    assert "guides/setup.md" in words(blocks)
+
+
+async def test_it_reads_the_best_hit_and_answers_with_the_lines_about_the_question() -> None:
+    search = used("doc_search", '{"query":"button"}', HITS)
+    blocks = await heard(asking("press the button", *search))
+    assert calls(blocks) == [("doc_view", '{"path":"guides/setup.md"}')]
+    view = used("doc_view", '{"path":"guides/setup.md"}', EXCERPT)
+    answer = await heard(asking("press the button", *search, *view))
+    assert calls(answer) == []
+    assert "**guides/setup.md**:\n\n> Hello.\n>\n> Press the button." in words(answer)
+
+
+async def test_a_view_without_line_numbers_or_lines_is_shown_as_it_is() -> None:
+    for said in ["guides/setup.md is empty.", ""]:
+        view = used("doc_view", '{"path":"guides/setup.md"}', said)
+        assert said in words(await heard(asking("press the button", *view)))
+
+
+async def test_it_shows_the_library_when_that_is_all_it_asked_for() -> None:
+    tree = used("doc_tree", "{}", "1 document, 5 characters:\nsetup.md  5")
+    assert "```\n1 document, 5 characters:\nsetup.md  5\n```" in words(await heard(asking("hi", *tree)))
+
+
+async def test_it_says_what_a_search_without_hits_said() -> None:
+    search = used("doc_search", '{"query":"x"}', "No document matches 'x'.")
+    assert words(await heard(asking("x marks the spot", *search))) == "No document matches 'x'."
+
+
+async def test_it_says_which_tool_failed_and_how() -> None:
+    search = used("doc_search", '{"query":"x"}', "The library is closed.", failed=True)
+    assert words(await heard(asking("x marks the spot", *search))) == (
+        "doc_search failed, and this is what it said:\n\n> The library is closed."
+    )
+
+
+async def test_it_admits_that_it_cannot_read_other_tools() -> None:
+    assert "none that I know" in words(await heard(asking("hi", *used("weather", "{}", "Sun."))))
+
+
+async def test_being_asked_to_go_on_is_not_a_new_question() -> None:
+    cut = Message("assistant", (text("I look"),)), Message("user", (text(GO_ON),))
+    assert calls(await heard(asking("press the button", *cut))) == [
+        ("doc_search", '{"query":"press button","limit":3}')
+    ]
+
+
+async def test_without_any_question_it_still_answers() -> None:
+    assert words(await heard(ModelRequest("demo", ()))).startswith("This is a scripted demo")
+
+
+async def test_a_long_question_is_repeated_in_short() -> None:
+    thought = (await heard(asking("button " * 50)))[0].text
+    assert "…" in thought
+    assert len(thought) < 250
+
+
+async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("app.llm.demo.asyncio.sleep", sleep)
+    blocks = await heard(asking("hi", tools=()), delay=0.015)
+    assert len(pauses) == sum(len(block.text.split()) for block in blocks)
+    assert set(pauses) == {0.015}

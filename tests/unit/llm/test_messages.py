@@ -1,0 +1,276 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.turns import Limits, ToolSpec, Turn
+from app.llm.messages import GO_ON, NO_RESULT, NO_USER, build_messages
+from tests.unit.llm.build import (
+    REQUEST,
+    assistant,
+    call,
+    redacted,
+    rendered,
+    result,
+    server_call,
+    server_result,
+    text,
+    thinking,
+    user,
+)
+
+QUESTION = user(text("Hello?"))
+
+
+def said(*path: Turn) -> list[tuple[str, list[str]]]:
+    """Who says what, in short: words, or the kind of block and its id."""
+    messages = build_messages(path)
+    return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
+
+
+def _short(block: Block) -> str:
+    if block.type in {"text", "thinking"}:
+        return block.text
+    return " ".join(filter(None, [block.type, block.tool_use_id]))
+
+
+def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[tuple[str, list[str]]]:
+    """What the model is told after `rounds` of a running turn."""
+    question, *rest = said(QUESTION, assistant(*rounds, stops=stops))
+    assert question == ("user", ["Hello?"])
+    return rest
+
+
+# --- the ordinary case ---------------------------------------------------------------------------------------
+
+
+def test_a_question_is_one_message() -> None:
+    assert said(QUESTION, assistant()) == [("user", ["Hello?"])]
+
+
+def test_a_round_is_followed_by_the_results_of_its_calls_in_call_order() -> None:
+    answered = [thinking("Hm."), text("I look."), call("a"), call("b"), result("b"), result("a")]
+    assert after_question(answered, stops=["tool_use"]) == [
+        ("assistant", ["Hm.", "I look.", "tool_use a", "tool_use b"]),
+        ("user", ["tool_result a", "tool_result b"]),
+    ]
+
+
+def test_an_earlier_exchange_comes_before_the_next_question() -> None:
+    assert said(QUESTION, assistant([text("Yes.")]), user(text("And?")), assistant()) == [
+        ("user", ["Hello?"]),
+        ("assistant", ["Yes."]),
+        ("user", ["And?"]),
+    ]
+
+
+def test_results_come_before_the_words_of_the_next_user_turn() -> None:
+    ended = assistant([call("a"), result("a")], stops=["tool_use"])
+    assert said(QUESTION, ended, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
+
+
+def test_rounds_and_blocks_go_by_their_numbers_whatever_their_order_in_the_rows() -> None:
+    turn = assistant([text("a"), text("b")], [text("c")], stops=["pause_turn", "pause_turn"])
+    mixed = replace(turn, rounds=turn.rounds[::-1], blocks=turn.blocks[::-1])
+    assert said(QUESTION, mixed)[-1] == ("assistant", ["a", "b", "c"])
+
+
+# --- rounds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round", [Round(2, 1), Round(2, 1, stop_reason="voided", sealed_by=2)])
+def test_a_round_that_is_not_sealed_or_was_voided_is_left_out(round: Round) -> None:
+    turn = assistant([call("a"), result("a")], [text("half")], stops=["tool_use"])
+    assert said(QUESTION, replace(turn, rounds=(turn.rounds[0], round)))[-1] == ("user", ["tool_result a"])
+
+
+def test_a_paused_round_is_continued_without_a_word_of_the_user() -> None:
+    assert after_question([text("a"), server_call("s")], stops=["pause_turn"]) == [
+        ("assistant", ["a", "server_tool_use s"])
+    ]
+    assert after_question([server_call("s")], [server_result("s"), text("b")], stops=["pause_turn", "pause_turn"]) == [
+        ("assistant", ["server_tool_use s", "web_search_tool_result s", "b"])
+    ]
+
+
+def test_after_a_reply_that_was_cut_the_model_is_asked_to_go_on() -> None:
+    cut = text("Once upon", interrupted=True)
+    assert after_question([cut], stops=["interrupted"]) == [("assistant", ["Once upon"]), ("user", [GO_ON])]
+
+
+def test_the_model_goes_on_being_told_that_it_was_asked_to() -> None:
+    cut = assistant([text("Once upon", interrupted=True)], [text("a time.")], stops=["interrupted"])
+    assert said(QUESTION, cut, user(text("And?")), assistant())[1:] == [
+        ("assistant", ["Once upon"]),
+        ("user", [GO_ON]),
+        ("assistant", ["a time."]),
+        ("user", ["And?"]),
+    ]
+
+
+def test_a_turn_that_ended_when_it_was_cut_was_never_asked_to_go_on() -> None:
+    cut = assistant([text("Once upon", interrupted=True)], stops=["cancelled"])
+    assert said(QUESTION, cut, user(text("And?")), assistant())[1:] == [
+        ("assistant", ["Once upon"]),
+        ("user", ["And?"]),
+    ]
+
+
+def test_a_turn_whose_next_call_came_to_nothing_was_asked_to_go_on() -> None:
+    cut = assistant([text("Once upon", interrupted=True)], stops=["interrupted"])
+    cut = replace(cut, rounds=(*cut.rounds, Round(2, 1, stop_reason="voided")))
+    assert said(QUESTION, cut, user(text("And?")), assistant())[-1] == ("user", [GO_ON, "And?"])
+
+
+# --- calls and results ---------------------------------------------------------------------------------------
+
+
+def test_a_call_without_a_result_gets_one_that_says_what_is_known() -> None:
+    messages = build_messages([QUESTION, assistant([call("a")], stops=["tool_use"])])
+    (missing,) = rendered(messages)[-1]["content"]
+    assert missing == {"type": "tool_result", "tool_use_id": "a", "content": NO_RESULT, "is_error": True}
+
+
+def test_a_result_without_a_call_is_left_out() -> None:
+    assert after_question([text("Yes."), result("a")])[0] == ("assistant", ["Yes."])
+    assert said(user(text("Hello?"), result("a")), assistant()) == [("user", ["Hello?"])]
+
+
+def test_a_result_belongs_to_the_call_of_its_own_round() -> None:
+    rounds = [call("a"), result("a", "first")], [call("a"), result("a", "second")]
+    messages = build_messages([QUESTION, assistant(*rounds, stops=["tool_use", "tool_use"])])
+    assert [message.blocks[0].text for message in messages if message.role == "user"] == ["Hello?", "first", "second"]
+
+
+def test_a_call_that_comes_twice_in_a_reply_is_sent_once() -> None:
+    assert after_question([call("a"), call("a"), result("a")])[0] == ("assistant", ["tool_use a"])
+
+
+def test_words_after_the_last_call_are_left_out() -> None:
+    blocks = [text("x"), call("a"), text("y"), call("b"), text("z"), thinking("w")]
+    for stop in ["tool_use", "interrupted"]:
+        assert after_question(blocks, stops=[stop])[0] == ("assistant", ["x", "tool_use a", "y", "tool_use b"])
+
+
+def test_a_server_tool_after_the_last_call_stays_unless_the_reply_was_cut() -> None:
+    blocks = [call("a"), server_call("s"), result("a")]
+    assert after_question(blocks, stops=["tool_use"])[0] == ("assistant", ["tool_use a", "server_tool_use s"])
+    assert after_question(blocks, stops=["interrupted"])[0] == ("assistant", ["tool_use a"])
+
+
+# --- what the provider would refuse --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        text(""),
+        text(" \n", interrupted=True),
+        thinking("Hm.", signature=""),
+        thinking("Hm.", interrupted=True),
+        replace(thinking("Hm."), data=None),
+        redacted(interrupted=True),
+        call("a", '{"n":', interrupted=True),
+        server_call("s", interrupted=True),
+    ],
+)
+def test_a_block_the_provider_would_refuse_is_left_out(block: Block) -> None:
+    assert after_question([block, text("Yes.")])[0] == ("assistant", ["Yes."])
+
+
+def test_thinking_without_a_word_is_whole_when_it_is_signed() -> None:
+    assert after_question([thinking(""), text("Yes.")])[0] == ("assistant", ["", "Yes."])
+
+
+def test_blanks_between_words_go_back_but_a_message_of_blanks_does_not() -> None:
+    assert after_question([text("\n\n"), thinking("Hm."), text("Yes.")])[0] == ("assistant", ["\n\n", "Hm.", "Yes."])
+    blank = assistant([thinking("Hm."), text("\n\n")])
+    assert said(QUESTION, blank, user(text("And?")), assistant()) == [("user", ["Hello?", "And?"])]
+    assert said(user(text(" "), text("Hello?")), assistant()) == [("user", ["Hello?"])]
+
+
+def test_a_message_does_not_end_in_thinking_unless_it_is_to_be_continued() -> None:
+    blocks = [text("Yes."), thinking("Hm."), redacted()]
+    assert after_question(blocks)[0] == ("assistant", ["Yes."])
+    assert after_question(blocks, stops=["pause_turn"])[0] == ("assistant", ["Yes.", "Hm.", "redacted_thinking"])
+
+
+@pytest.mark.parametrize(
+    ("path", "messages"),
+    [
+        ([assistant()], [("user", [NO_USER])]),
+        (
+            [assistant([text("Hi.")]), user(text("?")), assistant()],
+            [("user", [NO_USER]), ("assistant", ["Hi."]), ("user", ["?"])],
+        ),
+        (
+            [QUESTION, assistant([text("a")]), assistant()],
+            [("user", ["Hello?"]), ("assistant", ["a"]), ("user", [GO_ON])],
+        ),
+        ([user(), assistant()], [("user", [NO_USER])]),
+    ],
+)
+def test_there_is_always_a_user_to_answer(path: list[Turn], messages: list[Any]) -> None:
+    assert said(*path) == messages
+
+
+# --- server tools --------------------------------------------------------------------------------------------
+
+
+def test_a_server_tool_may_be_answered_in_the_next_round_after_our_own_results() -> None:
+    rounds = [server_call("s"), call("a"), result("a")], [server_result("s"), text("Yes.")]
+    assert after_question(*rounds, stops=["tool_use"])[:3] == [
+        ("assistant", ["server_tool_use s", "tool_use a"]),
+        ("user", ["tool_result a"]),
+        ("assistant", ["web_search_tool_result s", "Yes."]),
+    ]
+
+
+def test_a_server_tool_that_is_at_work_stops_for_nobody_to_say_anything() -> None:
+    assert after_question([server_call("s")], stops=["tool_use"]) == [("assistant", ["server_tool_use s"])]
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "cancelled", "end_turn"])
+def test_a_server_tool_that_will_not_be_answered_any_more_is_left_out(stop: str) -> None:
+    assert after_question([text("a"), server_call("s")], stops=[stop])[0] == ("assistant", ["a"])
+
+
+def test_a_server_tool_still_at_work_when_its_turn_ended_is_left_out() -> None:
+    paused = assistant([text("a"), server_call("s")], stops=["pause_turn"])
+    assert said(QUESTION, paused, user(text("And?")), assistant())[1] == ("assistant", ["a"])
+
+
+def test_an_answer_of_a_server_tool_without_its_call_is_left_out() -> None:
+    blocks = [server_result("s"), server_call("t"), server_result("t"), server_result("t"), text("a")]
+    assert after_question(blocks)[0] == ("assistant", ["server_tool_use t", "web_search_tool_result t", "a"])
+
+
+# --- thinking under another request --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [
+        ({}, True),
+        ({"params": {"max_tokens": 9}, "limits": Limits(max_rounds=1)}, True),
+        ({"model": "claude-sonnet-5-5"}, False),
+        ({"system": "Be strict."}, False),
+        ({"tools": (ToolSpec("look", "Looks.", "{}"),)}, False),
+    ],
+)
+def test_earlier_thinking_is_sent_only_under_the_request_it_was_thought_under(
+    change: dict[str, Any], holds: bool
+) -> None:
+    earlier = assistant([thinking("Hm."), redacted(), text("Yes.")])
+    now = assistant(request=replace(REQUEST, **change))
+    thought = ["Hm.", "redacted_thinking"] if holds else []
+    assert said(QUESTION, earlier, user(text("And?")), now)[1] == ("assistant", [*thought, "Yes."])
+
+
+def test_a_turn_without_a_request_was_thought_under_none() -> None:
+    imported = assistant([thinking("Hm."), text("Yes.")], request=None)
+    assert said(QUESTION, imported, user(text("And?")), assistant())[1] == ("assistant", ["Yes."])
+    assert said(QUESTION, imported, user(text("?")), assistant(request=None))[1] == ("assistant", ["Hm.", "Yes."])
