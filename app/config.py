@@ -1,12 +1,19 @@
 """Settings, read once from the environment (and a `.env` file) in the composition root."""
 
+import difflib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.domain.errors import ConfigError
+
+# Settings of `turnstream chat`, which stands in for any client.
+OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
 
 
 def _ours(name: str) -> AliasChoices:
@@ -20,7 +27,9 @@ def _theirs(name: str) -> AliasChoices:
 class Settings(BaseSettings):
     """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor` prints."""
 
-    model_config = SettingsConfigDict(env_file=".env", frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_file=".env", env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True
+    )
 
     database_url: SecretStr | None = Field(
         None, validation_alias=_theirs("DATABASE_URL"), description="Postgres; without it one is embedded"
@@ -125,10 +134,24 @@ class Settings(BaseSettings):
 
 def read_settings() -> Settings:
     """Raises ConfigError with a sentence for every setting that is wrong."""
+    _refuse_unknown()
     try:
         return Settings()
     except ValidationError as error:
         raise ConfigError("; ".join(_sentence(problem["loc"], problem["msg"]) for problem in error.errors())) from None
+
+
+def _refuse_unknown() -> None:
+    """A misspelt name would be a setting that silently does nothing."""
+    known = [str(choice) for field in Settings.model_fields.values() for choice in _choices(field)]
+    for name in os.environ:
+        if name.startswith("TURNSTREAM_") and name not in known and name not in OF_THE_CLIENT:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"{name} is no setting" + (f"; is {close[0]} meant?" if close else ""))
+
+
+def _choices(field: FieldInfo) -> Sequence[object]:
+    return field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ()
 
 
 def _sentence(location: tuple[int | str, ...], message: str) -> str:

@@ -31,7 +31,7 @@ from app.llm.anthropic import AnthropicProvider
 from app.llm.demo import DemoProvider
 from app.llm.models import CLAUDE, CLAUDE_MODELS, Models, Offer
 from app.storage.chats import Chats
-from app.storage.database import Database, connect
+from app.storage.database import Database, connect, plain_url
 from app.storage.documents import Documents
 from app.storage.embedded import embedded_postgres
 from app.storage.exchanges import Exchanges
@@ -63,6 +63,13 @@ def create_app(settings: Settings, models: Models | None = None, toolset: Toolse
             yield
 
     return Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(HANDLERS))
+
+
+def application(services: Services) -> Starlette:
+    """The HTTP side alone, around services that are running already."""
+    app = Starlette(routes=routes(), exception_handlers=dict(HANDLERS))
+    app.state.services = services
+    return app
 
 
 @asynccontextmanager
@@ -125,7 +132,7 @@ async def running(
 async def database_url(settings: Settings) -> AsyncIterator[str]:
     """Where Postgres is: the embedded one runs for as long as it is wanted."""
     if settings.database_url is not None:
-        yield settings.database_url.get_secret_value()
+        yield plain_url(settings.database_url.get_secret_value())
     else:
         async with embedded_postgres(settings.data_dir) as url:
             yield url

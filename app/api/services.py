@@ -118,7 +118,10 @@ def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestR
 def _invalid(error: ValidationError) -> Invalid:
     return Invalid(
         [
-            {"field": storable(".".join(map(str, problem["loc"]))) or "(body)", "message": storable(problem["msg"])}
+            {
+                "field": storable(".".join(map(str, problem["loc"]))) or "(body)",
+                "message": storable(problem["msg"].removeprefix("Value error, ")),
+            }
             for problem in error.errors(include_url=False, include_input=False)
         ]
     )

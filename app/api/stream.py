@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
 
-from sse_starlette.sse import EventSourceResponse
+import anyio
+from sse_starlette.sse import AppStatus, EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
@@ -23,6 +24,7 @@ from app.telemetry import STREAMS_OPEN
 
 # The first bytes go out at once, so that proxies and clients know the stream is open; and how soon to come back.
 HELLO = b"retry: 1000\n\n"
+FAREWELL = 1.0  # seconds that the end of a stream may take to be sent
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
@@ -41,14 +43,22 @@ class FrameResponse(EventSourceResponse):
     async def _stream_response(self, send: Send) -> None:
         """The base's loop, without what it does for items that are not bytes: a third of the cost of a frame."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with STREAMS_OPEN.track_inprogress(), suppress(TimeoutError):
-            async with asyncio.timeout(self._life), aclosing(self._frames) as frames:
-                await send({"type": "http.response.body", "body": HELLO, "more_body": True})
-                async for data in frames:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-        async with self._send_lock:
-            self.active = False
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            with STREAMS_OPEN.track_inprogress(), suppress(TimeoutError):
+                async with asyncio.timeout(self._life), aclosing(self._frames) as frames:
+                    await send({"type": "http.response.body", "body": HELLO, "more_body": True})
+                    async for data in frames:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+        finally:
+            with anyio.move_on_after(FAREWELL, shield=True):  # at a shutdown too, but not for a client that is stuck
+                async with self._send_lock:
+                    self.active = False
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def end_streams() -> None:
+    """Ends every open stream of the process, whose clients come back elsewhere with their cursor."""
+    AppStatus.should_exit = True
 
 
 async def stream_turn(request: Request) -> Response:

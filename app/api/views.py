@@ -59,7 +59,9 @@ def _open_block(view: LiveView) -> list[BlockOut]:
     block = view.block_being_written()
     if block is None:
         return []
-    return [BlockOut.model_validate({**block_json(block), "interrupted": False, "open": True})]
+    members = block_json(block)
+    del members["interrupted"]  # not yet
+    return [BlockOut.model_validate({**members, "open": True})]
 
 
 def _round_out(round: Round) -> RoundOut:

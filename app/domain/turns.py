@@ -33,11 +33,6 @@ def check_transition(now: Status, then: Status) -> None:
         raise IllegalTransition(now, then)
 
 
-def sources(then: Status) -> tuple[Status, ...]:
-    """The statuses from which `then` may be reached, for the WHERE clause of a state change."""
-    return tuple(now for now, ways_out in TRANSITIONS.items() if then in ways_out)
-
-
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither

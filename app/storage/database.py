@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
-from app.domain.errors import StorageUnavailable
+from app.domain.errors import ConfigError, StorageUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -104,6 +104,14 @@ def _sorted(error: Exception) -> Exception:
     if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
         return error
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
+
+
+def plain_url(url: str) -> str:
+    """`url` as the driver wants it: postgresql://…. Raises ConfigError for what is no Postgres."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
+        raise ConfigError("DATABASE_URL: wanted is postgresql://user:password@host/database")
+    return f"postgresql://{rest}"
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -3,8 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.errors import ConfigError
 
@@ -31,4 +33,8 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    await asyncio.to_thread(upgrade, url)
+    """The same, inside an event loop. Raises ConfigError where no such database can be reached."""
+    try:
+        await asyncio.to_thread(upgrade, url)
+    except (OSError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"DATABASE_URL: the database cannot be used: {error}") from error
