@@ -126,7 +126,7 @@ class Accumulator:
         self._keep(part.data)
         if part.stop_reason is None:
             return
-        self.stop_reason = part.stop_reason
+        self.stop_reason = storable(part.stop_reason)
         if part.stop_reason in _TRUNCATED:
             self._doubt_last()
             self._close_all(changes)

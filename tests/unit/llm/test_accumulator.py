@@ -84,6 +84,14 @@ def test_what_postgres_cannot_hold_is_replaced_wherever_it_comes() -> None:
     assert closed.data == '{"type":"new_kind","note":"\ufffd"}'
 
 
+def test_names_that_postgres_cannot_hold_are_replaced_too() -> None:
+    acc = accumulator()
+    start, *_ = acc.feed([BlockOpened(0, "k\x00", None, "", "i\x00", "n\x00")])
+    assert start == BlockStart(3, 7, 2, "k\ufffd", "i\ufffd", "n\ufffd")
+    acc.feed([MessageDelta("s\x00", {})])
+    assert acc.stop_reason == "s\ufffd"
+
+
 # --- one open block at a time --------------------------------------------------------------------------------
 
 
