@@ -53,6 +53,8 @@ class Calls:
         for call in doubtful:
             await self._recorder.settle_call(call, OUTCOME_UNKNOWN, True, "unknown")
         runnable = [call for call in calls if call not in doubtful]
+        if not runnable:
+            return
         await self._recorder.start_calls(runnable)
         try:
             async with asyncio.TaskGroup() as group:
