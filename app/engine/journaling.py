@@ -43,10 +43,12 @@ class Journaling:
         if pieces:
             start = perf_counter()
             try:
-                await self._journal.append(pieces)
+                taken = await self._journal.append(pieces)
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
-                written = {}  # a restarted Postgres has forgotten the journal: begin anew
+                taken = frozenset()
+            for refused in {piece.turn for piece in pieces} - taken:
+                del written[refused]
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
         self._written = written
 

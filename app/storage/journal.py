@@ -8,15 +8,23 @@ from app.domain.blocks import Block
 from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
 
+# Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. A piece
+# is only taken where the first one still stands: a Postgres that crashed has forgotten it, and closed blocks have none.
 APPEND_TEXT = Statement(
     """
     INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)
-    SELECT * FROM unnest(
+    SELECT piece.* FROM unnest(
         CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:indexes AS int[]), CAST(:starts AS int[]),
         CAST(:block_rounds AS int[]), CAST(:types AS text[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
         CAST(:texts AS text[])
+    ) AS piece (turn, attempt, index, start, round, type, tool_use_id, name, text)
+    JOIN turns ON turns.id = piece.turn AND turns.attempt = piece.attempt AND status = 'running'
+    WHERE piece.start = 0 OR EXISTS (
+        SELECT FROM open_text AS first
+        WHERE (first.turn_id, first.attempt, first.index, first.start) = (piece.turn, piece.attempt, piece.index, 0)
     )
     ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
+    RETURNING turn_id
     """
 )
 GET_OPEN_TEXT = Statement(
@@ -46,10 +54,13 @@ class Journal:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, pieces: Sequence[Piece]) -> None:
-        """Raises StorageUnavailable; then nothing is known to be written."""
+    async def append(self, pieces: Sequence[Piece]) -> frozenset[UUID]:
+        """The turns whose pieces were taken; those of the others begin anew, if their claim still stands.
+
+        Raises StorageUnavailable; then nothing is known to be written.
+        """
         blocks = [piece.block for piece in pieces]
-        await self._database.rows(
+        rows = await self._database.rows(
             APPEND_TEXT,
             turns=[piece.turn for piece in pieces],
             attempts=[block.attempt for block in blocks],
@@ -61,6 +72,7 @@ class Journal:
             names=[block.name for block in blocks],
             texts=[piece.text for piece in pieces],
         )
+        return frozenset(row["turn_id"] for row in rows)
 
     async def open_block(self, turn: Turn) -> Block | None:
         """The open block of the turn's unsealed round, as far as it was journaled; None where nothing was."""
