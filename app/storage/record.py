@@ -69,12 +69,17 @@ SEAL_ROUND = Statement(
     """
 )
 
-# The new attempt is said, not counted, so that a write whose answer was lost can be written again.
+# The new attempt is said, not counted, so that a write whose answer was lost can be written again. That it was written
+# is seen by the voided round: a claim makes the next attempt too, and this replica may be the one that made it.
 VOID_ROUND = Statement(
     """
     WITH fenced AS (
         SELECT id FROM turns
-        WHERE id = :turn AND attempt IN (:attempt, :attempt + 1) AND replica = :replica AND status = 'running'
+        WHERE id = :turn AND replica = :replica AND status = 'running'
+          AND (attempt = :attempt OR attempt = :attempt + 1 AND EXISTS (
+              SELECT FROM rounds
+              WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
+          ))
         FOR NO KEY UPDATE
     )
     """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.domain.blocks import Block
-from app.domain.errors import Conflict, NotFound
+from app.domain.errors import ClaimLost, Conflict, NotFound
 from app.domain.rounds import Round
 from app.domain.turns import TERMINAL, Turn
 from app.storage.database import Connection, Database, Row, Statement
@@ -40,7 +40,7 @@ GET_PATH = Statement(
 GET_CLAIMED_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
-        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn AND replica = :replica
         UNION ALL
         SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
     )
@@ -92,13 +92,16 @@ class Turns:
         if row["status"] in TERMINAL:
             return (await _with_contents(self._database, [row]))[0]
         async with self._database.transaction(snapshot=True) as moment:
-            return (await _with_contents(moment, await moment.rows(GET_TURN, owner=owner, chat=chat, turn=turn)))[0]
+            row = await moment.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+            if row is None:
+                raise NotFound(f"there is no turn {turn} in chat {chat}")
+            return (await _with_contents(moment, [row]))[0]
 
-    async def claimed(self, turn: UUID) -> tuple[str, list[Turn]]:
-        """The owner and the path of a claimed turn."""
-        rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn)
+    async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
+        """The owner and the path of a turn that `replica` has claimed. Raises ClaimLost when that is over."""
+        rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn, replica=replica)
         if not rows:
-            raise NotFound(f"turn {turn} was deleted")
+            raise ClaimLost(f"turn {turn} is not this replica's any more")
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
