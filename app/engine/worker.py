@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Literal, assert_never
 from uuid import UUID
 
 import structlog
 
-from app.domain.errors import ClaimLost, NotFound, StorageUnavailable
+from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.turns import TurnError
 from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
@@ -82,6 +83,7 @@ class Worker:
         self._pace = pace
         self._runs: dict[UUID, Run] = {}
         self._rung = asyncio.Event()
+        self._pass_on = False
         self._draining = False
 
     @property
@@ -89,14 +91,15 @@ class Worker:
         return self._draining
 
     def ring(self) -> None:
-        """There may be a turn to claim."""
+        """There may be a turn to claim, here or, where this replica is full, elsewhere."""
+        self._pass_on = True
         self._rung.set()
 
     def hear(self, payload: str) -> None:
         """What another replica rang for."""
         what, _, turn = payload.partition(" ")
         if what == QUEUED:
-            self.ring()
+            self._rung.set()
         elif what == CANCEL and (run := self._runs.get(UUID(turn))):
             _interrupt(run, "cancel")
 
@@ -130,12 +133,16 @@ class Worker:
                 await self.drain()
 
     async def _claim_for_ever(self, group: asyncio.TaskGroup) -> None:
+        compared = monotonic()
         while True:
             self._rung.clear()
             for turn in (claimed := await self._claim()):
                 self._start(group, turn)
-            if len(claimed) < _CLAIM and not await self._rung_in_time():
+            if len(claimed) < _CLAIM:
+                await self._rung_in_time()
+            if monotonic() - compared >= self._policy.poll_interval:
                 await self._compare(group)
+                compared = monotonic()
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
         """A turn may come back to where it still runs: this replica was taken for dead in between."""
@@ -149,18 +156,17 @@ class Worker:
         try:
             if free > 0:
                 return await self._queue.claim(min(free, _CLAIM))
-            await self._queue.notify(QUEUED)
+            if self._pass_on:  # never for what was heard: full replicas would ring each other without end
+                self._pass_on = False
+                await self._queue.notify(QUEUED)
         except StorageUnavailable as error:
             log.error("queue.unavailable", error=str(error))
         return ()
 
-    async def _rung_in_time(self) -> bool:
-        try:
+    async def _rung_in_time(self) -> None:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._policy.poll_interval):
                 await self._rung.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _compare(self, group: asyncio.TaskGroup) -> None:
         """A ring may be lost, and so may the answer to a claim; the rows stay."""
@@ -182,7 +188,7 @@ class Worker:
         TURNS_RUNNING.inc()
         try:
             await self._run_claimed(turn, run)
-        except (ClaimLost, NotFound) as error:
+        except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
         except StorageUnavailable as error:
             log.error("turn.abandoned", reason=str(error))
@@ -195,10 +201,8 @@ class Worker:
             self.ring()
 
     async def _run_claimed(self, identity: UUID, run: Run) -> None:
-        owner, path = await patiently(lambda: self._turns.claimed(identity))
+        owner, path = await patiently(lambda: self._turns.claimed(identity, self._queue.replica))
         turn = path[-1]
-        if turn.status != "running":
-            return
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
         started = await patiently(lambda: self._recall(view))
@@ -213,8 +217,8 @@ class Worker:
                 account_for(view.turn, calls.first_started)
 
     async def _recall(self, view: LiveView) -> frozenset[Key]:
-        """What earlier attempts left besides rows of the turn: open text in the journal, calls without an outcome."""
-        if view.attempt == 1:
+        """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""
+        if not view.turn.rounds:
             return frozenset()
         view.adopt(view.turn, await self._journal.open_block(view.turn))
         return await self._turns.started_calls(view.turn.id)
