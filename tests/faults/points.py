@@ -1,0 +1,51 @@
+"""Kill points: places in a server's work, counted by name, at one of which the process ends itself."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from app.storage import journal, queue, record
+from app.storage.database import Database, Row, Statement
+
+# Everything that is committed while a turn runs, but for leases.
+WRITES = {
+    statement: name.lower()
+    for module in (record, journal, queue)
+    for name, statement in vars(module).items()
+    if isinstance(statement, Statement) and name in {*vars(record)} | {"APPEND_TEXT", "CLAIM_TURNS"}
+}
+
+
+class Points:
+    """`die_at` is the name of a point and how often it has been reached, such as `after seal_round 2`. Every point
+    is told to `seen` first.
+    """
+
+    def __init__(self, die_at: str | None, seen: Callable[[str], None]) -> None:
+        self._die_at = die_at
+        self._seen = seen
+        self._counts: Counter[str] = Counter()
+
+    def reach(self, name: str) -> None:
+        self._counts[name] += 1
+        point = f"{name} {self._counts[name]}"
+        self._seen(point)
+        if point == self._die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch_commits(self, written: Callable[[Statement, dict[str, Any]], None]) -> None:
+        """From now on every write of this process is a point before and after it. `written` is told of it between."""
+        rows = Database.rows
+
+        async def watched(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
+            if statement not in WRITES:
+                return await rows(database, statement, **values)
+            self.reach(f"before {WRITES[statement]}")
+            result = await rows(database, statement, **values)
+            written(statement, values)
+            self.reach(f"after {WRITES[statement]}")
+            return result
+
+        Database.rows = watched  # type: ignore[method-assign, assignment]

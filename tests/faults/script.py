@@ -1,0 +1,66 @@
+"""What the model says and what the tools do, in a turn of three rounds with parallel tools."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from app.domain.blocks import TOOL_RESULT
+from app.llm.messages import GO_ON
+from app.llm.provider import BlockOpened, ModelRequest, Part
+from app.llm.scripted import message_of, text, thinking, tool_use
+from app.tools.tool import Tool, ToolContext, tool
+
+MODEL = "script"
+
+
+def reply_to(request: ModelRequest) -> Iterator[Sequence[Part]]:
+    """It depends on what was answered so far, and no process says the same as another."""
+    rounds = sum(message.blocks[0].type == TOOL_RESULT for message in request.messages)
+    mark = f"{os.getpid()}.{len(request.messages)}"
+    said = text(f"Round {rounds + 1} of {mark}: ", "æ long 🚢 ", "story.")
+    match rounds:
+        case 0:
+            thoughts = [] if request.messages[-1].blocks[-1].text == GO_ON else [thinking("Hm ", f"({mark}).")]
+            calls = [_call("look", mark), _call("note", mark), _call("book", mark)]
+            reply = message_of(*thoughts, said, *calls)
+        case 1:
+            reply = message_of(said, _call("note", mark), _call("look", mark))
+        case _:
+            reply = message_of(said)
+    return _together(reply)
+
+
+def _call(name: str, mark: str) -> list[Part]:
+    return tool_use(name, {"word": mark}, f"{name}-{mark}")
+
+
+def _together(batches: Iterator[Sequence[Part]]) -> Iterator[Sequence[Part]]:
+    """A block begins with its first piece, as it does where a network delivers both at once."""
+    for batch in batches:
+        yield (*batch, *next(batches)) if isinstance(batch[0], BlockOpened) else batch
+
+
+def tools(effects: Path) -> list[Tool]:
+    """`effects` gets a line with its idempotency key whenever a call takes effect."""
+
+    def take_effect(context: ToolContext) -> str:
+        with effects.open("a") as file:
+            file.write(f"{context.idempotency_key}\n")
+        return f"Done by {os.getpid()}."
+
+    @tool(read_only=True)
+    async def look(word: str) -> str:
+        """Has no effect."""
+        return f"{os.getpid()} sees {word}."
+
+    @tool()
+    async def note(word: str, context: ToolContext) -> str:
+        """Must never be run twice."""
+        return take_effect(context)
+
+    @tool(retry_safe=True)
+    async def book(word: str, context: ToolContext) -> str:
+        """May be run twice."""
+        return take_effect(context)
+
+    return [look, note, book]

@@ -1,0 +1,168 @@
+"""`python -m tests.faults.server`: forks real servers, in which everything is imported already, one for each line of
+standard input. A line is a JSON object: the environment of the server.
+
+FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for what its
+tools did, FAULTS_LOG one for what it says.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+
+from app import main
+from app.config import Settings
+from app.domain.errors import PermanentError
+from app.domain.events import BlockStart
+from app.domain.turns import ToolSpec
+from app.engine import rescuer
+from app.llm.models import Models, Offer
+from app.llm.provider import ModelRequest, Part
+from app.storage.database import Statement
+from app.storage.journal import APPEND_TEXT
+from app.stream.live import LiveView
+from app.telemetry import configure_logging
+from app.tools.tool import Outcome, Tool, ToolContext
+from app.tools.toolset import Toolset
+from tests.faults.points import Points
+from tests.faults.script import MODEL, reply_to, tools
+from tests.unit.llm.build import rendered
+from tests.unit.llm.legal import message_problems
+
+Position = tuple[int, int, int]
+
+
+class Quiet:
+    """Knows when a turn's readers and its journal have everything there is."""
+
+    def __init__(self) -> None:
+        self.app: Starlette | None = None
+        self._journaled: dict[UUID, Position] = {}
+
+    def written(self, statement: Statement, values: dict[str, Any]) -> None:
+        if statement is APPEND_TEXT:
+            columns = (values[name] for name in ("turns", "attempts", "indexes", "starts", "texts"))
+            for turn, attempt, index, start, text in zip(*columns, strict=True):
+                self._journaled[turn] = (attempt, index, start + len(text))
+
+    async def come(self) -> None:
+        while not all(map(self._has_come, self._views())):  # noqa: ASYNC110, nobody rings for this
+            await asyncio.sleep(0.001)
+
+    def _views(self) -> Sequence[LiveView | None]:
+        services = getattr(self.app and self.app.state, "services", None)
+        return services.directory.here() if services else [None]
+
+    def _has_come(self, view: LiveView | None) -> bool:
+        return view is not None and view.doorbell.awaited and self._is_journaled(view)
+
+    def _is_journaled(self, view: LiveView) -> bool:
+        start = view.marks[-1]
+        wanted = isinstance(start, BlockStart) and (view.attempt, start.index, view.open_length)
+        return not wanted or self._journaled.get(view.turn.id) == wanted
+
+
+@dataclass(frozen=True)
+class ScriptedModel:
+    """Says each batch when the one before has arrived everywhere, and refuses what no provider would take."""
+
+    points: Points
+    quiet: Quiet
+    name = "faulty"
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        if problems := message_problems(rendered(request.messages)):
+            raise PermanentError("illegal_request", "; ".join(problems))
+        for batch in reply_to(request):
+            await self.quiet.come()
+            self.points.reach("event")
+            yield batch
+        self.points.reach("end of events")
+
+
+@dataclass(frozen=True)
+class WatchedTool:
+    tool: Tool
+    points: Points
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    @property
+    def timeout(self) -> float:
+        return self.tool.timeout
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        self.points.reach(f"start of {self.spec.name}")
+        outcome = await self.tool(context, input_json)
+        self.points.reach(f"end of {self.spec.name}")
+        return outcome
+
+
+class Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            os.write(1, f"ready {os.getpid()}\n".encode())
+
+
+def serve(environment: dict[str, str]) -> None:
+    """A server as `turnstream serve` makes it, with kill points in its database, its model and its tools."""
+    os.environ.update(environment)
+    log = os.open(environment["FAULTS_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    configure_logging("info")
+    structlog.contextvars.bind_contextvars(pid=os.getpid())
+    seen = os.open(environment.get("FAULTS_SEEN", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    points = Points(environment.get("FAULTS_DIE_AT"), lambda point: void(os.write(seen, f"{point}\n".encode())))
+    quiet = Quiet()
+    points.watch_commits(quiet.written)
+    watched = [WatchedTool(tool, points) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
+    models = Models([Offer(ScriptedModel(points, quiet), [MODEL])])
+    settings = Settings(_env_file=None)
+    app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))
+    config = uvicorn.Config(
+        app, port=settings.port, http="httptools", loop="uvloop", lifespan="on", access_log=False, log_level="warning"
+    )
+    Server(config).run()
+
+
+def void(_: object) -> None:
+    pass
+
+
+async def _is_migrated(_url: str) -> None:
+    """The database is a copy of one that is."""
+
+
+def fork_on_demand() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    main.upgrade_in_thread = _is_migrated  # type: ignore[attr-defined, assignment]
+    rescuer.LOOK = float(os.environ.get("FAULTS_LOOK", rescuer.LOOK))
+    gc.freeze()
+    for line in sys.stdin:
+        if pid := os.fork():
+            os.write(1, f"forked {pid}\n".encode())
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            serve(json.loads(line))
+        finally:
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    fork_on_demand()

@@ -1,0 +1,78 @@
+"""A database, a nursery of servers and the turns that a test asks them for."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncpg
+
+from app.api.auth import LOCAL_OWNER
+from app.api.views import stream_url
+from app.domain.blocks import Block
+from app.domain.ids import new_id
+from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
+from app.storage.chats import Chat
+from app.storage.database import Database, connect
+from app.storage.exchanges import Exchanges
+from tests.faults.processes import Forks, forks
+from tests.faults.reader import Reader
+from tests.faults.rows import Rows
+from tests.faults.script import MODEL, tools
+
+_VISITORS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"
+
+
+@dataclass(frozen=True)
+class Stage:
+    folder: Path
+    forks: Forks
+    database: Database
+    connection: "asyncpg.Connection[asyncpg.Record]"
+
+    async def ask(self, policy: RecoveryPolicy, max_recoveries: int = 3) -> Turn:
+        """A turn that waits to be claimed."""
+        now = datetime.now(UTC)
+        chat = Chat(new_id(), LOCAL_OWNER, None, None, {}, created_at=now, updated_at=now)
+        specs = tuple(tool.spec for tool in tools(self.effects_file))
+        limits = Limits(recovery=policy, max_recoveries=max_recoveries)
+        async with Exchanges(self.database).in_new_chat(chat, None) as draft:
+            exchange = await draft.say([Block(0, 0, 0, "text", "Go.")], TurnRequest(MODEL, "", {}, specs, limits), None)
+        return exchange.assistant_turn
+
+    def reader(self, turn: Turn) -> Reader:
+        return Reader(stream_url(turn.chat_id, turn.id))
+
+    async def rows(self, turn: Turn) -> Rows:
+        return await Rows.of(self.database, self.connection, turn)
+
+    async def alone(self) -> None:
+        """Returns when Postgres has finished whatever dead servers had asked for."""
+        while await self.connection.fetchval(_VISITORS):
+            pass
+
+    @property
+    def effects_file(self) -> Path:
+        return self.folder / "effects"
+
+    @property
+    def effects(self) -> Counter[str]:
+        """How often each idempotency key took effect."""
+        return Counter(self.effects_file.read_text().splitlines() if self.effects_file.exists() else ())
+
+
+@asynccontextmanager
+async def staged(database_url: str, folder: Path, look: float | None = None, **settings: str) -> AsyncIterator[Stage]:
+    visited = f"{database_url}{'&' if '?' in database_url else '?'}application_name=server"
+    environment = {f"TURNSTREAM_{name}": value for name, value in settings.items()}
+    connection = await asyncpg.connect(database_url)
+    try:
+        async with (
+            connect(database_url, size=2) as database,
+            forks(folder, look, DATABASE_URL=visited, **environment) as made,
+        ):
+            yield Stage(folder, made, database, connection)
+    finally:
+        await connection.close()

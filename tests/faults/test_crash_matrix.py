@@ -1,0 +1,138 @@
+"""A server dies at every place where dying could matter, one after the other; the next process goes on.
+
+What must hold for each is in rows.py. The victim and its successor are real servers at one address, on one database.
+Of all places every fifth is tried; with FAULTS_STRIDE=1 it is every one.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.domain.turns import RecoveryPolicy, Turn
+from tests.acceptance.server import free_port
+from tests.faults.processes import Process
+from tests.faults.reader import Reader
+from tests.faults.rows import Rows, lost, problems_of, seen_too_early
+from tests.faults.stage import Stage, staged
+
+_PATIENCE = 30  # seconds, for a machine that is busy with other tests
+# A successor has nothing but its own start to take a turn over: neither a look at neighbours nor a poll comes in time.
+_NEVER = 3600.0
+_SETTINGS = {"JOURNAL_INTERVAL": "0.002", "LEASE": "3600", "POLL_INTERVAL": "3600"}
+
+
+@pytest.fixture
+async def stage(database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(database_url, tmp_path, _NEVER, PORT=str(free_port()), **_SETTINGS) as stage:
+        yield stage
+
+
+class Show:
+    """One turn, its reader, and the servers that come and go at one address."""
+
+    def __init__(self, stage: Stage, turn: Turn) -> None:
+        self._stage = stage
+        self._turn = turn
+        self.reader: Reader = stage.reader(turn)
+
+    async def server(self, **environment: str) -> Process:
+        """Until it dies, or until the reader has the whole turn."""
+        process = await self._stage.forks.server(**environment)
+        dead, whole = asyncio.create_task(process.dead.wait()), asyncio.create_task(self._read(process))
+        await asyncio.wait({dead, whole}, return_when=asyncio.FIRST_COMPLETED)
+        if process.dead.is_set():
+            await whole
+        else:
+            dead.cancel()
+            await whole
+        return process
+
+    async def _read(self, process: Process) -> None:
+        ready, dead = asyncio.create_task(process.ready.wait()), asyncio.create_task(process.dead.wait())
+        await asyncio.wait({ready, dead}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        port = int(self._stage.forks.environment["TURNSTREAM_PORT"])
+        while not await self.reader.read(port) and not process.dead.is_set():  # noqa: ASYNC110, it listens, or is dead
+            await asyncio.sleep(0)
+        dead.cancel()
+
+
+async def points_after(stage: Stage, policy: RecoveryPolicy, *deaths: str) -> list[str]:
+    """The kill points of the process that ends a turn after these deaths."""
+    seen = stage.folder / "seen"
+    seen.unlink(missing_ok=True)
+    turn = await stage.ask(policy)
+    show = Show(stage, turn)
+    for point in deaths:
+        await show.server(FAULTS_DIE_AT=point)
+    await (await show.server(FAULTS_SEEN=str(seen))).kill()
+    assert not list(problems_of(await stage.rows(turn), show.reader, stage.effects))
+    return [point for point in seen.read_text().splitlines() if not _finds_nothing(point)]
+
+
+def _finds_nothing(point: str) -> bool:
+    """A claim after the only one that counts."""
+    return "claim_turns" in point and not point.endswith(" 1")
+
+
+async def problems_of_dying_at(stage: Stage, policy: RecoveryPolicy, *deaths: str) -> list[str]:
+    turn = await stage.ask(policy)
+    show = Show(stage, turn)
+    problems: list[str] = []
+    snapshots: list[Rows] = []
+    for point in deaths:
+        victim = await show.server(FAULTS_DIE_AT=point)
+        if not victim.dead.is_set():
+            await victim.kill()
+            return [f"{point} was never reached"]
+        await stage.alone()
+        snapshots.append(await stage.rows(turn))
+        problems += seen_too_early(snapshots[-1], show.reader)
+    await (await show.server()).kill()
+    after = await stage.rows(turn)
+    problems += problems_of(after, show.reader, stage.effects)
+    return problems + [problem for before in snapshots for problem in lost(before, after, policy)]
+
+
+async def all_problems(stage: Stage, policy: RecoveryPolicy, deaths: Sequence[tuple[str, ...]]) -> list[str]:
+    problems = []
+    for points in deaths[:: int(os.environ.get("FAULTS_STRIDE", "5"))]:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                found = await problems_of_dying_at(stage, policy, *points)
+        except TimeoutError:
+            found = ["nobody ended the turn"]
+        problems += [f"killed {' and '.join(points)}: {problem}" for problem in found]
+        if problems:
+            problems += (stage.folder / "servers.log").read_text().splitlines()[-40:]
+            break
+    return problems
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("policy", ["retry", "continue"])
+async def test_whatever_kills_a_server_its_successor_ends_the_turn_and_nothing_that_was_held_is_lost(
+    stage: Stage, policy: RecoveryPolicy
+) -> None:
+    points = await points_after(stage, policy)
+    print(f"{len(points)} kill points, policy {policy}")
+    assert len(points) > 130
+    problems = await all_problems(stage, policy, [(point,) for point in points])
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", ["after append_text 6", "end of note 1"])
+@pytest.mark.parametrize("policy", ["retry", "continue"])
+async def test_a_successor_that_dies_while_it_takes_over_has_a_successor_too(
+    stage: Stage, policy: RecoveryPolicy, first: str
+) -> None:
+    """Until it has called the model again: what follows is what every server does."""
+    points = await points_after(stage, policy, first)
+    points = points[: points.index("event 3")]
+    print(f"{len(points)} kill points after {first}, policy {policy}")
+    problems = await all_problems(stage, policy, [(first, point) for point in points])
+    assert not problems, "\n".join(problems)
