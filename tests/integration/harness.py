@@ -10,6 +10,8 @@ from functools import reduce
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from app.domain.blocks import TEXT, TOOL_RESULT, Block
 from app.domain.ids import new_id
 from app.domain.rounds import add_usage
@@ -35,6 +37,7 @@ from app.stream.mirror import Mirror
 from app.stream.tail import tail
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
+from tests.integration.locks import Locker
 from tests.unit.stream.client import Client, encode
 
 OWNER = "ada"
@@ -154,6 +157,16 @@ class Harness:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(replica.stop)
             yield replica
+
+    @asynccontextmanager
+    async def locker(self) -> AsyncIterator[Locker]:
+        """Another connection, which may hold locks and do what it likes."""
+        connection, watcher = await asyncpg.connect(self.url), await asyncpg.connect(self.url)
+        try:
+            yield Locker(connection, watcher)
+        finally:
+            await connection.close()
+            await watcher.close()
 
     async def turn(self, asked: Asked) -> Turn:
         return await Turns(self.database).get(OWNER, asked.chat, asked.turn)

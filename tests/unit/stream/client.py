@@ -49,6 +49,8 @@ class Client:
     rounds: dict[int, RoundStop | None] = field(default_factory=dict)
     started: bool = False
     end: TurnEnd | None = None
+    notices: list[Notice] = field(default_factory=list)
+    resets: list[int] = field(default_factory=list)
 
     def copy(self) -> "Client":
         return replace(self, blocks=[replace(piece) for piece in self.blocks], rounds=dict(self.rounds))
@@ -57,6 +59,7 @@ class Client:
         for event, identity in decode(frames):
             if isinstance(event, Notice):
                 assert identity is None
+                self.notices.append(event)
                 continue
             assert identity is not None
             cursor = Cursor.parse(identity)
@@ -93,6 +96,7 @@ class Client:
             case Reset(index=index):
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"
                 del self.blocks[index:]
+                self.resets.append(index)
                 assert all(piece.stop for piece in self.blocks)
             case TurnEnd():
                 self.end = event

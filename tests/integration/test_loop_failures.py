@@ -1,0 +1,409 @@
+"""The loop when the provider fails: before it has said anything, in mid-sentence, after a call, for good."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain.errors import PermanentError, TransientError
+from app.domain.turns import Limits, RecoveryPolicy
+from app.engine.retries import Retries, RetryPolicy
+from app.llm.messages import GO_ON
+from app.llm.provider import BlockOpened, MessageEnded, ModelRequest, Part
+from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_blocks, message_of, text, thinking, tool_use
+from app.tools.tool import tool
+from tests.integration.harness import POLICY, QUICK, Harness, Replica, results_of, texts_of, with_model
+from tests.unit.stream.client import Client
+
+ANSWER = "There."
+CONTINUE = Limits(recovery="continue")
+
+
+@tool(read_only=True)
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def overloaded(**more: Any) -> TransientError:
+    return TransientError("overloaded_error", "Overloaded", request_id="req_1", **more)
+
+
+def answer() -> Reply:
+    return message_of(text(ANSWER))
+
+
+def broken(*blocks: Sequence[Part], by: Step | None = None, drop: int = 1) -> list[Step]:
+    """A message that breaks off before the last `drop` parts of its blocks."""
+    whole = list(message_of(*blocks))
+    return [*whole[: -1 - drop], overloaded() if by is None else by]
+
+
+def always(*blocks: Sequence[Part]) -> ScriptedProvider:
+    return ScriptedProvider(lambda _: broken(*blocks))
+
+
+def notices(client: Client) -> list[Any]:
+    return [notice.data for notice in client.notices if notice.name == "retry"]
+
+
+# --- before the first word -------------------------------------------------------------------------------------------
+
+
+async def test_a_provider_that_is_overloaded_is_asked_again(harness: Harness) -> None:
+    provider = ScriptedProvider([[overloaded()], [overloaded()], answer()])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, turn.attempt, texts_of(turn)) == ("complete", 1, [ANSWER])
+    assert len(provider.requests) == 3
+    assert provider.requests[0] == provider.requests[2], "it is the same request"
+
+
+async def test_whoever_watches_is_told_of_the_retry(harness: Harness) -> None:
+    pause = Pause()
+    async with harness.replica(ScriptedProvider([[pause, overloaded()], answer()])) as replica:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        watching = asyncio.create_task(harness.follow(replica, asked))
+        await _attached(replica, asked.turn)
+        pause.go.set()
+        (notice,) = notices(await watching)
+    assert notice["error"] == "overloaded_error"
+    assert notice["seconds"] >= 0
+
+
+async def test_a_call_that_was_accepted_and_then_broke_is_made_again_and_its_usage_counts(harness: Harness) -> None:
+    started = list(message_of())[:1]
+    provider = ScriptedProvider([[*started, overloaded()], answer()])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask(limits=Limits(max_recoveries=0)))
+    assert (turn.status, turn.recoveries) == ("complete", 0), "nobody had seen anything yet"
+    assert [(round.number, round.voided) for round in turn.rounds] == [(1, True), (1, False)]
+    assert turn.usage == {"input_tokens": 20, "output_tokens": 6}
+
+
+@pytest.mark.parametrize("reply", [[], list(message_of())[:1]])
+async def test_retries_come_to_an_end(harness: Harness, reply: list[Step]) -> None:
+    provider = ScriptedProvider(lambda _: [*reply, overloaded()])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.status == turn.stop_reason == "error"
+    assert turn.error is not None
+    assert (turn.error.type, turn.error.message, turn.error.request_id) == ("overloaded_error", "Overloaded", "req_1")
+    assert len(provider.requests) == 1 + QUICK.most
+
+
+async def test_a_success_gives_the_retries_back(harness: Harness) -> None:
+    calls = message_of(tool_use("look", {}, "a"))
+    failures = [[overloaded()] for _ in range(QUICK.most)]
+    async with harness.replica(ScriptedProvider([*failures, calls, *failures, answer()]), [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    assert turn.status == "complete"
+
+
+def test_the_providers_own_word_on_when_to_come_back_counts() -> None:
+    retries = Retries(RetryPolicy(most=9, base=1.0, longest=4.0, max_retry_after=60))
+    assert 30 <= retries.delay(overloaded(retry_after=30.0), charged=True) < 31
+    assert 0 < retries.delay(overloaded(retry_after=0.0), charged=True) < 0.5, "never at once, and never together"
+    with pytest.raises(PermanentError, match="the provider asks to wait 61 s"):
+        retries.delay(overloaded(retry_after=61.0), charged=True)
+
+
+def test_waits_double_up_to_the_longest_with_jitter() -> None:
+    for _ in range(20):
+        retries = Retries(RetryPolicy(most=9, base=1.0, longest=4.0))
+        waits = [retries.delay(overloaded(), charged=True) for _ in range(5)]
+        assert all(most / 2 <= wait <= most for wait, most in zip(waits, [1, 2, 4, 4, 4], strict=True))
+        retries.reset()
+        assert retries.delay(overloaded(), charged=True) <= 1
+
+
+async def test_a_provider_that_asks_for_too_long_a_wait_ends_the_turn_at_once(harness: Harness) -> None:
+    provider = ScriptedProvider([[overloaded(retry_after=3600.0)]])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.error is not None
+    assert turn.error.message == "Overloaded (the provider asks to wait 3600 s)"
+    assert len(provider.requests) == 1
+
+
+async def test_a_permanent_error_is_not_tried_again(harness: Harness) -> None:
+    refusal = PermanentError("invalid_request_error", "max_tokens: too large", request_id="req_9")
+    provider = ScriptedProvider([[refusal]])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, turn.rounds, turn.blocks) == ("error", (), ())
+    assert turn.error is not None
+    assert turn.error.type == "invalid_request_error"
+    assert turn.error.request_id == "req_9"
+    assert len(provider.requests) == 1
+
+
+async def test_a_model_that_nobody_serves_any_more_ends_the_turn(harness: Harness) -> None:
+    def nobody(model: str) -> ScriptedProvider:
+        raise PermanentError("model_not_available", f"no provider for {model}")
+
+    async with harness.replica(nobody) as replica:
+        turn = await harness.finish(replica, await harness.ask(model="gone"))
+    assert turn.error is not None
+    assert (turn.error.type, turn.error.message) == ("model_not_available", "no provider for gone")
+
+
+# --- in mid-sentence -------------------------------------------------------------------------------------------------
+
+
+async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(harness: Harness) -> None:
+    pause = Pause()
+    whole = list(message_of(thinking("hm"), text("Half a ", "sentence")))
+    provider = ScriptedProvider([[*whole[:-2], pause, overloaded()], answer()])
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        client = Client()
+        watching = asyncio.create_task(harness.follow(replica, asked, client))
+        await _attached(replica, asked.turn)
+        assert [piece.text for piece in client.blocks] == ["hm", "Half a sentence"]
+        pause.go.set()
+        await watching
+        turn = await harness.finish(replica, asked)
+    client.assert_holds(turn)
+    assert (client.resets, texts_of(turn), turn.attempt) == ([0], [ANSWER], 2)
+    assert provider.requests[0].messages == provider.requests[1].messages
+    assert turn.usage == {"input_tokens": 20, "output_tokens": 6}, "the voided call is paid for"
+
+
+async def test_what_broke_off_is_kept_and_gone_on_with_where_the_policy_says_so(harness: Harness) -> None:
+    provider = ScriptedProvider([broken(text("Half a ", "sentence")), answer()])
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask(limits=CONTINUE)
+        turn = await harness.finish(replica, asked)
+        client = await harness.follow(replica, asked)
+    assert (turn.status, turn.attempt, texts_of(turn)) == ("complete", 1, ["Half a sentence", ANSWER])
+    assert [block.interrupted for block in turn.blocks] == [True, False]
+    assert [round.stop_reason for round in turn.rounds] == ["interrupted", "end_turn"]
+    assert client.resets == []
+    said = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
+    assert said == [("user", "Hello"), ("assistant", "Half a sentence"), ("user", GO_ON)]
+
+
+async def test_thinking_alone_is_nothing_to_go_on_with(harness: Harness) -> None:
+    provider = ScriptedProvider([broken(thinking("hm"), drop=0), broken(thinking("h", "m"), drop=2), answer()])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask(limits=CONTINUE))
+    assert (turn.attempt, texts_of(turn)) == (3, [ANSWER])
+
+
+@pytest.mark.parametrize("recovery", ["retry", "continue"])
+async def test_a_complete_call_is_run_though_the_reply_broke_off_after_it(
+    harness: Harness, recovery: RecoveryPolicy
+) -> None:
+    cut = broken(text("I look."), tool_use("look", {}, "a"), text("And then"))
+    provider = ScriptedProvider([cut, answer()])
+    async with harness.replica(provider, [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look], limits=Limits(recovery=recovery)))
+    assert (turn.status, turn.attempt) == ("complete", 1)
+    assert results_of(turn)["a"].text == "seen"
+    assert [block.text for block in turn.blocks if block.interrupted] == ["And then"]
+    assert [round.stop_reason for round in turn.rounds] == ["interrupted", "end_turn"]
+
+
+async def test_a_call_that_was_cut_is_taken_back_with_the_rest(harness: Harness) -> None:
+    provider = ScriptedProvider([broken(text("I look."), tool_use("look", {}, "a")), answer()])
+    async with harness.replica(provider, [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    assert (turn.attempt, texts_of(turn), results_of(turn)) == (2, [ANSWER], {})
+
+
+@pytest.mark.parametrize("limits", [Limits(max_recoveries=2), replace(CONTINUE, max_recoveries=2)])
+async def test_interruptions_without_progress_come_to_an_end(harness: Harness, limits: Limits) -> None:
+    provider = always(text("Half"))
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask(limits=limits))
+    assert turn.error is not None
+    assert (turn.status, turn.error.type) == ("error", "overloaded_error")
+    assert turn.error.message == "Overloaded; given up after too many interruptions"
+    assert len(provider.requests) == 3
+    assert texts_of(turn) == ["Half"] * (3 if limits.recovery == "continue" else 1), "what was said last stays"
+    assert turn.blocks[-1].interrupted
+
+
+async def test_no_recoveries_means_none(harness: Harness) -> None:
+    provider = always(text("Half"))
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask(limits=Limits(max_recoveries=0)))
+    assert (turn.status, len(provider.requests)) == ("error", 1)
+
+
+async def test_progress_gives_the_recoveries_back(harness: Harness) -> None:
+    calls = message_of(tool_use("look", {}, "a"))
+    provider = ScriptedProvider([broken(text("Ha")), calls, broken(text("lf")), answer()])
+    async with harness.replica(provider, [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look], limits=Limits(max_recoveries=1)))
+    assert (turn.status, turn.recoveries) == ("complete", 0)
+
+
+async def test_a_permanent_error_in_mid_sentence_keeps_what_was_said(harness: Harness) -> None:
+    cut = broken(text("I look."), tool_use("look", {}, "a"), text("Half"), by=PermanentError("api_error", "no"))
+    async with harness.replica(ScriptedProvider([cut]), [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    assert (turn.status, texts_of(turn)) == ("error", ["I look.", "Half"])
+    assert results_of(turn)["a"].text == "This call has no result: the turn ended (error)."
+
+
+async def test_a_recovery_after_the_last_tool_round_still_may_use_no_tools(harness: Harness) -> None:
+    calls = message_of(tool_use("look", {}, "a"))
+    provider = ScriptedProvider([calls, broken(text("Half")), answer()])
+    async with harness.replica(provider, [look]) as replica:
+        await harness.finish(replica, await harness.ask(tools=[look], limits=replace(CONTINUE, max_rounds=1)))
+    assert [request.may_use_tools for request in provider.requests] == [True, False, False]
+
+
+# --- silence, and streams that do not end as they should -------------------------------------------------------------
+
+
+IMPATIENT = with_model(POLICY, stall_timeout=0.03)
+
+
+@pytest.mark.parametrize("said", [[], list(message_of())[:1], list(message_of(text("Half")))[:3]])
+async def test_a_provider_that_goes_silent_is_given_up_and_asked_again(harness: Harness, said: list[Step]) -> None:
+    provider = ScriptedProvider([[*said, Pause()], answer()])
+    async with harness.replica(provider, policy=IMPATIENT) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
+
+
+async def test_a_provider_that_stays_silent_is_an_error_that_says_so(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider(lambda _: [Pause()]), policy=IMPATIENT) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.error is not None
+    assert (turn.error.type, turn.error.message) == ("stall_timeout", "the provider was silent for 0.03 s")
+
+
+async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harness) -> None:
+    pause = Pause()
+    provider = ScriptedProvider([[pause, *answer()]])
+    async with harness.replica(provider, policy=IMPATIENT) as replica, harness.locker() as locker:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        async with locker.holding("SELECT FROM turns WHERE id = $1 FOR UPDATE", asked.turn):
+            pause.go.set()
+            await locker.waiting()
+            await asyncio.sleep(2 * IMPATIENT.model.stall_timeout)
+        turn = await harness.finish(replica, asked)
+    assert (turn.status, len(provider.requests)) == ("complete", 1)
+
+
+async def test_a_stream_that_ends_without_saying_so_is_made_again(harness: Harness) -> None:
+    unfinished = list(message_of(text("Half")))[:-1]
+    for reply in ([], unfinished[:1], unfinished):
+        async with harness.replica(ScriptedProvider([reply, answer()])) as replica:
+            turn = await harness.finish(replica, await harness.ask())
+        assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
+
+
+def _at_the_end(last: Sequence[Part]) -> list[Step]:
+    return [*list(message_of(text(ANSWER)))[:-1], last]
+
+
+async def test_a_reply_whose_end_is_known_is_whole_though_its_last_word_is_missing(harness: Harness) -> None:
+    *_, (delta, _) = message_of()
+    provider = ScriptedProvider([_at_the_end((delta,))])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.stop_reason, len(provider.requests)) == ("end_turn", 1)
+
+
+async def test_a_reply_that_ends_without_a_reason_is_the_end_of_the_turn(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider([_at_the_end((MessageEnded(),))])) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, turn.stop_reason) == ("complete", "end_turn")
+
+
+@pytest.mark.parametrize("after", [overloaded, Pause])
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_nothing_that_comes_after_the_end_of_a_reply_takes_it_back(
+    harness: Harness, after: Callable[[], Step], parts: int
+) -> None:
+    """A connection that breaks, or stays open, once everything was said."""
+    *_, last = message_of()
+    provider = ScriptedProvider([[*_at_the_end(last[:parts]), after()]])
+    async with harness.replica(provider, policy=IMPATIENT) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, turn.stop_reason, turn.attempt, texts_of(turn)) == ("complete", "end_turn", 1, [ANSWER])
+
+
+# --- a provider that does what none should ---------------------------------------------------------------------------
+
+
+def _without_start(blocks: Sequence[Sequence[Part]]) -> list[Step]:
+    return [*message_blocks(*blocks), list(message_of())[-1]]
+
+
+async def test_a_reply_that_never_started_is_a_reply_all_the_same(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider([_without_start([text(ANSWER)])])) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
+
+
+TWICE = [tool_use("look", {}, "a"), tool_use("look", {}, "a")]
+NAMELESS = [[BlockOpened(0, "tool_use", "{}", "", None, None), tool_use("look", {}, "a")[-1]]]
+
+
+@pytest.mark.parametrize("blocks", [TWICE, NAMELESS, [tool_use("lo\x00ok", {}, "a")], [tool_use("look", {}, "\x00")]])
+@pytest.mark.parametrize("in_one_batch", [False, True])
+async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
+    harness: Harness, blocks: list[list[Part]], in_one_batch: bool
+) -> None:
+    bad = list(message_of(*blocks, text("More.")))
+    if in_one_batch:
+        bad = [[part for batch in bad for part in batch]]
+    replies: list[Reply] = [bad, answer(), answer(), answer()]
+
+    async with harness.replica(ScriptedProvider(_by_question(replies)), [look]) as replica:
+        worse = await harness.finish(replica, await harness.ask("0", tools=[look]))
+        other = await harness.finish(replica, await harness.ask("1"))
+    assert worse.ended
+    assert other.status == "complete"
+
+
+def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
+    """Each conversation gets the replies from the one on that its first words number."""
+    iterators: dict[str, Iterator[Reply]] = {}
+
+    def reply(request: ModelRequest) -> Reply:
+        question = request.messages[0].blocks[0].text
+        return next(iterators.setdefault(question, iter(replies[int(question) :])))
+
+    return reply
+
+
+class Broken:
+    """A provider with a bug."""
+
+    name = "broken"
+
+    async def stream(self, request: ModelRequest) -> Any:
+        for batch in list(message_of(text("Half")))[:3]:
+            yield batch
+        raise ZeroDivisionError
+
+
+async def test_a_bug_of_ours_ends_the_turn_as_an_error_that_does_not_tell_it(harness: Harness) -> None:
+    async with harness.replica(Broken()) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.error is not None
+    assert (turn.status, turn.error.type, texts_of(turn)) == ("error", "internal_error", ["Half"])
+    assert "ZeroDivision" not in turn.error.message
+
+
+async def _attached(replica: Replica, turn: Any) -> None:
+    """Returns when somebody waits for news of the turn."""
+    view = replica.directory.running(turn)
+    assert view is not None
+    while not view.doorbell.awaited:  # noqa: ASYNC110, a reader tells nobody
+        await asyncio.sleep(0)
