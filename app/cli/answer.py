@@ -14,6 +14,7 @@ from app.cli.screen import Output, Size, Surface
 
 _FRAMES: Final = 10  # a second
 _AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
+_STOPPING: Final = "stopping"
 _EMPTY: Final = Line("", 0)
 
 
@@ -65,14 +66,16 @@ class LiveAnswer:
         self.state.apply(event.name, data)
 
     def stopping(self) -> None:
-        self._passing = "stopping"
+        self._passing = _STOPPING
         self.draw()
 
     def draw(self) -> None:
         size, now = self._size(), self._clock()
         room, spin = self._surface.room(size), int(now * _FRAMES)
         parts, rendered = self._news(now, spin, room)
-        status = [_EMPTY, *self._renderer.status(f"{self._doing()} · {span(now - self._began)} · Ctrl-C stops", spin)]
+        keys = "Ctrl-C stops" if self._passing != _STOPPING else "Ctrl-C waits no longer"
+        doing = f"{self._doing(parts)} · {span(now - self._began)} · {keys}"
+        status = [_EMPTY, *self._renderer.status(doing, spin)]
         height, keep = len(status) + sum(map(len, rendered)), 0
         while keep < len(parts) and parts[keep].settled and height > room:
             height -= len(rendered[keep])
@@ -110,15 +113,13 @@ class LiveAnswer:
         self._taken_back = self._taken_back or len(still_good) < len(self._kept)
         self._kept = still_good
 
-    def _doing(self) -> str:
-        if self._passing:
-            return self._passing
-        if not self.state.start:
-            return "sending"
-        block = self.state.open_block
-        if block is None:
-            return "waiting for the model"
-        return {"thinking": "thinking", "text": "writing"}.get(block["type"], "choosing tools")
+    def _doing(self, parts: Iterable[Part]) -> str:
+        if self._passing or not self.state.start:
+            return self._passing or "sending"
+        if block := self.state.open_block:
+            return {"thinking": "thinking", "text": "writing"}.get(block["type"], "choosing tools")
+        runs = any(isinstance(part.content, Fold) and part.content.look == "running" for part in parts)
+        return "running tools" if runs else "waiting for the model"
 
     def _size(self) -> Size:
         return Size(self._console.width, self._console.height)
@@ -176,7 +177,7 @@ def _in_passing(event: follow.Event, now: str) -> str:
             return f"the model failed ({event.data['error']}), next try in {span(event.data['seconds'])}"
         case "action_required":
             return "waiting for a person to answer"
-        case follow.CONNECTED | "round_start" | "block_start" | "block_delta" if now != "stopping":
+        case follow.CONNECTED | "round_start" | "block_start" | "block_delta" if now != _STOPPING:
             return ""
         case _:
             return now

@@ -10,18 +10,19 @@ from typing import Final
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from app.cli.answer import Answer, LiveAnswer, PlainAnswer
 from app.cli.assembler import Assembler, Json
 from app.cli.client import Client, Refused
 from app.cli.conversation import Conversation
 from app.cli.listing import plain_chats, print_chats
-from app.cli.session import Session
+from app.cli.session import Session, carry_out
 from app.cli.terminal import is_terminal, open_console, prepare_prompt, surface_of, watching
 from app.config import read_settings
 
 # The ids of chats are UUIDs of version 7, which begin with the time: with a 0 for some thousand years.
-_CHAT: Final = re.compile(r"0[0-9a-f]{5,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)
+_CHAT: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)
 _LISTED: Final = 20
 _ALL: Final = 1_000_000
 _INTERRUPTED: Final = 130  # what a shell expects of a program that Ctrl-C ended
@@ -43,8 +44,8 @@ def chat(
     on standard input; "-" puts standard input into the question) the answer is printed, and that is all.
     """
     named, words = (words[0], words[1:]) if words and _CHAT.fullmatch(words[0]) else (None, words)
-    question = None if lists else _question(words)
     console = open_console()
+    question = None if lists else _question(words)
     client = Client(server or _server_here(), token)
     with asyncio.Runner() as runner:
         try:
@@ -56,7 +57,7 @@ def chat(
             if question is not None:
                 session.chat = chosen["id"] if chosen else None
                 with watching(console):
-                    sys.exit(_exit_code(runner.run(session.ask(question))))
+                    sys.exit(_exit_code(carry_out(runner, session.ask(question))))
             runner.run(client.chats(1))  # says at once when there is no server
             prepare_prompt()
             Conversation(runner, client, session, console).run(chosen)
@@ -95,6 +96,8 @@ def _show(console: Console, state: Assembler) -> Answer:
 def _list(console: Console, chats: list[Json]) -> None:
     if is_terminal():
         print_chats(console, chats, datetime.now().astimezone())
+        if len(chats) == _LISTED:
+            console.print(Text(f"These are the newest {_LISTED}. All: turnstream chat --list | less", "dim"))
     else:
         sys.stdout.write(plain_chats(chats))
 

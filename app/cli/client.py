@@ -15,9 +15,11 @@ from app.domain.errors import TurnstreamError
 # Seconds. The server sends a comment every 15 s: a stream that is silent for longer than this is dead.
 _SILENCE: Final = 40.0
 _ANSWER: Final = 20.0
-_CONNECT: Final = 5.0
+_CONNECT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
 _PATIENCE: Final = 30.0
+_HURRY: Final = 5.0
+_WHOLE_ID: Final = 36  # characters
 # A server that is being restarted, has too much to do, or that a proxy has lost sight of.
 _PASSING: Final = frozenset({408, 425, 429, 502, 503, 504})
 
@@ -87,6 +89,8 @@ class Client:
 
     async def find_chat(self, prefix: str) -> Json:
         """The one chat whose id begins so."""
+        if len(prefix) == _WHOLE_ID:
+            return await self._call("GET", f"/api/chats/{prefix}")
         found = []
         async for page in self._pages("/api/chats", 200):
             found += [chat for chat in page["chats"] if chat["id"].startswith(prefix.lower())]
@@ -109,7 +113,7 @@ class Client:
         return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
 
     async def cancel(self, chat: str, turn: str) -> Json:
-        return await self._insist("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _CONNECT)
+        return await self._insist("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _HURRY)
 
     @asynccontextmanager
     async def stream(
@@ -175,11 +179,11 @@ class Client:
             yield
         except httpx2.UnsupportedProtocol:
             raise Refused(0, f"{self.server} is not the URL of a server: it begins with http:// or https://") from None
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+        except httpx2.ConnectError:
             raise Unreachable(
                 f"no server answers at {self.server}; start one with `turnstream serve`, or name one with --server URL"
             ) from None
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             self._met = True
             raise Lost(f"the connection to {self.server} was lost ({type(error).__name__})") from None
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.assembler import Assembler, Json
-from app.cli.client import Client
+from app.cli.client import Client, Refused
 from app.cli.listing import print_chats, short_ids, title_of
 from app.cli.parts import clean
-from app.cli.session import Session
+from app.cli.session import Session, carry_out
 from app.cli.terminal import watching
 from app.cli.unfold import unfolded
 from app.domain.errors import TurnstreamError
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 HELP: Final = """\
 /list          the newest chats
-/open N or ID  open a chat, by its number in the list or the beginning of its id; without either this one again
+/open N or ID  open a chat, by its number in the list or the beginning of its id
+/open          show this chat again, and what still runs in it
 /new           start another chat
 /more          the last answer with its thinking, and its tools with input and result
 /quit          leave (Ctrl-D does too)
@@ -120,17 +121,14 @@ class Conversation:
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         with watching(self._console):
-            try:
-                return self._runner.run(work)
-            except KeyboardInterrupt:
-                self._runner.run(_cancel_all())
-                raise
+            return carry_out(self._runner, work)
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
         except TurnstreamError as error:
-            self._say(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+            hint = " (/open shows it)" if isinstance(error, Refused) and error.status == 409 else ""
+            self._say(f"{str(error)[:1].upper()}{str(error)[1:]}{hint}.")
         except KeyboardInterrupt:
             self._say("Interrupted. What the server was told, it may go on with.")
 
@@ -154,15 +152,6 @@ class Conversation:
 
     def _say(self, words: str) -> None:
         self._console.print(Text(words, "yellow"))
-
-
-async def _cancel_all() -> None:
-    """Ends what a second Ctrl-C left standing in the loop."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _read() -> str | None:

@@ -1,15 +1,17 @@
 """What one person does with one server: says something, watches the answer, stops it, takes up a chat again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from app.cli.answer import Answer
 from app.cli.assembler import Assembler, Json
 from app.cli.client import Client, Lost
 from app.cli.follow import Follower
+
+T = TypeVar("T")
 
 _FRAME: Final = 0.08  # seconds
 _PATIENCE: Final = 10.0  # seconds, for a turn that was asked to stop
@@ -27,6 +29,7 @@ class Session:
     async def ask(self, text: str) -> Assembler:
         """Says `text` in the open chat, or in a new one, and shows the answer to its end."""
         answer = self._show(Assembler())
+        text = text.encode(errors="replace").decode()  # bytes of another encoding, which Python hands on as surrogates
         try:
             async with _drawing(answer):
                 exchange = await self._client.post_turn(self.chat, text, self._model, str(uuid4()))
@@ -64,6 +67,23 @@ class Session:
                 await _watch(follower, answer)
         except (Lost, TimeoutError):
             raise Lost("the server could not be told to stop, or has not done so yet: the answer may go on") from None
+
+
+def carry_out(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work`. The first Ctrl-C is its own affair; the second ends it where it stands."""
+    try:
+        return runner.run(work)
+    except KeyboardInterrupt:
+        runner.run(_cancel_all())
+        raise
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def _watch(follower: Follower, answer: Answer) -> None:

@@ -26,7 +26,7 @@ _readline, _termios = _module("readline"), _module("termios")
 
 
 def open_console() -> Console:
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     console = Console(theme=THEME, highlight=False, markup=False, emoji=False)

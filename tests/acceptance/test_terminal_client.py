@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 import httpx2
 import pytest
 
+from app.storage.database import connect
+from app.storage.tokens import Tokens
 from tests.acceptance.conftest import StartServer
 from tests.acceptance.pseudo_terminal import PseudoTerminal
 from tests.acceptance.server import TURNSTREAM, Server, clean_environment, free_port
@@ -106,6 +108,10 @@ class Look:
                     return turn
                 await asyncio.sleep(0.02)
 
+    async def ask(self, question: str) -> None:
+        answer = await self._http.post("/api/turns", json={"blocks": [{"type": "text", "text": question}]})
+        assert answer.status_code == 201
+
     async def count(self) -> int:
         chats: list[Json] = (await self._http.get("/api/chats")).json()["chats"]
         return len(chats)
@@ -117,7 +123,9 @@ def text_of(turn: Json) -> str:
 
 def answering(turn: Json) -> bool:
     """In the middle of its last text, after the tools."""
-    return any(block["type"] == "text" and block["round"] == 3 and len(block["text"]) > 60 for block in turn["blocks"])
+    return turn["status"] == "running" and any(
+        block["type"] == "text" and block["round"] == 3 and len(block["text"]) > 60 for block in turn["blocks"]
+    )
 
 
 async def test_a_question_as_an_argument_prints_the_answer_and_nothing_else(server: StartServer, run: Run) -> None:
@@ -201,29 +209,31 @@ async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_n
 
 
 async def test_a_person_takes_up_a_turn_that_still_runs_while_the_server_is_killed(
-    server: StartServer, run: Run, sit: Sit
+    server: StartServer, sit: Sit
 ) -> None:
-    one = await server(**SLOW)
-    run(one.url, QUESTION)
+    one = await server(TURNSTREAM_DEMO_DELAY="0.3")
     async with Look(one) as look:
-        await look.until(answering)
+        await look.ask(QUESTION)
+        await look.until(lambda turn: len(turn["blocks"]) > 0)
         terminal = sit(one, "--continue")
-        await terminal.sees(f"> {QUESTION}", "I found this in")
+        await terminal.sees(f"> {QUESTION}", "This is a scripted demo")
         await one.kill()
         await terminal.sees("connection lost, reconnecting")
         await one.start(TURNSTREAM_DEMO_DELAY="0")
         await terminal.sees("That is as far as a script can go.")
         await terminal.sees_prompt()
         await look.until(lambda turn: turn["status"] == "complete")
+    assert terminal.glass.text.count("This is a scripted demo") == 1
     assert terminal.glass.text.count("I found this in") == 1
-    assert terminal.glass.text.count("That is as far as a script can go.") == 1
     assert "reconnecting" not in terminal.glass.text
 
 
-async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, run: Run, sit: Sit) -> None:
+async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, sit: Sit) -> None:
     one = await server()
-    for question in (QUESTION, "List my files"):
-        await run(one.url, question).end()
+    async with Look(one) as look:
+        for question in (QUESTION, "List my files"):
+            await look.ask(question)
+            await look.until(lambda turn: turn["status"] == "complete")
     terminal = sit(one)
     await terminal.sees_prompt()
     terminal.type("/list\r")
@@ -238,29 +248,18 @@ async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, ru
     assert await terminal.ended() == 0
 
 
-async def test_what_is_missing_is_said_in_a_sentence(
-    server: StartServer, run: Run, database_url: str, tmp_path: Path
-) -> None:
-    code, out, notes = await run(f"http://127.0.0.1:{free_port()}", "Hello?").end()
-    assert (code, out) == (1, "")
-    assert "start one with `turnstream serve`" in notes
-
+async def test_what_is_missing_is_said_in_a_sentence(server: StartServer, run: Run, database_url: str) -> None:
+    async with connect(database_url, size=2) as database:
+        token = await Tokens(database).create("ada", "ada")
     one = await server()
-    code, out, notes = await run(one.url, "--model", "no-such-model", "Hello?").end()
-    assert (code, out) == (1, "")
-    assert "no-such-model" in notes
-
-    token = await asyncio.to_thread(make_token, database_url, tmp_path)
-    await one.restart()
-    code, _, notes = await run(one.url, "Hello?").end()
-    assert code == 1
-    assert "turnstream tokens create NAME" in notes
-    code, _, notes = await run(one.url, "Hello?", TURNSTREAM_TOKEN=token).end()
-    assert (code, notes) == (0, "")
-
-
-def make_token(database_url: str, folder: Path) -> str:
-    environment = clean_environment() | {"DATABASE_URL": database_url}
-    command = [str(TURNSTREAM), "tokens", "create", "ada"]
-    made = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return made.stdout.strip()
+    nobody, stranger, mistaken, ada = await asyncio.gather(
+        run(f"http://127.0.0.1:{free_port()}", "Hello?").end(),
+        run(one.url, "Hello?").end(),
+        run(one.url, "--model", "no-such-model", "Hello?", TURNSTREAM_TOKEN=token).end(),
+        run(one.url, "Hello?", TURNSTREAM_TOKEN=token).end(),
+    )
+    assert [script[:2] for script in (nobody, stranger, mistaken)] == [(1, "")] * 3
+    assert "start one with `turnstream serve`" in nobody[2]
+    assert "turnstream tokens create NAME" in stranger[2]
+    assert "no-such-model" in mistaken[2]
+    assert ada == (0, ada[1], "")
