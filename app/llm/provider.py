@@ -101,6 +101,7 @@ class Provider(Protocol):
         """The answer, in batches: what one read from the network held, without waiting for more.
 
         Raises TransientError or PermanentError, before the first batch or after any. Retries nothing itself.
-        Closing the generator closes the connection.
+        It ends soon after MessageEnded, and who reads it to its end lets the connection be used again; closing it
+        before that closes the connection.
         """
         ...

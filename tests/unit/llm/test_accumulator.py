@@ -296,7 +296,7 @@ def streams(draw: st.DrawFn) -> list[Part]:
 
 
 @given(streams(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whatever_comes_blocks_are_told_one_after_the_other_and_their_text_is_what_was_said(
     parts: list[Part], data: st.DataObject
 ) -> None:
@@ -330,7 +330,7 @@ def test_whatever_comes_blocks_are_told_one_after_the_other_and_their_text_is_wh
 
 
 @given(streams())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_blocks_do_not_depend_on_how_the_parts_were_batched(parts: list[Part]) -> None:
     def blocks(batches: Iterable[Sequence[Part]]) -> list[Block]:
         acc = accumulator()

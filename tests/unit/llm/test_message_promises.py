@@ -75,7 +75,7 @@ def any_path(draw: st.DrawFn) -> list[Turn]:
 
 
 @given(any_path())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
@@ -211,7 +211,7 @@ class Chat:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObject) -> None:
     chat = Chat(data.draw)
     limits = Limits(max_rounds=4, recovery=data.draw(st.sampled_from(["retry", "continue"])))
