@@ -6,8 +6,6 @@ from functools import reduce
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
 from app.api.auth import LOCAL_OWNER
 from app.api.codec import block_json
 from app.domain.blocks import TOOL_RESULT, Block, CallState
@@ -17,7 +15,7 @@ from app.domain.steps import INTERRUPTED, open_round_number
 from app.domain.turns import RecoveryPolicy, Turn
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.llm.messages import build_messages
-from app.storage.database import Database
+from app.storage.database import Database, Statement
 from app.storage.journal import Journal
 from app.storage.turns import Turns
 from app.stream.live import LiveView
@@ -26,6 +24,7 @@ from tests.unit.llm.build import rendered
 from tests.unit.llm.legal import message_problems
 
 Key = tuple[int, str]
+_GET_CALLS = Statement("SELECT round, tool_use_id, state FROM tool_calls WHERE turn_id = :turn")
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class Rows:
     calls: Mapping[Key, CallState]
 
     @classmethod
-    async def of(cls, database: Database, connection: "asyncpg.Connection[asyncpg.Record]", turn: Turn) -> "Rows":
+    async def of(cls, database: Database, turn: Turn) -> "Rows":
         path = await Turns(database).path(LOCAL_OWNER, turn.chat_id, turn.id)
-        calls = await connection.fetch("SELECT * FROM tool_calls WHERE turn_id = $1", turn.id)
+        calls = await database.rows(_GET_CALLS, turn=turn.id)
         states = {(row["round"], row["tool_use_id"]): row["state"] for row in calls}
         return cls(path[-1], path, await Journal(database).open_block(path[-1]), states)
 

@@ -2,13 +2,15 @@
 standard input. A line is a JSON object: the environment of the server.
 
 FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for what its
-tools did, FAULTS_LOG one for what it says.
+tools did, FAULTS_LOG one for what it says. Its model and its tools take up to FAULTS_PACE seconds for whatever they do;
+without it the model waits until everybody has what it said. FAULTS_DEAF is the share of notifications that it loses.
 """
 
 import asyncio
 import gc
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -28,10 +30,12 @@ from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
 from app.engine import rescuer
+from app.engine.worker import Worker
 from app.llm.models import Models, Offer
 from app.llm.provider import ModelRequest, Part
 from app.storage.database import Statement
 from app.storage.journal import APPEND_TEXT
+from app.storage.queue import Queue
 from app.stream.live import LiveView
 from app.telemetry import configure_logging
 from app.tools.tool import Outcome, Tool, ToolContext
@@ -76,17 +80,18 @@ class Quiet:
 
 @dataclass(frozen=True)
 class ScriptedModel:
-    """Says each batch when the one before has arrived everywhere, and refuses what no provider would take."""
+    """Says each batch when the one before has arrived everywhere, or in its time; refuses what no provider takes."""
 
     points: Points
     quiet: Quiet
+    pace: float | None
     name = "faulty"
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         if problems := message_problems(rendered(request.messages)):
             raise PermanentError("illegal_request", "; ".join(problems))
         for batch in reply_to(request):
-            await self.quiet.come()
+            await (self.quiet.come() if self.pace is None else dawdle(self.pace))
             self.points.reach("event")
             yield batch
         self.points.reach("end of events")
@@ -96,6 +101,7 @@ class ScriptedModel:
 class WatchedTool:
     tool: Tool
     points: Points
+    pace: float | None
 
     @property
     def spec(self) -> ToolSpec:
@@ -107,9 +113,31 @@ class WatchedTool:
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         self.points.reach(f"start of {self.spec.name}")
+        await dawdle(self.pace)
         outcome = await self.tool(context, input_json)
+        await dawdle(self.pace)
         self.points.reach(f"end of {self.spec.name}")
         return outcome
+
+
+async def dawdle(pace: float | None) -> None:
+    if pace is not None:
+        await asyncio.sleep(random.uniform(0, pace))
+
+
+def go_deaf(share: float) -> None:
+    """Notifications are lost here, on their way out and on their way in."""
+    notify, hear = Queue.notify, Worker.hear
+
+    async def sometimes_notify(queue: Queue, payload: str) -> None:
+        if random.random() >= share:
+            await notify(queue, payload)
+
+    def sometimes_hear(worker: Worker, payload: str) -> None:
+        if random.random() >= share:
+            hear(worker, payload)
+
+    Queue.notify, Worker.hear = sometimes_notify, sometimes_hear  # type: ignore[method-assign]
 
 
 class Server(uvicorn.Server):
@@ -130,8 +158,10 @@ def serve(environment: dict[str, str]) -> None:
     points = Points(environment.get("FAULTS_DIE_AT"), lambda point: void(os.write(seen, f"{point}\n".encode())))
     quiet = Quiet()
     points.watch_commits(quiet.written)
-    watched = [WatchedTool(tool, points) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
-    models = Models([Offer(ScriptedModel(points, quiet), [MODEL])])
+    go_deaf(float(environment.get("FAULTS_DEAF", "0")))
+    pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
+    watched = [WatchedTool(tool, points, pace) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
+    models = Models([Offer(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)
     app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))
     config = uvicorn.Config(
@@ -158,6 +188,7 @@ def fork_on_demand() -> None:
             os.write(1, f"forked {pid}\n".encode())
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        random.seed()
         try:
             serve(json.loads(line))
         finally:

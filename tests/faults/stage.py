@@ -46,7 +46,7 @@ class Stage:
         return Reader(stream_url(turn.chat_id, turn.id))
 
     async def rows(self, turn: Turn) -> Rows:
-        return await Rows.of(self.database, self.connection, turn)
+        return await Rows.of(self.database, turn)
 
     async def alone(self) -> None:
         """Returns when Postgres has finished whatever dead servers had asked for."""

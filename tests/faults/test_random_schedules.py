@@ -1,0 +1,140 @@
+"""Three replicas on one database: killed, stopped, frozen and back again, while turns run and readers wander.
+
+A schedule is drawn from FAULTS_SEED, which is printed. What the machine makes of it differs from run to run.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.domain.turns import Turn
+from tests.acceptance.server import free_port
+from tests.faults.processes import Process
+from tests.faults.reader import Reader
+from tests.faults.rows import problems_of
+from tests.faults.stage import Stage, staged
+
+REPLICAS = 3
+TURNS = 60
+READERS_OF_A_TURN = 2
+FAULTS = 30
+LEASE = 0.8  # seconds; who is frozen for longer wakes up as a zombie
+_SETTINGS = {
+    "JOURNAL_INTERVAL": "0.02",
+    "LEASE": str(LEASE),
+    "POLL_INTERVAL": "0.1",
+    "GRACE_PERIOD": "0",
+}
+
+# Every block, round and call that a claim writes which is not the turn's own at that moment.
+_WATCH_FOR_ZOMBIES = """
+CREATE TABLE stale_writes (what text, turn uuid, attempt int, owned_by int);
+CREATE FUNCTION note_stale_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO stale_writes
+    SELECT TG_TABLE_NAME || ' ' || NEW::text, id, NEW.attempt, turns.attempt FROM turns
+    WHERE id = NEW.turn_id AND (turns.attempt <> NEW.attempt OR status <> 'running');
+    RETURN NEW;
+END $$;
+CREATE TRIGGER fence BEFORE INSERT ON rounds FOR EACH ROW EXECUTE FUNCTION note_stale_write();
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE ON tool_calls FOR EACH ROW EXECUTE FUNCTION note_stale_write();
+CREATE TRIGGER fence BEFORE INSERT ON blocks FOR EACH ROW WHEN (NOT NEW.interrupted AND NEW.round > 0)
+    EXECUTE FUNCTION note_stale_write();
+"""
+
+
+class Replica:
+    """An address at which processes come and go."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.port = free_port()
+        self._stage = stage
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        self._process = await self._stage.forks.server(TURNSTREAM_PORT=str(self.port))
+
+    async def suffer(self, chance: random.Random) -> None:
+        """One fault, with what comes after it."""
+        assert self._process is not None
+        match chance.choice(["kill", "kill", "freeze", "freeze", "terminate"]):
+            case "freeze":
+                self._process.signal(signal.SIGSTOP)
+                await asyncio.sleep(LEASE * chance.uniform(0.5, 2.5))
+                self._process.signal(signal.SIGCONT)
+                return
+            case "kill":
+                await self._process.kill()
+            case _:
+                self._process.signal(signal.SIGTERM)
+                await self._process.dead.wait()
+        await asyncio.sleep(chance.choice([0, 0, LEASE]))
+        await self.start()
+
+
+@pytest.fixture
+async def stage(database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    faults = {"FAULTS_PACE": "0.03", "FAULTS_DEAF": "0.5"}
+    async with staged(database_url, tmp_path, 0.1, **_SETTINGS) as stage:
+        stage.forks.environment.update(faults)
+        await stage.connection.execute(_WATCH_FOR_ZOMBIES)
+        yield stage
+
+
+@pytest.mark.timeout(240)
+async def test_whatever_happens_to_three_replicas_every_turn_ends_and_every_reader_is_whole(stage: Stage) -> None:
+    seed = int(os.environ.get("FAULTS_SEED", random.randrange(1_000_000)))
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    replicas = [Replica(stage) for _ in range(REPLICAS)]
+    for replica in replicas:
+        await replica.start()
+    async with asyncio.timeout(200), asyncio.TaskGroup() as group:
+        shows = group.create_task(_all_shows(stage, replicas, chance))
+        group.create_task(_all_faults(replicas, chance))
+    problems = [problem for problems in shows.result() for problem in problems]
+    stale = [dict(row) for row in await stage.connection.fetch("SELECT * FROM stale_writes")]
+    assert not problems, "\n".join(problems)
+    assert not stale
+    assert "claim.lost" in (stage.folder / "servers.log").read_text(), "nobody woke up as a zombie"
+
+
+async def _all_faults(replicas: list[Replica], chance: random.Random) -> None:
+    """Never all replicas at once, so that work goes on."""
+    for _ in range(FAULTS // 2):
+        await asyncio.gather(*(replica.suffer(chance) for replica in chance.sample(replicas, REPLICAS - 1)))
+
+
+async def _all_shows(stage: Stage, replicas: list[Replica], chance: random.Random) -> list[list[str]]:
+    async with asyncio.TaskGroup() as group:
+        shows = []
+        for _ in range(TURNS):
+            turn = await stage.ask(chance.choice(["retry", "continue"]), max_recoveries=1000)
+            shows.append(group.create_task(_show(stage, replicas, turn, random.Random(chance.random()))))
+            await asyncio.sleep(chance.uniform(0, 0.6))
+    return [show.result() for show in shows]
+
+
+async def _show(stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random) -> list[str]:
+    """What is wrong with a turn once all its readers have seen its end."""
+    readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
+    await asyncio.gather(*(_wander(reader, replicas, chance) for reader in readers))
+    rows, effects = await stage.rows(turn), stage.effects
+    return [f"turn {turn.id}: {problem}" for reader in readers for problem in problems_of(rows, reader, effects)]
+
+
+async def _wander(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
+    """From replica to replica, sometimes in the middle of an event. Who is frozen is left."""
+    whole = False
+    while not whole:
+        try:
+            async with asyncio.timeout(chance.uniform(0.05, 1.5)):
+                whole = await reader.read(chance.choice(replicas).port)
+        except TimeoutError:
+            continue
+        await asyncio.sleep(0.01)
