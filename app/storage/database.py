@@ -36,6 +36,7 @@ _AWAY = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
 )
+_AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Statement:
@@ -80,7 +81,7 @@ class Database:
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         try:
             rows: Sequence[Row] = await self._pool.fetch(statement.sql, *statement.arguments(values))
-        except (*_AWAY, asyncpg.InterfaceError) as error:
+        except (*_AWAY, *_AMBIGUOUS) as error:
             raise _sorted(error) from error
         return rows
 
@@ -95,13 +96,15 @@ class Database:
         try:
             async with self._pool.acquire() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
                 yield Connection(raw)
-        except (*_AWAY, asyncpg.InterfaceError) as error:
+        except (*_AWAY, *_AMBIGUOUS) as error:
             raise _sorted(error) from error
 
 
 def _sorted(error: Exception) -> Exception:
-    """The driver's InterfaceError is a lost connection, or a bug of ours."""
-    if isinstance(error, asyncpg.InterfaceError) and "clos" not in str(error):
+    """The driver's own errors are a lost connection, or a bug of ours. It "cannot switch to state" when it has read
+    the server's last word and not yet its hanging up.
+    """
+    if isinstance(error, _AMBIGUOUS) and not any(word in str(error) for word in ("clos", "cannot switch to state")):
         return error
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
 

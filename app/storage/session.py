@@ -28,7 +28,7 @@ class Session:
         while True:
             try:
                 await self._live()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                 log.warning("session.lost", error=str(error))
             await asyncio.sleep(_RECONNECT)
 
