@@ -45,9 +45,9 @@ Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error
 
 
 class Body(BaseModel):
-    """A request body: unknown fields are refused by name."""
+    """A request body: unknown fields are refused by name, and "5" is no number."""
 
-    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TextBlockIn(Body):

@@ -109,7 +109,7 @@ def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestR
         # A lone surrogate is wrong in one field, not in the whole document: say in which.
         with suppress(ValueError, RecursionError):
             try:
-                model.model_validate(json.loads(body.decode()))
+                model.model_validate(json.loads(body.decode()), strict=False)
             except ValidationError as found:
                 return _invalid(found)
     return BadRequest(first["msg"])
