@@ -1,24 +1,39 @@
 """The command line: `turnstream COMMAND`."""
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 
 import click
 
-from app.cli import chat, doctor, documents, migrate, serve, tokens
 from app.domain.errors import RequestRefused, TurnstreamError
 
+# Command → the module that holds it under that name. Only the one that is called is imported: the terminal client starts
+# without the server's libraries.
+MODULES: Mapping[str, str] = {
+    "serve": "app.cli.serve",
+    "chat": "app.cli.chat",
+    "docs": "app.cli.documents",
+    "tokens": "app.cli.tokens",
+    "migrate": "app.cli.migrate",
+    "doctor": "app.cli.doctor",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, as the base has it
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in MODULES:
+            return None
+        command: click.Command = getattr(import_module(MODULES[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def commands() -> None:
     """A chat backend that streams over SSE and never loses a conversation."""
-
-
-commands.add_command(serve.serve)
-commands.add_command(chat.chat)
-commands.add_command(migrate.migrate)
-commands.add_command(tokens.tokens)
-commands.add_command(documents.docs)
-commands.add_command(doctor.doctor)
 
 
 def main() -> None:
