@@ -8,8 +8,8 @@ import click
 
 from app.domain.errors import RequestRefused, TurnstreamError
 
-# Command → the module that holds it under that name. Only the one that is called is imported: the terminal client starts
-# without the server's libraries.
+# Command → the module that holds it under that name. Only the one that is called is imported: the terminal client
+# starts without the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "app.cli.serve",
     "chat": "app.cli.chat",
