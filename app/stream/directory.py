@@ -43,10 +43,12 @@ class Directory:
         view = self._mirrored.get(turn.id)
         if view is None:
             view = LiveView(turn)
-            if not turn.ended:
-                self._mirrored[turn.id] = view
         elif view.attempt < turn.attempt:
             view.adopt(turn, None)
+        else:
+            return view
+        if not turn.ended:
+            self._mirrored[turn.id], view.provisional = view, True
         return view
 
     def is_fed(self, view: LiveView) -> bool:

@@ -29,7 +29,8 @@ class LiveView:
     """A log (app.domain.log.Log) that grows. One writer appends and rings; any number of readers look.
 
     `turn` is always what the rows hold: whoever writes a row tells the view afterwards. Only the text of the open block
-    is ahead of the rows.
+    is ahead of the rows. `provisional` is a view of a running turn that has not seen its journal yet: nobody is told to
+    forget on its word.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -37,6 +38,7 @@ class LiveView:
         self.marks: list[Mark] = marks_of(turn)
         self.doorbell = Doorbell()
         self.vanished = False
+        self.provisional = False
         self.last_frame: Frame | None = None
         self.notices: deque[tuple[int, Notice]] = deque(maxlen=_NOTICES_KEPT)
         self.notice_number = 0
@@ -90,7 +92,12 @@ class LiveView:
         )
 
     def adopt(self, turn: Turn, open_block: Block | None) -> None:
-        """Becomes what the rows and the journal tell. Within one attempt that only ever adds to what was here."""
+        """Becomes what the rows and the journal tell. Within one attempt that only ever adds to what was here, and what
+        was read before what is here is passed over.
+        """
+        if (turn.attempt, len(turn.blocks)) < (self.attempt, len(self.turn.blocks)):
+            return
+        self.provisional = False
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or self._is_open(open_block)):
             if open_block and len(open_block.text) > self.open_length:

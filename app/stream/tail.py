@@ -54,7 +54,7 @@ def _take_up(view: LiveView, cursor: Cursor, encode: Encode) -> tuple[Cursor, by
     place, reset = resume(view, cursor)
     if reset is None:
         return *portion(view, place, encode), True
-    if cursor.attempt == view.attempt and not view.ended:
+    if view.provisional or (cursor.attempt == view.attempt and not view.ended):
         # Within one attempt nothing is taken back: this picture is behind the one the cursor came from.
         return cursor, b"", False
     frame = encode(reset, place)

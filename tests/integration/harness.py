@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -154,9 +154,12 @@ class Harness:
         await Rescuer(queue, Journal(self.database), 60, worker.ring).start()
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(replica.stop)
+        try:
             yield replica
+        except BaseException:
+            await replica.kill()  # nobody waits for what a failed test has left
+            raise
+        await replica.stop()
 
     @asynccontextmanager
     async def locker(self) -> AsyncIterator[Locker]:

@@ -64,6 +64,7 @@ def test_a_view_is_never_older_than_what_the_caller_already_knows() -> None:
     newer = turn_of(attempt=2)
     assert directory.view(newer) is late
     assert late.attempt == 2
+    assert late.provisional, "its open text may be in the journal"
     assert directory.view(turn_of(attempt=1)) is late
     assert late.attempt == 2
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,14 @@ def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense()
     view.close_block(text(0, 1, "ahoy there"))
     mirror.adopt(replace(view.turn, status="running"), None)
     assert next_event(mirror, seen) == (BlockDelta(0, 4, " there"), Cursor(1, 3, 10))
+
+
+def test_a_mirror_passes_over_what_was_read_before_what_it_shows() -> None:
+    turns = [turn_of(rounds=[begun()]), turn_of(text(0, 1), rounds=[begun()]), turn_of(rounds=[voided(1)], attempt=2)]
+    for older, newer in pairwise(turns):
+        mirror = LiveView(newer)
+        mirror.adopt(older, None)
+        assert mirror.turn is newer
 
 
 def test_a_mirror_becomes_what_a_new_attempt_has_made_of_the_turn() -> None:

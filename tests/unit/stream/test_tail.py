@@ -178,6 +178,17 @@ async def test_a_reader_whose_turn_is_left_by_its_owner_goes_on_with_the_rows() 
             await anext(frames)
 
 
+async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
+    """The turn has a new owner, who keeps the open text; whoever comes here now has seen it already."""
+    directory = Directory()
+    mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
+    async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
+        waiting = await _next(frames)
+        assert not waiting.done()
+        mirror.adopt(mirror.turn, text(0, 1, "ahoy there", interrupted=True))
+        assert _events(await waiting) == [BlockDelta(0, 4, " there")]
+
+
 async def test_a_stream_ends_when_its_turn_is_deleted() -> None:
     directory, view = Directory(), _writing("ahoy")
 

@@ -1,0 +1,443 @@
+"""Turns that change hands: replicas that die, stop, sleep and wake up, and are full."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain.turns import Limits, RecoveryPolicy, Turn
+from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.worker import QUEUED
+from app.llm.provider import Part
+from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
+from app.storage.session import CHANNEL
+from app.storage.turns import Turns
+from app.tools.tool import Tool, tool
+from tests.integration.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
+from tests.unit.stream.client import Client
+
+HERE = "this machine:8000"
+AT_ONCE = replace(POLICY, grace_period=0)
+
+
+@tool(read_only=True)
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def answer(content: str = "There.") -> Reply:
+    return message_of(text(content))
+
+
+def paused_after(count: int, *blocks: Sequence[Part]) -> tuple[Pause, list[Step]]:
+    pause, whole = Pause(), list(message_of(*blocks))
+    return pause, [*whole[:count], pause, *whole[count:]]
+
+
+async def _watch(harness: Harness, replica: Replica, asked: Asked) -> Client:
+    """A client that has read all there is now, and was then cut off."""
+    client = Client()
+    reading = asyncio.create_task(harness.follow(replica, asked, client))
+    view = replica.view(asked)
+    while client.cursor.place < len(view.marks) or client.cursor.offset < view.open_length:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    return client
+
+
+async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked, tools: Sequence[Tool] = ()) -> Client:
+    """What a client had read when the replica that ran the turn was killed, at the pause, after a journal tick."""
+    async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        await replica.journaling.flush()
+        client = await _watch(harness, replica, asked)
+        await replica.kill()
+    return client
+
+
+async def _taken_over(
+    harness: Harness, asked: Asked, client: Client, replies: Sequence[Reply], tools: Sequence[Tool] = ()
+) -> tuple[Turn, ScriptedProvider]:
+    """The turn as the next process at the same address ended it, where the client came back."""
+    provider = ScriptedProvider(replies)
+    async with harness.replica(provider, tools, address=HERE) as replica:
+        watching = asyncio.create_task(harness.follow(replica, asked, client))
+        turn = await harness.finish(replica, asked)
+        (await watching).assert_holds(turn)
+    return turn, provider
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_whose_replica_was_killed_before_the_first_byte_is_asked_again(harness: Harness) -> None:
+    asked = await harness.ask()
+    client = await _died(harness, *paused_after(0), asked)
+    turn, _ = await _taken_over(harness, asked, client, [answer()])
+    assert (turn.status, turn.attempt, turn.recoveries, texts_of(turn)) == ("complete", 2, 0, ["There."])
+    assert client.resets == []
+
+
+async def test_a_turn_whose_replica_was_killed_in_mid_sentence_is_written_anew(harness: Harness) -> None:
+    asked = await harness.ask()
+    client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
+    assert [piece.text for piece in client.blocks] == ["Half a "]
+    turn, _ = await _taken_over(harness, asked, client, [answer()])
+    assert (turn.status, turn.attempt, texts_of(turn)) == ("complete", 3, ["There."])
+    assert client.resets == [0]
+    assert turn.usage == {"input_tokens": 20, "output_tokens": 6}, "the lost call is paid for as far as it is known"
+
+
+async def test_a_sentence_that_was_journaled_is_kept_where_the_policy_says_so(harness: Harness) -> None:
+    asked = await harness.ask(limits=Limits(recovery="continue"))
+    client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
+    turn, _ = await _taken_over(harness, asked, client, [answer()])
+    assert (turn.attempt, texts_of(turn)) == (2, ["Half a ", "There."])
+    assert [block.interrupted for block in turn.blocks] == [True, False]
+    assert client.resets == [], "nothing to forget"
+
+
+async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_kept(harness: Harness) -> None:
+    asked = await harness.ask(limits=Limits(recovery="continue"))
+    journaled, reply = paused_after(3, text("Half a ", "sentence"))
+    lost = Pause()
+    provider = ScriptedProvider([[*reply[:5], lost]])
+    async with harness.replica(provider, address=HERE) as replica:
+        replica.worker.ring()
+        await journaled.reached.wait()
+        await replica.journaling.flush()
+        replica.journaling.flush = _nothing  # type: ignore[method-assign]
+        journaled.go.set()
+        await lost.reached.wait()
+        client = await _watch(harness, replica, asked)
+        await replica.kill()
+    assert [piece.text for piece in client.blocks] == ["Half a sentence"]
+    turn, _ = await _taken_over(harness, asked, client, [answer()])
+    assert (turn.attempt, texts_of(turn)) == (2, ["Half a ", "There."])
+    assert client.resets == [0]
+
+
+async def _nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("recovery", ["retry", "continue"])
+async def test_calls_that_were_complete_when_the_replica_was_killed_are_run(
+    harness: Harness, recovery: RecoveryPolicy
+) -> None:
+    asked = await harness.ask(tools=[look], limits=Limits(recovery=recovery))
+    pause, reply = paused_after(7, tool_use("look", {}, "a"), text("And ", "then"))
+    client = await _died(harness, pause, reply, asked, [look])
+    turn, provider = await _taken_over(harness, asked, client, [answer()], [look])
+    assert (turn.attempt, results_of(turn)["a"].text, len(provider.requests)) == (2, "seen", 1)
+    assert [block.text for block in turn.blocks if block.interrupted] == ["And "]
+    assert client.resets == []
+
+
+async def test_settled_calls_stay_and_only_what_may_be_repeated_is_run_again(harness: Harness) -> None:
+    started = {name: asyncio.Semaphore(0) for name in ("read", "write", "put")}
+    pause = Pause()
+
+    @tool(read_only=True)
+    async def read() -> str:
+        """Has no effect."""
+        started["read"].release()
+        await pause.go.wait()
+        return "read"
+
+    @tool()
+    async def write() -> str:
+        """Has one."""
+        started["write"].release()
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(retry_safe=True)
+    async def put() -> str:
+        """Has one, which is the same however often it is done."""
+        started["put"].release()
+        await pause.go.wait()
+        return "put"
+
+    tools = [look, read, write, put]
+    asked = await harness.ask(tools=tools)
+    reply = message_of(*(tool_use(name, {}, name) for name in ("look", "read", "write", "put")))
+    async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
+        replica.worker.ring()
+        for one in started.values():
+            await one.acquire()
+        view = replica.view(asked)
+        while not results_of(view.turn):
+            await view.doorbell.wait()
+        client = await _watch(harness, replica, asked)
+        await replica.kill()
+    pause.go.set()
+    turn, _ = await _taken_over(harness, asked, client, [answer()], tools)
+    assert {id: result.text for id, result in results_of(turn).items()} == {
+        "look": "seen",
+        "read": "read",
+        "write": OUTCOME_UNKNOWN,
+        "put": "put",
+    }
+    assert client.resets == []
+
+
+async def test_a_turn_whose_replica_was_killed_as_it_was_cancelled_ends_cancelled(harness: Harness) -> None:
+    asked = await harness.ask()
+    client = await _died(harness, *paused_after(3, text("Half", ".")), asked)
+    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
+    turn, provider = await _taken_over(harness, asked, client, [])
+    assert (turn.status, texts_of(turn), provider.requests) == ("cancelled", ["Half"], [])
+
+
+async def test_a_turn_that_kills_every_replica_comes_to_an_end(harness: Harness) -> None:
+    asked = await harness.ask(limits=Limits(max_recoveries=2))
+    client = Client()
+    for _ in range(3):
+        client = await _died(harness, *paused_after(3, text("Half", ".")), asked)
+    turn, provider = await _taken_over(harness, asked, client, [])
+    assert turn.error is not None
+    assert (turn.status, provider.requests) == ("error", [])
+    assert "too often without progress" in turn.error.message
+    assert texts_of(turn) == ["Half"], "what was said last stays"
+
+
+async def test_rows_that_were_left_by_a_replica_that_nobody_knows_are_taken_over(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half", "."))
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([reply])) as gone, harness.locker() as other:
+        gone.worker.ring()
+        await pause.reached.wait()
+        await gone.kill()
+        await other.connection.execute("DELETE FROM replicas")
+    async with harness.replica(ScriptedProvider([answer()])) as replica:
+        turn = await harness.finish(replica, asked)
+    assert (turn.status, texts_of(turn)) == ("complete", ["There."])
+
+
+# --- stopped as one should -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [Limits(max_recoveries=0), Limits(recovery="continue", max_recoveries=0)])
+async def test_a_stop_hands_turns_back_uncharged_and_the_next_worker_finishes_them(
+    harness: Harness, limits: Limits
+) -> None:
+    pause, reply = paused_after(3, text("Half a ", "sentence"))
+    asked = await harness.ask(limits=limits)
+    async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        client = await _watch(harness, replica, asked)
+    released = await harness.turn(asked)
+    assert (released.status, released.recoveries) == ("queued", 0)
+    turn, provider = await _taken_over(harness, asked, client, [answer()])
+    kept = limits.recovery == "continue"
+    assert (turn.status, texts_of(turn)) == ("complete", ["Half a ", "There."] if kept else ["There."])
+    assert client.resets == ([] if kept else [0])
+    assert len(provider.requests) == 1
+
+
+async def test_a_stop_before_anything_was_said_costs_nothing(harness: Harness) -> None:
+    pause, reply = paused_after(0)
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+    turn, _ = await _taken_over(harness, asked, Client(), [answer()])
+    assert (turn.status, turn.recoveries) == ("complete", 0)
+
+
+async def test_running_tools_are_stopped_by_a_stop_and_started_again(harness: Harness) -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    @tool(retry_safe=True)
+    async def work() -> str:
+        """Work until told to stop, the first time."""
+        if started.is_set():
+            return "worked"
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "never"
+
+    asked = await harness.ask(tools=[work])
+    reply = message_of(tool_use("work", {}, "a"))
+    async with harness.replica(ScriptedProvider([reply]), [work], policy=AT_ONCE) as replica:
+        replica.worker.ring()
+        await started.wait()
+    assert stopped.is_set()
+    turn, _ = await _taken_over(harness, asked, Client(), [answer()], [work])
+    assert results_of(turn)["a"].text == "worked"
+
+
+async def test_what_fits_into_the_grace_period_is_finished(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half a ", "sentence"))
+    asked, later = await harness.ask(), await harness.ask()
+    async with harness.replica(ScriptedProvider([reply]), policy=replace(POLICY, concurrent_turns=1)) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        stopping = asyncio.create_task(replica.stop())
+        while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
+            await asyncio.sleep(0)
+        pause.go.set()
+        await stopping
+    assert (await harness.turn(asked)).status == "complete"
+    assert (await harness.turn(later)).status == "queued", "nothing is claimed any more"
+
+
+async def test_a_turn_that_was_released_and_then_cancelled_is_not_run_again(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half", "."))
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
+    turn, provider = await _taken_over(harness, asked, Client(), [])
+    assert (turn.status, provider.requests) == ("cancelled", [])
+
+
+# --- several at once -------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_is_read_at_a_replica_that_does_not_run_it(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half a ", "sentence"))
+    async with (
+        harness.replica(ScriptedProvider([reply])) as here,
+        harness.replica(ScriptedProvider([])) as there,
+    ):
+        asked = await harness.ask()
+        here.worker.ring()
+        await pause.reached.wait()
+        client = Client()
+        watching = asyncio.create_task(harness.follow(there, asked, client))
+        while not client.blocks or client.blocks[0].text != "Half a ":  # noqa: ASYNC110, a client tells nobody
+            await asyncio.sleep(0.001)
+        pause.go.set()
+        turn = await harness.finish(here, asked)
+        (await watching).assert_holds(turn)
+
+
+async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half", "."))
+    async with (
+        harness.replica(ScriptedProvider([reply]), hears=True) as here,
+        harness.replica(ScriptedProvider([])) as there,
+        harness.locker() as other,
+    ):
+        await _listens(other.connection, 1)
+        asked = await harness.ask()
+        here.worker.ring()
+        await pause.reached.wait()
+        await there.cancel(asked)
+        turn = await harness.finish(here, asked)
+    assert (turn.status, texts_of(turn)) == ("cancelled", ["Half"])
+
+
+async def test_an_owner_that_was_taken_for_dead_wakes_up_and_harms_nobody(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half a ", "sentence"), tool_use("look", {}, "a"))
+    async with (
+        harness.replica(ScriptedProvider([reply]), [look]) as late,
+        harness.replica(ScriptedProvider([answer("Anew.")]), [look]) as next_one,
+    ):
+        asked = await harness.ask(tools=[look])
+        late.worker.ring()
+        await pause.reached.wait()
+        client = Client()
+        watching = asyncio.create_task(harness.follow(late, asked, client))
+        await next_one.queue.take_over([late.queue.replica])
+        turn = await harness.finish(next_one, asked)
+        rows = await rows_of(harness.database, asked)
+        pause.go.set()
+        await late.idle(asked)
+        assert await rows_of(harness.database, asked) == rows
+        (await watching).assert_holds(turn)
+    assert texts_of(turn) == ["Anew."]
+
+
+async def test_a_replica_that_was_taken_for_dead_may_claim_its_own_turn_again(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half a ", "sentence"), text("More."))
+    other = Pause()
+    provider = ScriptedProvider([reply, [other, *answer("Other.")], answer("Anew.")])
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        busy = await harness.ask()
+        replica.worker.ring()
+        await other.reached.wait()
+        client = Client()
+        watching = asyncio.create_task(harness.follow(replica, asked, client))
+        await _requeue(replica, asked)
+        turn = await harness.finish(replica, asked)
+        (await watching).assert_holds(turn)
+        pause.go.set()
+        other.go.set()
+        assert texts_of(await harness.finish(replica, busy)) == ["Other."], "the worker and its other turns live"
+    assert (turn.status, texts_of(turn)) == ("complete", ["Anew."])
+
+
+async def _requeue(replica: Replica, asked: Asked) -> None:
+    async with replica.database.transaction() as connection:
+        await connection._raw.execute("UPDATE turns SET status = 'queued', replica = NULL WHERE id = $1", asked.turn)
+
+
+async def test_a_full_replica_passes_the_ring_on_and_full_replicas_do_not_ring_for_ever(harness: Harness) -> None:
+    full = replace(POLICY, concurrent_turns=1)
+    pause, reply = paused_after(0, text("Hello."))
+    second = Pause()
+    async with (
+        harness.replica(ScriptedProvider([reply]), policy=full, hears=True) as here,
+        harness.locker() as other,
+    ):
+        await _listens(other.connection, 1)
+        rung: list[str] = []
+        heard = asyncio.Event()
+
+        def hear(*args: Any) -> None:
+            rung.append(args[-1])
+            heard.set()
+
+        await other.connection.add_listener(CHANNEL, hear)
+        first = await harness.ask()
+        here.worker.ring()
+        await pause.reached.wait()
+        later = await harness.ask()
+        here.worker.ring()
+        await heard.wait()
+        async with harness.replica(ScriptedProvider([[second, *answer()]]), policy=full, hears=True) as there:
+            await _listens(other.connection, 2)
+            await second.reached.wait()
+            rung.clear()
+            for number in range(20):
+                await other.connection.execute(f"NOTIFY {CHANNEL}, '{QUEUED}'")
+                while len(rung) <= number:  # noqa: ASYNC110, the driver calls no coroutine
+                    await asyncio.sleep(0.001)
+            assert rung == [QUEUED] * 20, "what is heard is not said again"
+            second.go.set()
+            await harness.finish(there, later)
+            pause.go.set()
+            await harness.finish(here, first)
+
+
+async def _listens(connection: Any, count: int) -> None:
+    """Returns when so many replicas listen."""
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    while await connection.fetchval(listening) < count:  # noqa: ASYNC110, Postgres tells nobody
+        await asyncio.sleep(0.002)
+
+
+async def test_a_burst_is_shared_and_every_turn_is_run_once(harness: Harness) -> None:
+    providers = [ScriptedProvider(lambda _: answer()) for _ in range(2)]
+    async with harness.replica(providers[0]) as here, harness.replica(providers[1]) as there:
+        asked = [await harness.ask() for _ in range(60)]
+        turns = await asyncio.gather(*(harness.finish([here, there][n % 2], one) for n, one in enumerate(asked)))
+    assert {turn.status for turn in turns} == {"complete"}
+    assert {turn.attempt for turn in turns} == {1}
+    assert sum(len(provider.requests) for provider in providers) == 60
