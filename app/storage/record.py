@@ -70,7 +70,9 @@ SEAL_ROUND = Statement(
 )
 
 # The new attempt is said, not counted, so that a write whose answer was lost can be written again. That it was written
-# is seen by the voided round: a claim makes the next attempt too, and this replica may be the one that made it.
+# is seen by the voided round: a claim makes the next attempt too, and this replica may be the one that made it. The
+# turn is locked before that is looked at, since the first try may still be under way.
+LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
     """
     WITH fenced AS (
@@ -196,17 +198,24 @@ class Records:
 
     async def void_round(self, round: Round, turn: Turn) -> int:
         """Takes an unsealed round back and starts the next attempt, whose number is returned."""
-        row = await self._write(
-            VOID_ROUND,
-            replica=self._replica,
-            number=round.number,
-            round_attempt=round.attempt,
-            usage=to_json(round.usage),
-            turn_usage=to_json(turn.usage),
-            recoveries=turn.recoveries,
-        )
-        self.attempt = row["attempt"]
+        row = await patiently(lambda: self._void_round(round, turn))
+        self.attempt = self._held(row)["attempt"]
         return self.attempt
+
+    async def _void_round(self, round: Round, turn: Turn) -> Row | None:
+        async with self._database.transaction() as connection:
+            await connection.row(LOCK_TURN, turn=self._turn)
+            return await connection.row(
+                VOID_ROUND,
+                turn=self._turn,
+                attempt=self.attempt,
+                replica=self._replica,
+                number=round.number,
+                round_attempt=round.attempt,
+                usage=to_json(round.usage),
+                turn_usage=to_json(turn.usage),
+                recoveries=turn.recoveries,
+            )
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
         columns = columns_of(calls)
@@ -239,6 +248,9 @@ class Records:
 
     async def _write(self, statement: Statement, **values: object) -> Row:
         row = await patiently(lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values))
+        return self._held(row)
+
+    def _held(self, row: Row | None) -> Row:
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
