@@ -1,0 +1,177 @@
+"""An attempt that lost its turn writes nothing any more, however late it notices."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, cast
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.errors import ClaimLost
+from app.domain.ids import new_id
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnRequest
+from app.storage.chats import Chats
+from app.storage.database import Connection, Database, connect
+from app.storage.exchanges import Exchanges
+from app.storage.queue import Queue
+from app.storage.record import Records
+from app.storage.tables import metadata
+from app.storage.turns import Turns
+from tests.integration.locks import Locker
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")
+RESULT = Block(1, 1, 1, "tool_result", "x", None, "call_1", "n")
+OPEN = Block(1, 1, 1, "text", "half a sent", interrupted=True)
+ROUND = Round(1, 1, 1, started_at=NOW)
+SEALED = replace(ROUND, stop_reason="tool_use", sealed_by=1, sealed_at=NOW)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A turn in its first attempt, with a round under way, and whoever runs it."""
+
+    turn: Turn
+    replica: UUID
+    records: Records
+    database: Database
+
+
+Write = Callable[[Running], Awaitable[Any]]
+
+WRITES: dict[str, Write] = {
+    "begin_round": lambda r: r.records.begin_round(replace(ROUND, number=2)),
+    "close_block": lambda r: r.records.close_block(OPEN),
+    "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
+    "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
+    "start_calls": lambda r: r.records.start_calls([CALL]),
+    "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
+    "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
+    "release": lambda r: r.records.release(None),
+}
+
+all_writes = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+
+CLAIMED_AGAIN = "UPDATE turns SET attempt = attempt + 1, replica = gen_random_uuid() WHERE id = $1"
+LOSSES = {
+    "another replica claimed it": CLAIMED_AGAIN,
+    "another replica claimed it twice": CLAIMED_AGAIN.replace("+ 1", "+ 2"),
+    "the same replica claimed it": CLAIMED_AGAIN.replace("gen_random_uuid()", "replica"),
+    "it was cancelled": "UPDATE turns SET status = 'cancelled', replica = NULL, ended_at = now() WHERE id = $1",
+    "it was deleted": "DELETE FROM turns WHERE id = $1",
+}
+
+
+def test_every_write_there_is_is_tried() -> None:
+    writes = {name for name, method in vars(Records).items() if iscoroutinefunction(method) and name[0] != "_"}
+    assert writes == WRITES.keys()
+
+
+@pytest.fixture
+async def running(database_url: str) -> AsyncIterator[Running]:
+    async with connect(database_url, size=2) as database:
+        chat = await Chats(database).create("ada", None, None, {})
+        async with Exchanges(database).after_newest("ada", chat.id, None) as draft:
+            exchange = await draft.say([Block(0, 0, 0, "text", "Hi")], TurnRequest("m"), None)
+        queue = Queue(database, new_id(), "here", 1)
+        assert await queue.claim(10) == [exchange.assistant_turn.id]
+        turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)
+        records = Records(database, queue.replica, turn.id, turn.attempt)
+        await records.begin_round(ROUND)
+        await records.close_block(CALL)
+        yield Running(turn, queue.replica, records, database)
+
+
+async def everything(database_url: str) -> dict[str, list[str]]:
+    """All rows there are."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        found = {name: await connection.fetch(f"SELECT t::text FROM {name} t ORDER BY 1") for name in metadata.tables}
+        return {name: [row["t"] for row in rows] for name, rows in found.items()}
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def locker(database_url: str) -> AsyncIterator[Locker]:
+    holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    yield Locker(holder, watcher)
+    await holder.close()
+    await watcher.close()
+
+
+@all_writes
+async def test_who_holds_the_claim_may_write(running: Running, write: Write, database_url: str) -> None:
+    before = await everything(database_url)
+    await write(running)
+    assert await everything(database_url) != before
+
+
+@all_writes
+async def test_a_write_whose_answer_was_lost_can_be_written_again(
+    running: Running, write: Write, database_url: str
+) -> None:
+    await write(running)
+    once = await everything(database_url)
+    await write(replace(running, records=Records(running.database, running.replica, running.turn.id, 1)))
+    assert timeless(await everything(database_url)) == timeless(once)
+
+
+@all_writes
+async def test_a_write_that_is_written_again_while_it_is_still_under_way_is_written_once(
+    running: Running, write: Write, database_url: str, locker: Locker
+) -> None:
+    async with running.database.transaction() as under_way:
+        records = Records(cast("Database", Within(under_way)), running.replica, running.turn.id, 1)
+        await write(replace(running, records=records))
+        again = asyncio.ensure_future(write(running))
+        await locker.waiting()
+    once = await everything(database_url)
+    await again
+    assert timeless(await everything(database_url)) == timeless(once)
+
+
+class Within:
+    """A transaction, taken for a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.row = connection.row
+        self.transaction = partial(nullcontext, connection)
+
+
+def timeless(rows: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {table: [re.sub(r'"[\d-]+ [\d:.]+\+00"', "now", row) for row in found] for table, found in rows.items()}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+async def test_who_lost_the_claim_is_told_at_every_write_and_leaves_no_trace(
+    running: Running, loss: str, database_url: str, locker: Locker
+) -> None:
+    await locker.connection.execute(loss, running.turn.id)
+    before = await everything(database_url)
+    for name, write in WRITES.items():
+        with pytest.raises(ClaimLost):
+            await write(running)
+        assert await everything(database_url) == before, name
+
+
+@all_writes
+async def test_a_claim_that_is_lost_in_the_middle_of_a_write_is_lost(
+    running: Running, write: Write, database_url: str, locker: Locker
+) -> None:
+    async with locker.holding(CLAIMED_AGAIN, running.turn.id, commit=True):
+        late = asyncio.ensure_future(write(running))
+        await locker.waiting()
+    before = await everything(database_url)
+    with pytest.raises(ClaimLost):
+        await late
+    assert await everything(database_url) == before
