@@ -137,7 +137,7 @@ def go_deaf(share: float) -> None:
         if random.random() >= share:
             hear(worker, payload)
 
-    Queue.notify, Worker.hear = sometimes_notify, sometimes_hear  # type: ignore[method-assign]
+    Queue.notify, Worker.hear = sometimes_notify, sometimes_hear  # type: ignore[method-assign, assignment]
 
 
 class Server(uvicorn.Server):
