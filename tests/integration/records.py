@@ -1,0 +1,43 @@
+"""Turns in the middle of a run, without anybody who runs them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from app.domain.ids import new_id
+from app.domain.rounds import Round
+from app.domain.turns import Turn
+from app.storage.database import Statement
+from app.storage.queue import Queue
+from app.storage.record import Records
+from tests.integration.harness import Asked, Harness
+
+OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
+
+
+async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -> Turn:
+    """By a replica that has no lease, so that anybody may take the turn over."""
+    assert await Queue(harness.database, replica or new_id(), "nowhere", 1).claim(1) == [asked.turn]
+    return await harness.turn(asked)
+
+
+async def begun(harness: Harness, asked: Asked) -> Turn:
+    """With a round that has begun."""
+    turn = await claimed(harness, asked)
+    await (await records_of(harness, turn)).begin_round(first_round(turn.attempt))
+    return await harness.turn(asked)
+
+
+def first_round(attempt: int = 1) -> Round:
+    return Round(1, attempt, messages=1, usage={"input_tokens": 3}, started_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def sealed(round: Round) -> Round:
+    return replace(round, stop_reason="tool_use", sealed_by=round.attempt, sealed_at=datetime(2026, 1, 2, tzinfo=UTC))
+
+
+async def records_of(harness: Harness, turn: Turn) -> Records:
+    """What the present owner of the turn writes."""
+    row = await harness.database.row(OWNER_OF_CLAIM, turn=turn.id)
+    assert row is not None
+    return Records(harness.database, row["replica"], turn.id, turn.attempt)

@@ -1,0 +1,139 @@
+"""The journal in Postgres: what a crash of either side leaves of the text of an open block."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.domain.blocks import TEXT, Block
+from app.domain.errors import StorageUnavailable
+from app.domain.events import BlockStart
+from app.domain.ids import new_id
+from app.domain.turns import Turn
+from app.engine.journaling import Journaling
+from app.storage.database import Statement
+from app.storage.journal import Journal, Piece
+from app.storage.queue import Queue
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from tests.integration.harness import OWNER, Asked, Harness
+from tests.integration.records import begun, records_of
+
+EMPTY = Statement("TRUNCATE open_text")
+COUNT = Statement("SELECT count(*) FROM open_text")
+
+
+class Desk:
+    """A turn that is claimed, with a block that is open, and the journaling of its owner."""
+
+    def __init__(self, harness: Harness, asked: Asked, turn: Turn) -> None:
+        self.harness = harness
+        self.asked = asked
+        self.view = LiveView(turn)
+        self.view.open_block(BlockStart(turn.attempt, 0, 1, TEXT, None, None))
+        self.directory = Directory()
+        self.journal = Journal(harness.database)
+        self.journaling = Journaling(self.journal, self.directory, 60)
+
+    async def journaled(self) -> str | None:
+        block = await self.journal.open_block(await self.harness.turn(self.asked))
+        return block.text if block else None
+
+    async def write(self, *texts: str) -> None:
+        """Each in a tick of its own."""
+        for text in texts:
+            self.view.append(text)
+            await self.journaling.flush()
+
+    async def count(self) -> int:
+        row = await self.harness.database.row(COUNT)
+        assert row is not None
+        return int(row["count"])
+
+
+@pytest.fixture
+async def desk(harness: Harness) -> Desk:
+    asked = await harness.ask()
+    return Desk(harness, asked, await begun(harness, asked))
+
+
+async def test_text_is_journaled_piece_by_piece_and_only_once(desk: Desk) -> None:
+    with desk.directory.host(desk.view, OWNER):
+        await desk.journaling.flush()
+        assert await desk.journaled() == ""
+        await desk.write("Ahoy", ", ", "you.")
+        await desk.journaling.flush()
+    assert (await desk.journaled(), await desk.count()) == ("Ahoy, you.", 3)
+
+
+async def test_a_journal_that_a_crash_of_postgres_has_emptied_is_written_anew(desk: Desk) -> None:
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy", ", ")
+        await desk.harness.database.row(EMPTY)
+        await desk.write("you")
+        await desk.write(".")
+    assert await desk.journaled() == "Ahoy, you."
+
+
+async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Journal.append
+
+    async def lose_the_answer(journal: Journal, pieces: Sequence[Piece]) -> frozenset[object]:
+        await append(journal, pieces)
+        raise StorageUnavailable("the connection was lost")
+
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy", ", ")
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", lose_the_answer)
+            await desk.write("you")
+        await desk.write(".", " Hm?")
+    assert await desk.journaled() == "Ahoy, you. Hm?"
+
+
+async def test_an_owner_that_lost_its_claim_journals_nothing(desk: Desk) -> None:
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy")
+        await Queue(desk.harness.database, new_id(), "elsewhere", 1).take_over([])
+        await desk.write(", you.")
+        assert (await desk.journaled(), await desk.count()) == ("Ahoy", 1)
+        await Queue(desk.harness.database, new_id(), "elsewhere", 1).claim(1)
+        await desk.write(" I am not dead.")
+    assert (await desk.journaled(), await desk.count()) == ("Ahoy", 1)
+
+
+async def test_a_piece_that_comes_after_its_block_was_closed_is_nothing(desk: Desk) -> None:
+    turn = desk.view.turn
+    block = Block(0, 1, 1, TEXT, "Ahoy")
+    records = await records_of(desk.harness, turn)
+    await records.close_block(block)
+    assert await desk.journal.append([Piece(turn.id, replace(block, text=""), 4, ", ")]) == frozenset()
+    await desk.journal.append([Piece(turn.id, replace(block, text=""), 0, "Ahoy")])
+    assert await desk.journaled() is None
+    await desk.journal.append([Piece(turn.id, Block(1, 1, 1, TEXT), 0, "Next")])
+    assert await desk.journaled() == "Next"
+
+
+async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Desk) -> None:
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy")
+    await desk.journal.sweep()
+    assert await desk.count() == 1
+    records = await records_of(desk.harness, desk.view.turn)
+    await records.end(replace(desk.view.turn, status="complete", stop_reason="end_turn"))
+    late = Piece(desk.asked.turn, Block(0, 1, 1, TEXT), 0, "Ahoy")
+    assert await desk.journal.append([late]) == frozenset()
+    await desk.harness.database.row(
+        Statement("INSERT INTO open_text VALUES (:turn, 1, 0, 0, 1, 'text', NULL, NULL, 'Ahoy')"), turn=desk.asked.turn
+    )
+    await desk.journal.sweep()
+    assert await desk.count() == 0
+
+
+async def test_a_release_hands_on_more_than_one_tick_holds(desk: Desk) -> None:
+    long = "ahoy " * 20_000
+    records = await records_of(desk.harness, desk.view.turn)
+    desk.view.append(long)
+    await records.release(desk.view.block_being_written())
+    assert await desk.journaled() == long
+    assert (await desk.harness.turn(desk.asked)).recoveries == 0
