@@ -103,7 +103,7 @@ async def running(
                 rescuer.run(),
                 Journaling(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval).run(),
-                Session(url, session_key, worker.hear).run(),
+                Session(url, session_key, worker.hear, rescuer.doubt).run(),
             )
         )
         await stack.enter_async_context(_background(worker.run()))

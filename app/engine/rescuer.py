@@ -14,7 +14,7 @@ from app.storage.queue import Neighbour, Queue
 log = structlog.get_logger(__name__)
 
 LOOK = 0.4  # seconds between two looks at the neighbours
-# A neighbour without a session is gone after so many seconds: a restart of Postgres cuts everybody's for a moment.
+# A neighbour without a session is gone after so many seconds, if only its own was cut.
 MISSED = 0.8
 SWEEP = 60.0
 
@@ -27,6 +27,7 @@ class Rescuer:
         self._ring = ring
         self._missed: dict[UUID, float] = {}
         self._in_touch = 0.0
+        self._doubted: float | None = None
         self._renewed = 0.0
         self._swept = 0.0
 
@@ -35,6 +36,10 @@ class Rescuer:
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._in_touch = monotonic()
         await self._rescue([n.id for n in await self._queue.neighbours() if n.replaced])
+
+    def doubt(self) -> None:
+        """Our own session was lost: Postgres was away, so everybody's was, and it may take them a while to be back."""
+        self._doubted = self._in_touch = monotonic()
 
     async def run(self) -> None:
         """For ever."""
@@ -60,9 +65,12 @@ class Rescuer:
             await self._journal.sweep()
 
     def _gone(self, neighbours: Sequence[Neighbour], now: float) -> list[UUID]:
-        """Who has no session for long enough, or no lease. After Postgres was away everybody looks so for a while: the
-        lease is believed only when we have been in touch for as long as one lasts.
+        """Who has no session for long enough, or no lease. After Postgres was away everybody looks so for a while:
+        neither is believed before we have been in touch for as long as a lease lasts.
         """
+        if self._doubted is not None and now - self._doubted <= self._lease:
+            self._missed.clear()
+            return []
         alone = {n.id for n in neighbours if not n.connected}
         self._missed = {id: since for id, since in self._missed.items() if id in alone}
         for id in alone:

@@ -15,13 +15,17 @@ _PROBE = 5.0  # seconds; a session that died without a word is noticed by then
 
 class Session:
     """`key` is the advisory lock that says "I live". `hear` gets the payload of every notification. Both are only
-    hints: a lost session costs others a look at the lease, a lost notification costs a poll interval.
+    hints: a lost session costs others a look at the lease, a lost notification costs a poll interval. `lost` is called
+    when the session has ended, and again for every try that could not open it.
     """
 
-    def __init__(self, url: str, key: int, hear: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, key: int, hear: Callable[[str], None], lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._url = url
         self._key = key
         self._hear = hear
+        self._lost = lost
 
     async def run(self) -> None:
         """For ever: a session that is lost is opened again."""
@@ -30,6 +34,7 @@ class Session:
                 await self._live()
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                 log.warning("session.lost", error=str(error))
+            self._lost()
             await asyncio.sleep(_RECONNECT)
 
     async def _live(self) -> None:
