@@ -16,7 +16,8 @@ _AGAIN = frozenset({502, 503, 504})
 class Reader:
     """`client` reaches any replica. `cut_after` ends each connection after so many events, to come back for more."""
 
-    def __init__(self, client: Client, path: str, cut_after: int | None = None) -> None:
+    def __init__(self, client: Client, path: str, cut_after: int | None = None, name: str = "") -> None:
+        self.name = name
         self.turn = Assembler()
         self.connections = 0
         self.heartbeats = 0

@@ -1,13 +1,12 @@
 """`python -m tests.faults.replica`: `turnstream serve`, with one tool that has effects, which a test can count."""
 
 import os
+from functools import partial
 
 import httpx2
-from starlette.applications import Starlette
 
 from app.cli import serve
-from app.config import Settings
-from app.main import create_app
+from app.main import running
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
 
@@ -21,10 +20,6 @@ async def act(word: str, context: ToolContext) -> str:
     return response.text
 
 
-def create(settings: Settings) -> Starlette:
-    return create_app(settings, toolset=Toolset([act], settings.parallel_tools, settings.max_result_chars))
-
-
 if __name__ == "__main__":
-    vars(serve)["create_app"] = create
+    vars(serve)["running"] = partial(running, toolset=Toolset([act], max_parallel=500))
     serve.serve()

@@ -39,7 +39,6 @@ async def two_replicas(
         "ANTHROPIC_API_KEY": "none",
         "ANTHROPIC_BASE_URL": model.url,
         "PYTHONPATH": str(ROOT),
-        "TURNSTREAM_PARALLEL_TOOLS": "500",
         **settings,
     }
     pair = Replica(database_url, folder, given), Replica(database_url, folder, given)

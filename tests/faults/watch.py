@@ -1,0 +1,58 @@
+"""What a test asks the database itself: what became of the turns, and what must not have happened to them."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+# A recovery that progress has forgiven since is not in the row any more, so each is noted when it is charged.
+_NOTE_CHARGES = """
+    CREATE TABLE charged (turn_id uuid, attempt int);
+    CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO charged VALUES (NEW.id, NEW.attempt);
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER charges AFTER UPDATE ON turns FOR EACH ROW
+        WHEN (NEW.recoveries > OLD.recoveries) EXECUTE FUNCTION note_charge();
+"""
+
+
+class Watch:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def begin(self) -> None:
+        async with self._connected() as connection:
+            await connection.execute(_NOTE_CHARGES)
+
+    async def charged(self) -> int:
+        """How many recoveries turns were charged."""
+        return int((await self._rows("SELECT count(*) AS number FROM charged"))[0]["number"])
+
+    async def attempts(self) -> Mapping[UUID, int]:
+        rows = await self._rows("SELECT id, attempt FROM turns WHERE role = 'assistant'")
+        return {row["id"]: row["attempt"] for row in rows}
+
+    async def owners(self) -> Mapping[str, int]:
+        """The id of each running turn, with the port of the replica it runs on."""
+        rows = await self._rows(
+            "SELECT turns.id, address FROM turns JOIN replicas ON replicas.id = replica WHERE status = 'running'"
+        )
+        return {str(row["id"]): int(row["address"].rpartition(":")[2]) for row in rows}
+
+    async def leases(self) -> Mapping[UUID, Any]:
+        return {row["id"]: row["lease_until"] for row in await self._rows("SELECT id, lease_until FROM replicas")}
+
+    async def _rows(self, query: str) -> list[Any]:
+        async with self._connected() as connection:
+            return list(await connection.fetch(query))
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        connection = await asyncpg.connect(self._url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
