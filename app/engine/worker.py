@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost, StorageUnavailable
-from app.domain.turns import TurnError
+from app.domain.turns import Status, TurnError
 from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
@@ -239,7 +239,7 @@ class Worker:
             raise
         except Exception:
             log.exception("turn.failed")
-            await to_the_end(_fail(executor, recorder))
+            await to_the_end(_stop(executor, "error", _INTERNAL))
         if run.reason is not None and not recorder.turn.ended:
             await to_the_end(_after(run.reason, executor, recorder))
 
@@ -247,7 +247,7 @@ class Worker:
 async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None:
     match reason:
         case "cancel":
-            await executor.stop("cancelled", "cancelled")
+            await _stop(executor, "cancelled")
         case "release":
             await recorder.release()
         case "lost":
@@ -256,14 +256,14 @@ async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None
             assert_never(reason)
 
 
-async def _fail(executor: Executor, recorder: Recorder) -> None:
+async def _stop(executor: Executor, status: Status, error: TurnError | None = None) -> None:
     try:
-        await executor.stop("error", "error", _INTERNAL)
+        await executor.stop(status, status, error)
     except (ClaimLost, StorageUnavailable):
         raise
-    except Exception:
+    except Exception:  # what was being written cannot be stored
         log.exception("turn.not_tidied")
-        await recorder.end("error", "error", _INTERNAL)
+        await executor.stop(status, status, error, keep=False)
 
 
 def _interrupt(run: Run, reason: Reason) -> None:

@@ -354,7 +354,7 @@ TWICE = [tool_use("look", {}, "a"), tool_use("look", {}, "a")]
 NAMELESS = [[BlockOpened(0, "tool_use", "{}", "", None, None), tool_use("look", {}, "a")[-1]]]
 
 
-@pytest.mark.parametrize("blocks", [TWICE, NAMELESS, [tool_use("lo\x00ok", {}, "a")], [tool_use("look", {}, "\x00")]])
+@pytest.mark.parametrize("blocks", [TWICE, NAMELESS, [tool_use("lo\x00ok", {}, "\x00")]])
 @pytest.mark.parametrize("in_one_batch", [False, True])
 async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
     harness: Harness, blocks: list[list[Part]], in_one_batch: bool
@@ -367,8 +367,25 @@ async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
     async with harness.replica(ScriptedProvider(_by_question(replies)), [look]) as replica:
         worse = await harness.finish(replica, await harness.ask("0", tools=[look]))
         other = await harness.finish(replica, await harness.ask("1"))
-    assert worse.ended
+    assert worse.status in ("complete", "error")
     assert other.status == "complete"
+
+
+async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_ends(harness: Harness) -> None:
+    """Whatever ends the turn while the call with an id that is taken is still open."""
+    stopped = Pause()
+    *said, _, _ = message_of(*TWICE)
+    replies: list[Reply] = [[*said, PermanentError("api_error", "no")], [*said, stopped], answer()]
+    async with harness.replica(ScriptedProvider(_by_question(replies)), [look]) as replica:
+        failed = await harness.finish(replica, await harness.ask("0", tools=[look]))
+        asked = await harness.ask("1", tools=[look])
+        replica.worker.ring()
+        await stopped.reached.wait()
+        await replica.cancel(asked)
+        cancelled = await harness.finish(replica, asked)
+        await harness.finish(replica, await harness.ask("2"))
+    for turn, status in ((failed, "error"), (cancelled, "cancelled")):
+        assert (turn.status, turn.blocks) == (status, ())
 
 
 def _by_question(replies: Sequence[Reply]) -> Callable[[ModelRequest], Reply]:
