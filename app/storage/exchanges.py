@@ -15,7 +15,7 @@ from app.storage.rows import columns_of, to_json, turn_from
 from app.storage.turns import Turns
 
 LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
-GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY id DESC LIMIT 1")
+GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, id DESC LIMIT 1")
 GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
 GET_RUNNING_SIBLING = Statement(
     """

@@ -21,9 +21,10 @@ GET_TURN = Statement(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"
     " WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner"
 )
+# By the database's clock first: ids are made by the clocks of replicas, which may differ.
 GET_NEWEST = Statement(
     "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
-    " ORDER BY turns.id DESC LIMIT 1"
+    " ORDER BY turns.created_at DESC, turns.id DESC LIMIT 1"
 )
 GET_PATH = Statement(
     f"""
@@ -53,7 +54,7 @@ GET_SIBLINGS = Statement(
     JOIN turns AS sibling
       ON sibling.chat_id = turns.chat_id AND sibling.parent_id IS NOT DISTINCT FROM turns.parent_id
     WHERE turns.id = ANY(CAST(:turns AS uuid[]))
-    ORDER BY sibling.id
+    ORDER BY sibling.created_at, sibling.id
     """
 )
 GET_ROUNDS = Statement(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from sqlalchemy import Constraint, Index, Table
 import app
 from app.storage.database import Statement, connect
 from app.storage.documents import Documents
+from app.storage.exchanges import Exchanges
 from app.storage.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
+from app.storage.turns import Turns
 
 Row = Mapping[str, Any]
 
@@ -26,7 +28,14 @@ CHAT, OTHER_CHAT, USER, ASSISTANT, ENDED, REPLICA, NEW = (UUID(int=number) for n
 # --- one valid row of each table ---------------------------------------------------------------------------------
 
 USER_TURN: Row = {"id": USER, "chat_id": CHAT, "role": "user", "status": "complete", "ended_at": NOW}
-TURN: Row = {"id": NEW, "chat_id": CHAT, "parent_id": USER, "role": "assistant", "status": "queued", "request": "{}"}
+TURN: Row = {
+    "id": NEW,
+    "chat_id": CHAT,
+    "parent_id": USER,
+    "role": "assistant",
+    "status": "queued",
+    "request": '{"model":"m"}',
+}
 RUNNING: Row = {**TURN, "status": "running", "replica": REPLICA, "attempt": 1}
 COMPLETE: Row = {**TURN, "status": "complete", "stop_reason": "end_turn", "ended_at": NOW}
 ROUND: Row = {"turn_id": ASSISTANT, "number": 1, "attempt": 1, "messages": 1, "started_at": NOW}
@@ -212,6 +221,26 @@ async def test_every_statement_is_accepted_by_the_migrated_database(database_url
 class _Anything(dict[str, Any]):
     def __missing__(self, name: str) -> None:
         return None
+
+
+# --- the newest turn -------------------------------------------------------------------------------------------------
+
+
+async def test_the_newest_turn_is_newest_by_the_databases_clock(database_url: str) -> None:
+    """The replica whose clock is behind makes ids that are smaller than those of the turns before."""
+    first, last = UUID(int=200), UUID(int=100)
+    connection = await asyncpg.connect(database_url)
+    await insert(connection, "chats", {"id": CHAT, "owner": "ada"})
+    await insert(connection, "turns", {**USER_TURN, "created_at": NOW})
+    for second, turn in enumerate((first, last)):
+        await insert(connection, "turns", {**COMPLETE, "id": turn, "created_at": NOW + timedelta(seconds=second)})
+    await connection.close()
+    async with connect(database_url, size=2) as database:
+        assert await Turns(database).newest("ada", CHAT) == last
+        assert await Turns(database).siblings([first]) == {first: [first, last]}
+        async with Exchanges(database).after_newest("ada", CHAT, None) as draft:
+            assert draft.before
+            assert draft.before.id == last
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------
