@@ -169,11 +169,14 @@ class Worker:
                 await self._rung.wait()
 
     async def _compare(self, group: asyncio.TaskGroup) -> None:
-        """A ring may be lost, and so may the answer to a claim; the rows stay."""
+        """A ring may be lost, and so may the answer to a claim, and the claim itself; the rows stay."""
+        before = dict(self._runs)
         try:
             mine = await self._queue.mine()
         except StorageUnavailable:
             return
+        for turn in before.keys() - mine.keys():
+            _interrupt(before[turn], "lost")
         for turn, cancelled in mine.items():
             run = self._runs.get(turn)
             if run is None and not self._draining:

@@ -184,6 +184,20 @@ async def test_a_call_that_was_started_is_not_started_again_by_another_run_of_th
     assert results_of(ended)["call_1"].text == OUTCOME_UNKNOWN
 
 
+async def test_an_owner_that_has_nothing_to_write_finds_out_too_that_its_claim_is_lost(harness: Harness) -> None:
+    pause = Pause()
+    policy = replace(POLICY, poll_interval=0.01)
+    async with harness.replica(ScriptedProvider([[pause]]), policy=policy) as replica:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        take = Statement("UPDATE turns SET attempt = attempt + 1, replica = :replica WHERE id = :turn RETURNING id")
+        await harness.database.row(take, turn=asked.turn, replica=new_id())
+        await replica.idle(asked)
+    turn = await harness.turn(asked)
+    assert (turn.status, turn.attempt) == ("running", 2)
+
+
 async def test_a_word_to_stop_that_was_not_heard_is_found_however_often_the_bell_rings(harness: Harness) -> None:
     pause = Pause()
     policy = replace(POLICY, poll_interval=0.05)
