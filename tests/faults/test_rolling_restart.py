@@ -1,0 +1,121 @@
+"""A deploy: two replicas behind nginx are stopped and started again, one after the other, under a hundred turns."""
+
+import asyncio
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.faults.model import Call, Gate, Model, Step, Use, model_api
+from tests.faults.proxy import nginx
+from tests.faults.reading import Reader
+from tests.faults.replicas import Replica, two_replicas
+from tests.faults.watch import Watch
+from tests.integration.api.client import Client, Json, said, turn_url
+
+pytestmark = pytest.mark.timeout(300)
+
+# What each turn is doing when its replica is told to stop: talking and about to end, talking for longer than the grace
+# period, in the middle of a tool, or between two rounds.
+KINDS = ("ends", "talks", "acts", "pauses")
+TURNS = 100
+LATE = 10
+GRACE = 4.0
+
+
+def script(call: Call) -> Iterable[Step]:
+    kind = call.words.split()[0]
+    if call.rounds == 0 and kind in {"acts", "pauses"}:
+        return (f"Call {call.serial} acts: ", Use("act", {"word": call.words}))
+    return (f"Call {call.serial} of {call.words} ", "talks. ", Gate(kind), "Done.")
+
+
+@dataclass
+class Load:
+    """Turns that go through the proxy, and their readers."""
+
+    url: str
+    client: Client
+    group: asyncio.TaskGroup
+    readers: dict[str, Reader] = field(default_factory=dict)
+    turns: list[Json] = field(default_factory=list)
+
+    async def begin(self, words: str) -> None:
+        turn = await self._post(words)
+        self.turns.append(turn)
+        self.group.create_task(self._read(turn))
+
+    async def _read(self, turn: Json) -> None:
+        async with Client(self.url) as client:  # a hundred connections are the most that one has
+            reader = self.readers[turn["id"]] = Reader(client, f"{turn_url(turn)}/stream")
+            await reader.follow()
+
+    async def _post(self, words: str) -> Json:
+        """As a client does it that wants its turn once: with a key, and again until it is answered."""
+        while True:
+            try:
+                answer = await self.client.post("/api/turns", json=said(words), headers={"Idempotency-Key": words})
+            except httpx2.TransportError:
+                continue
+            if answer.status_code == 201:
+                turn: Json = answer.json()["assistant_turn"]
+                return turn
+            assert answer.status_code in {502, 503}, answer.text
+
+
+async def _is_not_ready(replica: Replica) -> None:
+    async with Client(replica.url) as client:
+        while (await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110, nobody rings for this
+            await asyncio.sleep(0.01)
+        assert (await client.get("/healthz")).status_code == 200, "it answers while it drains"
+
+
+async def _restart(replica: Replica, load: Load, model: Model, ending: Sequence[str]) -> None:
+    """`ending` are turns that end while the replica drains."""
+    assert await replica.turns_running() > 0
+    gone = asyncio.create_task(replica.terminate())
+    await _is_not_ready(replica)
+    late = [f"talks while {replica.port} stops {number}" for number in range(LATE)]
+    await asyncio.gather(*map(load.begin, late))
+    model.open("ends", ending)
+    assert await gone in {0, -signal.SIGTERM}
+    await replica.start()
+
+
+async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every_reader_whole(
+    database_url: str, tmp_path: Path
+) -> None:
+    watch = Watch(database_url)
+    await watch.begin()
+    async with (
+        model_api(script) as model,
+        two_replicas(database_url, tmp_path, model, TURNSTREAM_GRACE_PERIOD=str(GRACE)) as replicas,
+        nginx(tmp_path, [replica.address for replica in replicas]) as proxy,
+        Client(proxy.url) as client,
+    ):
+        async with asyncio.TaskGroup() as group:
+            load = Load(proxy.url, client, group)
+            names = [f"{kind} {number}" for number in range(TURNS // len(KINDS)) for kind in KINDS]
+            model.open("effect", [name for name in names if name.startswith("pauses")])
+            await asyncio.gather(*map(load.begin, names))
+            for gate, kinds in {"effect": 2, "pauses": 1, "talks": 1, "ends": 1}.items():
+                await model.until_reached(gate, kinds * TURNS // len(KINDS))
+
+            ends = [name for name in names if name.startswith("ends")]
+            await _restart(replicas[0], load, model, ends[::2])
+            await _restart(replicas[1], load, model, ends[1::2])
+            for gate in ("effect", *KINDS):
+                model.open(gate)
+        turns = [await client.json("GET", turn_url(turn)) for turn in load.turns]
+
+    assert {turn["status"] for turn in turns} == {"complete"}
+    for turn in turns:
+        load.readers[turn["id"]].check_whole(turn)
+    assert any(reader.connections > 1 for reader in load.readers.values())
+    assert set(model.effects.values()) == {1}
+    assert len(model.effects) == 2 * TURNS // len(KINDS)
+    assert await watch.charged() == 0
+    assert max((await watch.attempts()).values()) > 1, "nothing was released: the test has lost its point"
