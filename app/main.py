@@ -62,7 +62,9 @@ def create_app(settings: Settings, models: Models | None = None, toolset: Toolse
             app.state.services = services
             yield
 
-    return Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(HANDLERS))
+    app = Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(HANDLERS))
+    app.router.redirect_slashes = False  # the host it sends people to is the one they named
+    return app
 
 
 def application(services: Services) -> Starlette:

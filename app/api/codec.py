@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 import msgspec
+from pydantic_core import from_json
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.cursor import Cursor
@@ -119,19 +120,22 @@ def block_details(block: Block) -> dict[str, Any]:
 
 def _input(text: str) -> Any:
     """The input as the model wrote it: parsed where it is JSON, else its text."""
-    if text.strip() == "":
-        return {}
-    try:
-        return msgspec.json.decode(text)
-    except ValueError:
-        return text
+    return {} if text.strip() == "" else _parsed(text)
 
 
 def _from_provider(block: Block) -> dict[str, Any]:
-    members = msgspec.json.decode(block.data or "{}")
+    members = _parsed(block.data or "{}")
     if block.type in (TEXT, THINKING, TOOL_USE):
         return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
     return {"data": members}
+
+
+def _parsed(text: str) -> Any:
+    """The value, or the text itself where it is no JSON or is nested too deeply to be written again."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
 
 
 def block_json(block: Block) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
@@ -84,7 +84,13 @@ async def failed(request: Request, error: Exception) -> Response:
     return problem(500, "The server failed", "Its log says more; nothing is told here.")
 
 
+async def hung_up(_request: Request, _error: Exception) -> Response:
+    """Whoever asked left in the middle of the body; nobody reads this."""
+    return Response(status_code=400)
+
+
 HANDLERS = {
+    ClientDisconnect: hung_up,
     RequestRefused: refused,
     StorageUnavailable: unavailable,
     HTTPException: no_route,

@@ -1,6 +1,11 @@
+import asyncio
+from urllib.parse import urlsplit
+
 import pytest
+from structlog.testing import capture_logs
 
 from tests.integration.api.client import Client
+from tests.integration.api.server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -13,7 +18,8 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(api: Client
 
 
 async def test_a_path_that_is_not_there_is_a_problem(api: Client) -> None:
-    assert (await api.get("/api/nothing")).status_code == 404
+    for path in ("/api/nothing", "/api/chats/", "/api/turns/x", "/api//chats"):
+        assert (await api.get(path)).status_code == 404
 
 
 async def test_head_gives_the_headers_of_get_and_no_body(api: Client) -> None:
@@ -31,3 +37,17 @@ async def test_head_of_a_stream_does_not_follow_it(api: Client) -> None:
     assert head.status_code == 200
     assert head.headers["content-type"].startswith("text/event-stream")
     assert not head.content
+
+
+async def test_whoever_hangs_up_in_the_middle_of_a_body_is_no_failure_of_ours(server: Server) -> None:
+    host, port = urlsplit(server.url).netloc.split(":")
+    with capture_logs() as logs:
+        _, writer = await asyncio.open_connection(host, int(port))
+        token = await server.token("somebody")
+        head = f"POST /api/chats HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        writer.close()
+        await writer.wait_closed()
+        async with Client(server.url) as later:
+            assert (await later.get("/healthz")).status_code == 200
+    assert logs == []

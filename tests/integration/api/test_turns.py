@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.domain.errors import PermanentError
+from app.llm.provider import BlockText, Part
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
 from tests.integration.api.client import Client, said, turn_url, words_of
 from tests.integration.api.server import Server, pausing
@@ -42,6 +43,23 @@ async def test_the_answer_can_be_read_with_its_rounds_and_usage(api: Client, ser
     assert (turn["status"], turn["stop_reason"], turn["model"]) == ("complete", "end_turn", model)
     assert [(round["round"], round["stop_reason"]) for round in turn["rounds"]] == [(1, "tool_use"), (2, "end_turn")]
     assert turn["usage"] == {"input_tokens": 20, "output_tokens": 12}
+
+
+async def test_an_input_that_cannot_be_said_back_is_shown_as_its_text(api: Client, server: Server) -> None:
+    inputs = ["{", '{"a":' * 300 + "1" + "}" * 300, '{"a":' * 2000 + "1" + "}" * 2000, '{"a":NaN}']
+    calls = [written(f"call_{number}", text) for number, text in enumerate(inputs)]
+    model = server.scripts.model(message_of(*calls, written("big", '{"a":' + "9" * 50 + "}")), message_of(text("So.")))
+    turn = await api.ask(await api.chat(), model=model)
+    shown = [block["input"] for block in turn.assistant["blocks"] if block["type"] == "tool_use"]
+    assert shown == [*inputs, {"a": int("9" * 50)}]
+    stops = [event.data for event in await api.events(turn.stream_url) if event.name == "block_stop"]
+    assert [stop["input"] for stop in stops if "input" in stop] == shown
+
+
+def written(call: str, input: str) -> list[Part]:
+    """A call with an input as a model might write it."""
+    opened, *_, closed = tool_use("doc_tree", {}, call)
+    return [opened, BlockText(0, input), closed]
 
 
 async def test_a_turn_that_failed_says_why(api: Client, server: Server) -> None:
