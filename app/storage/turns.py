@@ -137,8 +137,7 @@ class Turns:
         found = await self.get(owner, chat, turn)
         if found.role == "user":
             raise Conflict("a user turn does not run, so it cannot be cancelled", field="turn")
-        if await self._database.row(CANCEL_TURN, turn=turn) is None:
-            return found
+        await self._database.row(CANCEL_TURN, turn=turn)
         return await self.get(owner, chat, turn)
 
 

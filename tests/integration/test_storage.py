@@ -1,5 +1,6 @@
 """What the rows allow, what the statements say, and what the search finds."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from app.storage.exchanges import Exchanges
 from app.storage.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
 from app.storage.turns import Turns
+from tests.integration.locks import Locker
 
 Row = Mapping[str, Any]
 
@@ -241,6 +243,25 @@ async def test_the_newest_turn_is_newest_by_the_databases_clock(database_url: st
         async with Exchanges(database).after_newest("ada", CHAT, None) as draft:
             assert draft.before
             assert draft.before.id == last
+
+
+async def test_a_turn_that_ends_while_it_is_being_cancelled_is_told_as_it_ended(database_url: str) -> None:
+    holder, watcher = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
+    await insert(holder, "chats", {"id": CHAT, "owner": "ada"})
+    await insert(holder, "turns", USER_TURN)
+    await insert(holder, "turns", RUNNING)
+    locker = Locker(holder, watcher)
+    end = (
+        "UPDATE turns SET status = 'complete', stop_reason = 'end_turn', replica = NULL, ended_at = now() WHERE id = $1"
+    )
+    async with connect(database_url, size=2) as database:
+        async with locker.holding(end, NEW, commit=True):
+            cancelling = asyncio.ensure_future(Turns(database).cancel("ada", CHAT, NEW))
+            await locker.waiting()
+        turn = await cancelling
+    assert (turn.status, turn.cancel_requested) == ("complete", False)
+    await holder.close()
+    await watcher.close()
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------
