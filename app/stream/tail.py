@@ -33,8 +33,9 @@ async def tail(
             cursor, frames, good = _take_up(view, cursor, encode)
         else:
             cursor, frames = portion(view, cursor, encode)
-        notices, seen = view.notices_after(seen)
-        frames += b"".join(encode(notice, None) for notice in notices)
+        if not view.ended:  # nothing comes after the end
+            notices, seen = view.notices_after(seen)
+            frames += b"".join(encode(notice, None) for notice in notices)
         if frames:
             yield frames
         elif (view.ended and good) or view.vanished:

@@ -57,6 +57,7 @@ class Client:
 
     def take(self, frames: bytes) -> None:
         for event, identity in decode(frames):
+            assert self.end is None, "nothing comes after the end"
             if isinstance(event, Notice):
                 assert identity is None
                 self.notices.append(event)
@@ -68,7 +69,6 @@ class Client:
             self._apply(event)
 
     def _apply(self, event: Event) -> None:
-        assert self.end is None, "nothing comes after the end"
         match event:
             case TurnStart():
                 assert not self.started

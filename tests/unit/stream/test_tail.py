@@ -131,6 +131,19 @@ async def test_notices_pass_by_and_are_not_kept_for_those_who_come_later() -> No
             assert [type(event) for event in _events(await waiting)] == [BlockDelta, Notice]
 
 
+async def test_no_notice_comes_after_the_end() -> None:
+    directory, view = Directory(), _writing("ahoy")
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view)) as frames:
+            await anext(frames)
+            view.notify(Notice("status", {"n": 1}))
+            view.close_block(text(0, 1, "ahoy"))
+            view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
+            assert isinstance(_events(await anext(frames))[-1], TurnEnd)
+            with pytest.raises(StopAsyncIteration):
+                await anext(frames)
+
+
 async def test_a_reader_follows_a_turn_from_the_queue_to_its_end() -> None:
     directory = Directory()
     queued = turn_of(status="queued", attempt=0)
