@@ -199,9 +199,10 @@ class Worker:
             log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
+            if len(self._runs) >= self._policy.concurrent_turns:
+                self._rung.set()  # turns may wait for this place
             if self._runs.get(turn) is run:
                 del self._runs[turn]
-            self.ring()
 
     async def _run_claimed(self, identity: UUID, run: Run) -> None:
         owner, path = await patiently(lambda: self._turns.claimed(identity, self._queue.replica))
