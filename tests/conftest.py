@@ -12,6 +12,14 @@ import pytest
 from app.storage.embedded import EmbeddedPostgres
 from app.storage.migrations import upgrade
 
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests counted (`record_property`) is told by whichever process writes the summary."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")
+
+
 # --- databases -----------------------------------------------------------------------------------------------
 
 DISPOSABLE = {
