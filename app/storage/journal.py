@@ -18,11 +18,11 @@ APPEND_TEXT = Statement(
         CAST(:block_rounds AS int[]), CAST(:types AS text[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
         CAST(:texts AS text[])
     ) AS piece (turn, attempt, index, start, round, type, tool_use_id, name, text)
-    JOIN turns ON turns.id = piece.turn AND turns.attempt = piece.attempt AND status = 'running'
-    WHERE piece.start = 0 OR EXISTS (
-        SELECT FROM open_text AS first
-        WHERE (first.turn_id, first.attempt, first.index, first.start) = (piece.turn, piece.attempt, piece.index, 0)
-    )
+    WHERE piece.attempt = (SELECT attempt FROM turns WHERE id = piece.turn AND status = 'running')
+      AND (piece.start = 0 OR 0 = (
+          SELECT start FROM open_text AS first
+          WHERE (first.turn_id, first.attempt, first.index, first.start) = (piece.turn, piece.attempt, piece.index, 0)
+      ))
     ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
     RETURNING turn_id
     """
