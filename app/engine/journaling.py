@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from time import perf_counter
 from uuid import UUID
 
@@ -32,6 +33,8 @@ class Journaling:
 
     async def run(self) -> None:
         """For ever."""
+        with suppress(StorageUnavailable):
+            await self._journal.begin()
         while True:
             await asyncio.sleep(self._interval)
             await self.flush()
@@ -44,6 +47,8 @@ class Journaling:
             start = perf_counter()
             try:
                 taken = await self._journal.append(pieces)
+                if len(taken) < len(pieces):
+                    await self._journal.begin()
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
                 taken = frozenset()

@@ -119,6 +119,8 @@ class Recorder:
             is_error=is_error,
         )
         await self._records.settle_call(result, state)
+        if state == "settled":
+            self.view.turn = replace(self.turn, recoveries=0)
         self.view.close_block(result)
 
     @_write

@@ -28,13 +28,13 @@ _LONGEST_WAIT = 1.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
+# What passes: no connection, no room, an operator at work, a deadlock.
 _AWAY = (
     OSError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
 )
 _AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.domain.blocks import Block
+from app.domain.ids import new_id
 from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
 
-# Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. A piece
-# is only taken where the first one still stands: a Postgres that crashed has forgotten it, and closed blocks have none.
+# Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. Whatever
+# is not a beginning is taken only while the writer's mark stands: a Postgres that crashed has forgotten both.
 APPEND_TEXT = Statement(
     """
     INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)
@@ -19,12 +20,15 @@ APPEND_TEXT = Statement(
         CAST(:texts AS text[])
     ) AS piece (turn, attempt, index, start, round, type, tool_use_id, name, text)
     WHERE piece.attempt = (SELECT attempt FROM turns WHERE id = piece.turn AND status = 'running')
-      AND (piece.start = 0 OR 0 = (
-          SELECT start FROM open_text AS first
-          WHERE (first.turn_id, first.attempt, first.index, first.start) = (piece.turn, piece.attempt, piece.index, 0)
-      ))
+      AND (piece.start = 0 OR EXISTS (SELECT FROM open_text AS mark WHERE mark.turn_id = :mark))
     ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
     RETURNING turn_id
+    """
+)
+SET_MARK = Statement(
+    """
+    INSERT INTO open_text (turn_id, attempt, index, start, round, type, text) VALUES (:mark, 0, 0, 0, 0, 'mark', '')
+    ON CONFLICT DO NOTHING
     """
 )
 GET_OPEN_TEXT = Statement(
@@ -33,7 +37,7 @@ GET_OPEN_TEXT = Statement(
 # A piece that was on its way when its block closed stays behind; so does the text of a turn that was deleted.
 SWEEP = Statement(
     """
-    DELETE FROM open_text WHERE NOT EXISTS (
+    DELETE FROM open_text WHERE attempt > 0 AND NOT EXISTS (
         SELECT FROM turns WHERE turns.id = turn_id AND status IN ('running', 'queued')
     ) RETURNING turn_id
     """
@@ -51,8 +55,15 @@ class Piece:
 
 
 class Journal:
+    """Each instance keeps a mark of its own in the table, by which it sees that nothing was forgotten."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._mark = new_id()
+
+    async def begin(self) -> None:
+        """Sets the mark: before it, only beginnings are taken. Raises StorageUnavailable."""
+        await self._database.rows(SET_MARK, mark=self._mark)
 
     async def append(self, pieces: Sequence[Piece]) -> frozenset[UUID]:
         """The turns whose pieces were taken; those of the others begin anew, if their claim still stands.
@@ -62,6 +73,7 @@ class Journal:
         blocks = [piece.block for piece in pieces]
         rows = await self._database.rows(
             APPEND_TEXT,
+            mark=self._mark,
             turns=[piece.turn for piece in pieces],
             attempts=[block.attempt for block in blocks],
             indexes=[block.index for block in blocks],

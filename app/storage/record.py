@@ -121,6 +121,9 @@ SETTLE_CALL = Statement(
         UPDATE tool_calls SET state = :state, settled_at = now(), attempt = :attempt
         FROM fenced
         WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id
+    ), progress AS (
+        UPDATE turns SET recoveries = 0
+        FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND :state = 'settled'
     )
     """
     + _INSERT_BLOCKS
