@@ -126,7 +126,7 @@ async def good(world: World, endpoint: Endpoint) -> None:
     if endpoint.handler.__name__ == "put_document":
         await world.api.put("/api/documents/new", content="x")
     if endpoint.streams:
-        await world.api.request(endpoint.method, path, **body_of(endpoint), headers=STREAM)
+        await world.api.request(endpoint.method, await world.fill(endpoint), **body_of(endpoint), headers=STREAM)
     if 204 in endpoint.statuses:
         cursor = (await world.api.events(path))[-1].id
         await world.api.get(path, params={"cursor": cursor or ""})
