@@ -46,7 +46,9 @@ def run(page: str, server: Server, folder: Path) -> str:
 
 
 def test_make_run_ends_in_the_server_that_these_tests_start() -> None:
-    made = subprocess.run(["make", "--no-print-directory", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert made.stdout.rstrip().endswith(f"{TURNSTREAM.parent.parent.name}/bin/turnstream serve")
 
 
