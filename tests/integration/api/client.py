@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +132,19 @@ async def _events_of(response: httpx2.Response) -> AsyncIterator[Event]:
     async for chunk in response.aiter_bytes():
         for event in parser.feed(chunk):
             yield event
+
+
+def assembled(known: Sequence[str], events: Sequence[Event]) -> list[str]:
+    """The texts of all blocks, from those that are known and what was received after them."""
+    texts = list(known)
+    for event in events:
+        if event.name == "block_start":
+            assert event.data["index"] == len(texts)
+            texts.append("")
+        if event.name == "block_delta":
+            assert event.data["offset"] == len(texts[event.data["index"]])
+            texts[event.data["index"]] += event.data["text"]
+    return texts
 
 
 def said(words: str) -> Json:

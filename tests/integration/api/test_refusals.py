@@ -175,6 +175,11 @@ async def test_a_new_chat_has_no_parent_to_name(api: Client) -> None:
     assert refused["errors"][0]["field"] == "parent_id"
 
 
+async def test_whoever_accepts_a_stream_is_refused_in_json_all_the_same(api: Client) -> None:
+    refused = await api.post("/api/turns", json=said(""), headers={"Accept": "text/event-stream"})
+    assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
+
+
 async def test_several_wrong_fields_are_all_named(api: Client) -> None:
     refused = await api.json("POST", "/api/turns", 422, json={"blocks": [], "role": "x", "y": 1})
     assert {error["field"] for error in refused["errors"]} == {"blocks", "role", "y"}

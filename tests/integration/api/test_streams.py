@@ -1,11 +1,9 @@
 """What a client receives, and how it comes back for the rest."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from tests.integration.api.client import Client, Event, Said, words_of
+from tests.integration.api.client import Client, Event, Said, assembled, words_of
 from tests.integration.api.server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -35,18 +33,7 @@ async def test_a_stream_tells_the_whole_turn_in_order(api: Client, server: Serve
     assert events[-1].data["usage"] == turn.assistant["usage"]
     second_round = [event for event in events if event.name == "round_start"][1]
     assert second_round.data["answered"] == [{"tool_use_id": "call_1", "name": "doc_tree", "is_error": False}]
-    assert assembled(events) == [block["text"] for block in turn.assistant["blocks"]]
-
-
-def assembled(events: Sequence[Event]) -> list[str]:
-    texts: list[str] = []
-    for event in events:
-        if event.name == "block_start":
-            texts.append("")
-        if event.name == "block_delta":
-            assert event.data["offset"] == len(texts[event.data["index"]])
-            texts[event.data["index"]] += event.data["text"]
-    return texts
+    assert assembled([], events) == [block["text"] for block in turn.assistant["blocks"]]
 
 
 async def test_ids_only_grow_and_each_is_a_place_to_go_on_from(api: Client, server: Server) -> None:
@@ -137,5 +124,5 @@ async def test_many_readers_get_the_same(api: Client, server: Server) -> None:
     turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two.")))
     async with api.follow(turn.stream_url) as first, api.follow(turn.stream_url) as second:
         pause.go.set()
-        assert assembled([event async for event in first]) == ["One two."]
-        assert assembled([event async for event in second]) == ["One two."]
+        assert assembled([], [event async for event in first]) == ["One two."]
+        assert assembled([], [event async for event in second]) == ["One two."]
