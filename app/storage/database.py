@@ -80,10 +80,10 @@ class Database:
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         try:
-            rows: Sequence[Row] = await self._pool.fetch(statement.sql, *statement.arguments(values))
+            async with self._pool.acquire() as raw:
+                return await _fetch(raw, statement.sql, statement.arguments(values))
         except (*_AWAY, *_AMBIGUOUS) as error:
             raise _sorted(error) from error
-        return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -98,6 +98,19 @@ class Database:
                 yield Connection(raw)
         except (*_AWAY, *_AMBIGUOUS) as error:
             raise _sorted(error) from error
+
+
+async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
+    """What is cancelled between the driver's two messages, or not understood by it, leaves Postgres in the middle of a
+    command: the next one on this connection would be in its transaction. Nobody shall have the connection again.
+    """
+    try:
+        rows: Sequence[Row] = await raw.fetch(sql, *arguments)
+    except BaseException as error:
+        if getattr(error, "severity", None) is None:  # not what the server answered
+            raw.terminate()
+        raise
+    return rows
 
 
 def _sorted(error: Exception) -> Exception:

@@ -1,0 +1,65 @@
+"""A statement that is cut in the middle leaves nothing behind on the connection that others get next."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.storage.database import Database, Statement, connect
+
+NUMBER = Statement("SELECT CAST(:number AS int) AS number")
+
+
+async def _works_as_new(database: Database) -> None:
+    async with database.transaction(snapshot=True) as connection:
+        assert await connection.rows(NUMBER, number=1)
+    row = await database.row(Statement("SELECT count(*) AS count FROM pg_stat_activity WHERE state LIKE 'idle in%'"))
+    assert row is not None
+    assert row["count"] == 0
+
+
+async def test_a_value_that_the_driver_does_not_understand(database_url: str) -> None:
+    async with connect(database_url, size=1) as database:
+        with pytest.raises(asyncpg.DataError):
+            await database.rows(NUMBER, number="many")
+        await _works_as_new(database)
+
+
+async def test_a_statement_that_is_cancelled_between_its_two_messages(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = asyncio.Event()
+
+    async def stop_half_way(connection: Any, sql: str, *_: object) -> None:
+        await connection.prepare(sql)
+        prepared.set()
+        await asyncio.Event().wait()
+
+    async with connect(database_url, size=1) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncpg.Connection, "fetch", stop_half_way)
+            reading = asyncio.create_task(database.rows(NUMBER, number=1))
+            await prepared.wait()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        await _works_as_new(database)
+
+
+async def test_a_transaction_that_is_cancelled_in_the_middle(database_url: str) -> None:
+    inside = asyncio.Event()
+
+    async def linger(database: Database) -> None:
+        async with database.transaction() as connection:
+            await connection.rows(NUMBER, number=1)
+            inside.set()
+            await asyncio.Event().wait()
+
+    async with connect(database_url, size=1) as database:
+        lingering = asyncio.create_task(linger(database))
+        await inside.wait()
+        lingering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await lingering
+        await _works_as_new(database)
