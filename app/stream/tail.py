@@ -43,8 +43,9 @@ async def tail(
         elif directory.is_fed(view):
             await view.doorbell.wait()
         else:
-            try:
-                view = directory.running(view.turn.id) or directory.view(await patiently(load))
+            here = directory.running(view.turn.id)
+            try:  # an owner that is behind the reader has lost its claim and does not know it
+                view = here if here and here.attempt >= cursor.attempt else directory.view(await patiently(load))
             except NotFound:
                 return
             seen, good = view.notice_number, False

@@ -191,6 +191,28 @@ async def test_a_reader_whose_turn_is_left_by_its_owner_goes_on_with_the_rows() 
             await anext(frames)
 
 
+async def test_a_reader_does_not_go_over_to_an_owner_that_is_behind_it() -> None:
+    """The claim was lost between the moment the turn was read and the moment it was hosted."""
+    directory = Directory()
+    rows = turn_of(rounds=[begun(1, attempt=2)], attempt=2)
+
+    async def load() -> Turn:
+        return rows
+
+    mirror = directory.view(rows)
+    mirror.adopt(rows, None)
+    async with aclosing(_read(directory, mirror, load=load)) as frames:
+        await anext(frames)
+        waiting = await _next(frames)
+        with directory.host(LiveView(turn_of(attempt=1)), "ada"):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            (anew,) = directory.mirrored()
+            assert anew.attempt == 2
+            anew.adopt(replace(rows, blocks=(text(0, 1, "ahoy", attempt=2),)), None)
+            assert [type(event) for event in _events(await waiting)] == [BlockStart, BlockDelta, BlockStop]
+
+
 async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
     """The turn has a new owner, who keeps the open text; whoever comes here now has seen it already."""
     directory = Directory()
