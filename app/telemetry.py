@@ -68,7 +68,9 @@ def configure_logging(level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             *([] if for_people else [structlog.processors.ExceptionRenderer(_TRACEBACKS)]),
-            structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(_json),
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            if for_people
+            else structlog.processors.JSONRenderer(_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr)

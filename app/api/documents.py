@@ -53,7 +53,11 @@ async def list_documents(request: Request) -> Response:
 
 
 def _path_of(request: Request) -> str:
-    path: str = request.path_params["path"]
+    return checked_path(request.path_params["path"])
+
+
+def checked_path(path: str) -> str:
+    """`path` as it is. Raises RequestRefused for one that could be read in two ways."""
     strange = _STRANGE.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
     if strange or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
         raise RequestRefused(

@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from app.api.auth import LOCAL_OWNER
+from app.api.documents import checked_path
 from app.config import Settings, read_settings
+from app.domain.errors import RequestRefused
 from app.domain.text import unstorable
 from app.main import open_database
 from app.storage.documents import Documents
@@ -35,7 +37,7 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
         documents = Documents(database)
         for path in _files(folder):
             name = prefix + path.relative_to(folder).as_posix()
-            content = _content(path, settings.max_body_bytes)
+            content = _content(name, path, settings.max_body_bytes)
             if isinstance(content, Exception):
                 left_out.append(f"{name}: {content}")
                 continue
@@ -49,12 +51,13 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
-def _content(path: Path, most: int) -> str | Exception:
+def _content(name: str, path: Path, most: int) -> str | Exception:
     try:
+        checked_path(name)
         if path.stat().st_size > most:
             return ValueError(f"larger than {most:,} bytes")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RequestRefused) as error:
         return ValueError("not UTF-8 text") if isinstance(error, UnicodeDecodeError) else error
     problem = unstorable(text)
     return ValueError(problem) if problem else text
