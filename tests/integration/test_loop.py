@@ -2,12 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import pytest
 
-from app.domain.turns import Limits, RoundLimitPolicy
+from app.api.resolve import Defaults, resolve
+from app.api.schemas import TurnOptions
+from app.domain.ids import new_id
+from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
+from app.llm.models import Models, Offer
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.storage.chats import Chat
 from app.tools.tool import Outcome, ToolContext, ToolError, tool
 from app.tools.toolset import Toolset
 from tests.integration.harness import Harness, results_of, texts_of
@@ -325,6 +331,39 @@ async def test_a_conversation_is_told_from_its_start(harness: Harness) -> None:
     said = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
     assert said == [("user", "first"), ("assistant", "One."), ("user", "second")]
     assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
+
+
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("of_the_turn", "of_the_chat", "of_the_answer_before", "of_the_server", "resolved"),
+    [
+        ("turn", "chat", "before", "server", "turn"),
+        (None, "chat", "before", "server", "chat"),
+        (None, None, "before", "server", "before"),
+        (None, None, None, "server", "server"),
+        (None, None, None, None, None),
+        ("", "chat", "before", "server", None),
+        (None, "", "before", "server", None),
+    ],
+)
+def test_the_system_prompt_is_the_turns_own_or_the_chats_or_that_of_the_past_or_the_servers(
+    of_the_turn: str | None,
+    of_the_chat: str | None,
+    of_the_answer_before: str | None,
+    of_the_server: str | None,
+    resolved: str | None,
+) -> None:
+    request = resolve(
+        TurnOptions(system_prompt=of_the_turn),
+        Chat(new_id(), "ada", None, of_the_chat, {}, NOW, NOW),
+        TurnRequest("scripted", of_the_answer_before) if of_the_answer_before else None,
+        Defaults("scripted", of_the_server, Limits()),
+        Models([Offer(ScriptedProvider([]), ["scripted"])]),
+        Toolset([look]),
+    )
+    assert request.system == resolved
 
 
 async def test_many_turns_run_at_once_and_each_gets_its_own_answer(harness: Harness) -> None:

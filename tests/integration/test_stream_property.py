@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from typing import Any
 
+import pytest
+
 from app.api.codec import block_json, error_json, frame, to_json
 from app.domain.blocks import TOOL_RESULT
 from app.domain.cursor import Cursor
@@ -181,6 +183,7 @@ class World:
         taking.worker.ring()
 
 
+@pytest.mark.timeout(180)
 async def test_what_any_reader_puts_together_is_what_the_database_holds(harness: Harness) -> None:
     seed = int(os.environ.get("PROPERTY_SEED") or SystemRandom().randrange(10**9))
     random = Random(seed)
