@@ -1,12 +1,9 @@
 """What a deployment reads: the files name each other's parts as they are, and Prometheus finds what it wants."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -49,17 +46,6 @@ def test_every_file_that_is_mounted_exists() -> None:
 def test_a_container_gets_more_time_to_stop_than_the_server_takes() -> None:
     for name in ("server-1", "server-2"):
         assert int(compose()[name]["stop_grace_period"].removesuffix("s")) >= 10 + 5
-
-
-def docker_compose(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", "compose", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_docker_compose_takes_the_file() -> None:
-    if not shutil.which("docker") or docker_compose("version").returncode:
-        pytest.skip("there is no docker compose here")
-    said = docker_compose("config", "--quiet")
-    assert said.returncode == 0, said.stderr
 
 
 async def test_what_prometheus_asks_for_can_be_parsed_and_has_what_operators_watch(
