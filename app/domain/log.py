@@ -28,7 +28,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn
 
 # One delta carries at most so many characters, which bounds what a reader that stalls can hold.
-LONGEST_DELTA = 65_536
+LONGEST_DELTA = 131_072
 
 
 class Log(Protocol):

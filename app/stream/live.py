@@ -1,6 +1,6 @@
 """The live view: the in-memory picture of one turn, which every reader of the turn reads."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,9 +59,11 @@ class LiveView:
 
     def open_text(self, offset: int) -> str:
         """The open block's text from `offset`, at most LONGEST_DELTA characters. The last piece costs nothing."""
-        first = bisect_right(self._ends, offset)
-        start = self._ends[first - 1] if first else 0
-        pieces = self._pieces[first:]
+        ends = self._ends
+        first = bisect_right(ends, offset)
+        last = bisect_left(ends, offset + LONGEST_DELTA, first)
+        start = ends[first - 1] if first else 0
+        pieces = self._pieces[first : last + 1]
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         return text[offset - start : offset - start + LONGEST_DELTA]
 

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from app.domain.events import BlockDelta, BlockStart, BlockStop, Notice, RoundSt
 from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event
 from app.domain.rounds import Round
 from app.domain.turns import Turn
+from app.stream import live
 from app.stream.live import LiveView
 from tests.unit.domain.build import begun, text, turn_of, voided
 
@@ -28,8 +30,11 @@ def _writing(*pieces: str, turn: Turn | None = None) -> LiveView:
 def test_the_open_text_can_be_read_from_anywhere(pieces: list[str], data: st.DataObject) -> None:
     view, whole = _writing(*pieces), "".join(pieces)
     assert view.open_length == len(whole)
-    offset = data.draw(st.integers(0, len(whole)))
+    offset, most = data.draw(st.integers(0, len(whole))), data.draw(st.integers(1, 20))
     assert view.open_text(offset) == whole[offset:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "LONGEST_DELTA", most)
+        assert view.open_text(offset) == whole[offset : offset + most]
 
 
 def test_a_long_open_text_is_read_in_parts() -> None:
