@@ -19,7 +19,7 @@ APPEND_TEXT = Statement(
         CAST(:block_rounds AS int[]), CAST(:types AS text[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
         CAST(:texts AS text[])
     ) AS piece (turn, attempt, index, start, round, type, tool_use_id, name, text)
-    WHERE piece.attempt = (SELECT attempt FROM turns WHERE id = piece.turn AND status = 'running')
+    WHERE piece.attempt = (SELECT CASE status WHEN 'running' THEN attempt END FROM turns WHERE id = piece.turn)
       AND (piece.start = 0 OR EXISTS (SELECT FROM open_text AS mark WHERE mark.turn_id = :mark))
     ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
     RETURNING turn_id

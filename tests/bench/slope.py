@@ -54,6 +54,7 @@ async def measure_all(postgres: Postgres) -> None:
     print("|---|---|---|---|---|")
     async with connect(postgres.url, size=10) as database:
         journal = Journal(database)
+        await journal.begin()
         for size in SIZES:
             turns = await running_turns(database, size)
 
