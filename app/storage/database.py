@@ -7,7 +7,7 @@ of SQLAlchemy's own execution per call.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -108,7 +108,8 @@ async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
         rows: Sequence[Row] = await raw.fetch(sql, *arguments)
     except BaseException as error:
         if getattr(error, "severity", None) is None:  # not what the server answered
-            raw.terminate()
+            with suppress(asyncpg.InterfaceError):  # it may be gone already
+                raw.terminate()
         raise
     return rows
 

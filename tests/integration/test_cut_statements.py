@@ -6,6 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.domain.errors import StorageUnavailable
 from app.storage.database import Database, Statement, connect
 
 NUMBER = Statement("SELECT CAST(:number AS int) AS number")
@@ -62,4 +63,18 @@ async def test_a_transaction_that_is_cancelled_in_the_middle(database_url: str) 
         lingering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await lingering
+        await _works_as_new(database)
+
+
+async def test_a_connection_that_is_lost_in_the_middle_is_postgres_being_away(database_url: str) -> None:
+    slow = Statement("SELECT pg_sleep(:seconds)")
+    async with connect(database_url, size=1) as database:
+        other = await asyncpg.connect(database_url)
+        waiting = asyncio.create_task(database.rows(slow, seconds=60.0))
+        ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE '%pg_sleep($1)'"
+        while not await other.fetchval(ended):  # noqa: ASYNC110, Postgres tells nobody
+            await asyncio.sleep(0.002)
+        with pytest.raises(StorageUnavailable):
+            await waiting
+        await other.close()
         await _works_as_new(database)
