@@ -1,5 +1,8 @@
 """Postgres says goodbye and hangs up a moment later: whoever asks in between finds it away."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import asyncpg
 import pytest
 
@@ -13,8 +16,14 @@ class DyingPool:
     def __init__(self, message: str) -> None:
         self._message = message
 
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator["DyingPool"]:
+        yield self
+
     async def fetch(self, _sql: str) -> object:
         raise asyncpg.InternalClientError(self._message)
+
+    def terminate(self) -> None: ...
 
 
 async def test_between_the_last_word_and_the_hanging_up_postgres_is_away() -> None:
