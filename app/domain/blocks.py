@@ -7,6 +7,7 @@ TEXT = "text"
 THINKING = "thinking"
 TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
+USER_TEXT = "user_text"  # what the user said while the turn ran
 
 # Blocks whose content arrives piece by piece; every other type arrives whole.
 STREAMED = frozenset({TEXT, THINKING, TOOL_USE, "server_tool_use", "mcp_tool_use", "compaction"})
@@ -20,7 +21,8 @@ class Block:
 
     `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool
     said. `data` is the provider's own JSON object for the block, with the streamed member left as it began; None where
-    `text` says it all. `attempt` is the attempt that wrote the block.
+    `text` says it all. `attempt` is the attempt that wrote the block. `notes` are our own words about a tool_result
+    (what was cut, tried again, answered by another tool), a JSON object that no provider sees.
     """
 
     index: int
@@ -33,6 +35,7 @@ class Block:
     name: str | None = None
     is_error: bool = False
     interrupted: bool = False
+    notes: str | None = None
 
     @property
     def is_call(self) -> bool:

@@ -34,9 +34,19 @@ def check_transition(now: Status, then: Status) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpCall:
+    """Where a tool is that was declared with the request. `headers` may hold secrets: nobody is shown them."""
+
+    url: str
+    timeout: float = 30.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
-    `read_only` nor `retry_safe` is never run twice for one call.
+    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by whoever watches the turn; one
+    with `http` was declared with the request; any other is known to the server by its name.
     """
 
     name: str
@@ -44,6 +54,8 @@ class ToolSpec:
     input_schema: str
     read_only: bool = False
     retry_safe: bool = False
+    client: bool = False
+    http: HttpCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from app.domain.turns import ToolSpec
 from app.tools.arguments import Arguments, BadArguments
 from app.tools.docstring import split_docstring
+from app.tools.policy import Policy
 
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input"]
 
@@ -37,11 +38,15 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts."""
+    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts. `whole` is the full text
+    where the model is told only a part. `notes` says which policies were needed, for whoever looks at the block.
+    """
 
     text: str
     is_error: bool = False
     kind: OutcomeKind = "ok"
+    whole: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_error != (self.kind != "ok"):
@@ -54,12 +59,12 @@ class ToolError(Exception):
 
 
 class Tool(Protocol):
-    """Whatever a tool raises, the toolset makes an outcome of it. `timeout` is in seconds."""
+    """Whatever a tool raises, the toolset makes an outcome of it."""
 
     @property
     def spec(self) -> ToolSpec: ...
     @property
-    def timeout(self) -> float: ...
+    def policy(self) -> Policy: ...
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome: ...
 
 
@@ -68,7 +73,7 @@ class FunctionTool:
     """A tool made by `@tool`. In a class it is a method: reached through an instance, it is bound to it."""
 
     spec: ToolSpec
-    timeout: float
+    policy: Policy
     function: Callable[..., Awaitable[object]]
     arguments: Arguments
     bound: tuple[object, ...] = ()
@@ -108,7 +113,7 @@ def tool(
             raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
         spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
-        return FunctionTool(spec, timeout, function, arguments)
+        return FunctionTool(spec, Policy(timeout=timeout), function, arguments)
 
     return make
 

@@ -81,7 +81,7 @@ class Toolset:
     async def _run(self, tool: Tool, context: ToolContext, input_json: str) -> Outcome:
         task = asyncio.create_task(self._call(tool, context, input_json), name=f"tool {tool.spec.name}")
         try:
-            await asyncio.wait({task}, timeout=tool.timeout)
+            await asyncio.wait({task}, timeout=tool.policy.timeout)
             in_time = task.done()
         finally:
             await self._stop(task)
@@ -132,7 +132,7 @@ def _failed(tool: Tool, error: BaseException) -> Outcome:
 
 
 def _timed_out(tool: Tool) -> Outcome:
-    text = f"The tool {tool.spec.name} was stopped: it did not finish within {tool.timeout:g} s."
+    text = f"The tool {tool.spec.name} was stopped: it did not finish within {tool.policy.timeout:g} s."
     if not tool.spec.read_only:
         text += " What it had done by then is not known."
     return Outcome(text, kind="timeout")

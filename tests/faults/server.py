@@ -38,6 +38,7 @@ from app.storage.journal import APPEND_TEXT
 from app.storage.queue import Queue
 from app.stream.live import LiveView
 from app.telemetry import configure_logging
+from app.tools.policy import Policy
 from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.faults.points import Points
@@ -108,8 +109,8 @@ class WatchedTool:
         return self.tool.spec
 
     @property
-    def timeout(self) -> float:
-        return self.tool.timeout
+    def policy(self) -> Policy:
+        return self.tool.policy
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         self.points.reach(f"start of {self.spec.name}")

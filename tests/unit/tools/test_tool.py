@@ -43,7 +43,7 @@ async def search(
 
 def test_a_tool_is_told_by_its_signature_and_docstring() -> None:
     assert (search.spec.name, search.spec.description) == ("search", "Search the shelves.")
-    assert (search.timeout, search.spec.read_only) == (5.0, True)
+    assert (search.policy.timeout, search.spec.read_only) == (5.0, True)
     assert schema(search) == {
         "type": "object",
         "properties": {

@@ -9,6 +9,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from app.domain.turns import ToolSpec
+from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext, ToolError, tool
 from app.tools.toolset import Toolset
 
@@ -75,7 +76,7 @@ class Stubborn:
     spec = ToolSpec("stubborn", "Never stop.", '{"type":"object"}')
 
     def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+        self.policy = Policy(timeout=timeout)
         self.started, self.ignored, self.released = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -94,7 +95,7 @@ class Gate:
     """A tool whose calls stay inside until the gate is opened."""
 
     spec = ToolSpec("gate", "Wait.", '{"type":"object"}')
-    timeout = 30.0
+    policy = Policy()
 
     def __init__(self) -> None:
         self.inside = 0
@@ -311,7 +312,7 @@ async def test_a_wrong_argument_is_bad_input(context: ToolContext) -> None:
 async def test_a_tool_that_is_not_written_as_agreed_is_an_outcome_too(context: ToolContext) -> None:
     class Careless:
         spec = ToolSpec("careless", "Return what it should not.", '{"type":"object"}')
-        timeout = 1.0
+        policy = Policy(timeout=1.0)
 
         async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
             return "just a string"  # type: ignore[return-value]
