@@ -22,10 +22,10 @@ class Breaker:
 class Policy:
     """Times are seconds. What concerns a turn is kept over crashes: it is counted from its rows.
 
-    `concurrency`: calls at once on one replica. `retries`: of a call that raised what it did not mean to tell, for tools
-    that are read-only or safe to retry. `memo`: an identical call of a read-only tool in one turn is answered from
-    the first. `results`: what is no text is told as JSON, or as indented text. `fallback`: the tool that is run with
-    the same input when this one has failed. `approval_expiry`: how long a person may take.
+    `concurrency`: calls at once on one replica. `retries`: after it raised what it did not mean to tell, if it is
+    read-only or safe to retry. `memo`: an identical call of a read-only tool in one turn is answered from the first.
+    `results`: what is no text is told as JSON, or as indented text. `fallback`: the tool that is run with the same
+    input when this one has failed. `approval_expiry`: how long a person may take.
     """
 
     timeout: float = 30.0
