@@ -86,6 +86,9 @@ turns = Table(
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    # How many calls ever waited for a person, and how often somebody said something to the turn while it was open.
+    Column("asked", Integer, nullable=False, server_default=text("0")),
+    Column("arrivals", Integer, nullable=False, server_default=text("0")),
     Column("stop_reason", Text),
     Column("error", JSON),
     Column("usage", JSON, nullable=False, server_default=text("'{}'")),
@@ -113,6 +116,7 @@ turns = Table(
         "role = 'user' OR status <> 'complete' OR stop_reason IS NOT NULL", name="complete_has_stop_reason"
     ),
     CheckConstraint("attempt >= 0 AND recoveries >= 0", name="counts"),
+    CheckConstraint("asked >= 0 AND arrivals >= 0", name="people_counts"),
     Index(None, "chat_id", "parent_id"),
     Index("ix_turns_queue", "id", postgresql_where=literal_column("status = 'queued'")),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
@@ -127,6 +131,7 @@ idempotency_keys = Table(
     Column("key", Text, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
     Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("steer_id", Uuid),
     _now(),
     CheckConstraint("length(key) BETWEEN 1 AND 255", name="key_length"),
     Index(None, "turn_id"),
@@ -175,12 +180,16 @@ blocks = Table(
     Column("name", Text),
     Column("is_error", Boolean, nullable=False, server_default=text("false")),
     Column("interrupted", Boolean, nullable=False, server_default=text("false")),
+    Column("notes", JSON),
+    # The full text of a result of which the model is told a part. Read on demand only.
+    Column("whole", Text),
     CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
     CheckConstraint(
         "type NOT IN ('tool_use', 'tool_result') OR (tool_use_id IS NOT NULL AND name IS NOT NULL)",
         name="call_has_id_and_name",
     ),
     CheckConstraint("type = 'tool_result' OR NOT is_error", name="only_results_are_errors"),
+    CheckConstraint("type = 'tool_result' OR whole IS NULL", name="only_results_are_cut"),
     Index(
         "uq_blocks_one_result_per_call",
         "turn_id",
@@ -212,6 +221,39 @@ tool_calls = Table(
     Column("settled_at", DateTime(timezone=True)),
     CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
+)
+
+# A call that waits for a person: for the result of a tool that the client runs, or for leave to run it. `digest` is of
+# the exact input that was asked about; an answer that names another is refused.
+asks = Table(
+    "asks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("tool_use_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("asked_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("answer", JSON),
+    Column("answered_at", DateTime(timezone=True)),
+    CheckConstraint("kind IN ('client', 'approval')", name="kind"),
+    CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
+    Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
+)
+
+# What a user said to a turn that runs, until the turn takes it in as blocks of its own.
+steers = Table(
+    "steers",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("blocks", JSON, nullable=False),
+    _now(),
+    Column("taken_at", DateTime(timezone=True)),
+    Index(None, "turn_id"),
 )
 
 # The journal: open text of running turns, piece by piece from offset `start`; each piece says whose it is. UNLOGGED: it
