@@ -102,9 +102,8 @@ class Calls:
             progress=partial(self._progress, call),
         )
         start = perf_counter()
-        offered = {spec.name for spec in turn.request.tools}
-        outcome = await self._toolset.run(call.name, call.text, context, offered=offered)
-        label = call.name if call.name in offered else "(unknown)"
+        outcome = await self._toolset.run(call.name, call.text, context, offered=turn.request.tools)
+        label = "(unknown)" if self._spec(call.name) is None else call.name
         TOOL_SECONDS.labels(label).observe(perf_counter() - start)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         return outcome

@@ -1,7 +1,7 @@
 """The toolset runs what a model asks for. Whatever happens, the model is told one outcome."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -54,7 +54,7 @@ class Toolset:
         return tuple(self._tools[name].spec for name in wanted)
 
     async def run(
-        self, name: str, input_json: str, context: ToolContext, *, offered: Collection[str] | None = None
+        self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None
     ) -> Outcome:
         """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
 
@@ -68,9 +68,9 @@ class Toolset:
         return outcome
 
     async def _settle(
-        self, name: str, input_json: str, context: ToolContext, offered: Collection[str] | None
+        self, name: str, input_json: str, context: ToolContext, offered: Sequence[ToolSpec] | None
     ) -> Outcome:
-        known = [known for known in self._tools if offered is None or known in offered]
+        known = list(self._tools) if offered is None else [spec.name for spec in offered if spec.name in self._tools]
         if name not in known:
             return Outcome(_unknown(name, known), kind="unknown")
         if problem := _problem(input_json):

@@ -280,9 +280,9 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones(context: ToolCont
 
 
 async def test_a_tool_the_model_was_not_offered_is_not_run(context: ToolContext) -> None:
-    outcome = await TOOLS.run("explode", "{}", context, offered={"echo"})
+    outcome = await TOOLS.run("explode", "{}", context, offered=[echo.spec])
     assert outcome == Outcome("There is no tool 'explode'; the tools are: echo.", is_error=True, kind="unknown")
-    assert (await TOOLS.run("echo", "{}", context, offered={"echo"})).kind == "ok"
+    assert (await TOOLS.run("echo", "{}", context, offered=[echo.spec])).kind == "ok"
 
 
 @pytest.mark.parametrize(
