@@ -35,6 +35,8 @@ FIRST_DELTA_SECONDS = Histogram(
 )
 PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were tried again", ["reason"])
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind"])
+HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
+WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook, and webhooks that were given up", ["outcome"])
 PERSIST_SECONDS = Histogram(
     "turnstream_persist_seconds",
     "Duration of the writes of running turns",
