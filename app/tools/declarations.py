@@ -11,7 +11,8 @@ class McpServer:
     """An MCP server that is started by `command`, or reached at `url`.
 
     `prefix` goes before the names of its tools. `tools` (None: all) are offered. In `tools`, `read_only` and `policies`
-    are the server's own names. Environment variables are filled in already: `env` and `headers` hold secrets.
+    are the server's own names. A server that is `trusted` is believed when it says that a tool is read-only or
+    idempotent. Environment variables are filled in already: `env` and `headers` hold secrets.
     """
 
     name: str
@@ -24,6 +25,7 @@ class McpServer:
     prefix: str = ""
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
+    trusted: bool = False
     policy: Policy = field(default_factory=Policy)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
