@@ -1,21 +1,19 @@
 """What a tool is, and the decorator that makes one from a typed async function."""
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 from uuid import UUID
-
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from app.domain.turns import ToolSpec
 from app.tools.arguments import Arguments, BadArguments
 from app.tools.docstring import split_docstring
-from app.tools.policy import Policy
+from app.tools.policy import Policy, PolicyOptions, policy_of
+from app.tools.serialise import written
 
-OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input"]
+OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -58,6 +56,12 @@ class ToolError(Exception):
     """Raised by a tool to tell the model, in these words, that the call failed."""
 
 
+class ToolUnavailable(ToolError):
+    """The same, where not the call was wrong but what the tool needs is away: it may be retried, and the breaker counts
+    it. An outcome of the kind `unavailable` says as much.
+    """
+
+
 class Tool(Protocol):
     """Whatever a tool raises, the toolset makes an outcome of it."""
 
@@ -88,18 +92,31 @@ class FunctionTool:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         if self.arguments.context is not None:
             arguments[self.arguments.context] = context
-        return _outcome(await self.function(*self.bound, **arguments))
+        return self._outcome(await self.function(*self.bound, **arguments))
+
+    def _outcome(self, result: object) -> Outcome:
+        if isinstance(result, Outcome):
+            return result
+        if result is None or result == "":
+            return Outcome("The call succeeded and returned nothing.")
+        return Outcome(result if isinstance(result, str) else written(result, self.policy.results))
+
+
+class ToolSource(Protocol):
+    """Tools that come and go, by their names: asked whenever a tool is looked up."""
+
+    def tools(self) -> Mapping[str, Tool]: ...
 
 
 def tool(
-    *, timeout: float = 30.0, read_only: bool = False, retry_safe: bool = False, name: str | None = None
+    *, read_only: bool = False, retry_safe: bool = False, name: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
     The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, an
-    Outcome or anything that can be written as JSON. `timeout` is in seconds. `read_only` says that it has no effects,
-    `retry_safe` that it has some, but may be run again with the same idempotency key. Raises TypeError or ValueError
-    at once for a function that cannot be a tool.
+    Outcome or anything that can be written as JSON. `read_only` says that it has no effects, `retry_safe` that it has
+    some, but may be run again with the same idempotency key. The other options are the fields of Policy. Raises
+    TypeError or ValueError at once for a function that cannot be a tool, or not with these options.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
@@ -113,7 +130,7 @@ def tool(
             raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
         spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
-        return FunctionTool(spec, Policy(timeout=timeout), function, arguments)
+        return FunctionTool(spec, policy_of(spec, options), function, arguments)
 
     return make
 
@@ -123,20 +140,3 @@ def tools_of(holder: object) -> list[Tool]:
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
     found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
     return [getattr(holder, name) for name in found]
-
-
-def _outcome(result: object) -> Outcome:
-    if isinstance(result, Outcome):
-        return result
-    if result is None or result == "":
-        return Outcome("The call succeeded and returned nothing.")
-    if isinstance(result, str):
-        return Outcome(result)
-    return Outcome(_json(result))
-
-
-def _json(result: object) -> str:
-    try:
-        return to_json(result, inf_nan_mode="null").decode()
-    except PydanticSerializationError:  # a lone surrogate is not UTF-8, but can still be told
-        return json.dumps(to_jsonable_python(result), ensure_ascii=False)

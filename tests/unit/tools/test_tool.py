@@ -194,7 +194,7 @@ async def test_a_subclass_replaces_a_tool_in_its_place(context: ToolContext) -> 
         ({"b": 1, "a": [True, None]}, '{"b":1,"a":[true,null]}'),
         (Place("quay", float("nan")), '{"name":"quay","height":null}'),
         (date(2026, 11, 2), '"2026-11-02"'),
-        ({"name": "\ud800"}, '{"name": "\ud800"}'),
+        ({"name": "\ud800"}, '{"name":"\ud800"}'),
         (0, "0"),
         (None, "The call succeeded and returned nothing."),
         ("", "The call succeeded and returned nothing."),

@@ -268,7 +268,7 @@ async def test_what_postgres_cannot_hold_is_replaced(context: ToolContext) -> No
 
     tools = Toolset([binary, nul])
     assert (await tools.run("nul", "{}", context)).text == "a\ufffdb"
-    assert (await tools.run("binary", "{}", context)).text == '{"name": "\ufffd"}'
+    assert (await tools.run("binary", "{}", context)).text == '{"name":"\ufffd"}'
     assert (await TOOLS.run("echo", '{"text": "\ud800"}', context)).text == "\ufffd"
 
 

@@ -1,0 +1,71 @@
+"""What a tool returns, written for a model: as compact JSON, or as indented text."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from app.tools.policy import ResultForm
+
+
+def written(value: object, form: ResultForm) -> str:
+    """`value` may be anything that pydantic can write. Raises what pydantic raises for anything else."""
+    return as_text(value) if form == "text" else as_json(value)
+
+
+def as_json(value: object) -> str:
+    try:
+        return to_json(value, inf_nan_mode="null").decode()
+    except PydanticSerializationError:  # a lone surrogate is not UTF-8, but can still be told
+        return json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def as_text(value: object) -> str:
+    """`key: value` lines and `- ` bullets; what is nested, or has several lines, is indented below."""
+    return "\n".join(_lines(to_jsonable_python(value)))
+
+
+def _lines(value: Any) -> Iterator[str]:
+    match value:
+        case dict() if value:
+            for key, inner in value.items():
+                yield from _entry(f"{key}:", inner)
+        case list() if value:
+            for inner in value:
+                yield from _bullet(inner)
+        case str():
+            yield from value.split("\n")
+        case _:
+            yield _word(value)
+
+
+def _entry(key: str, value: Any) -> Iterator[str]:
+    lines = list(_lines(value))
+    if len(lines) == 1 and not (value and isinstance(value, list | dict)):
+        yield f"{key} {lines[0]}".rstrip()
+    else:
+        yield key
+        yield from _indented(lines)
+
+
+def _bullet(value: Any) -> Iterator[str]:
+    first, *others = _lines(value)
+    yield f"- {first}".rstrip()
+    yield from _indented(others)
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    return (f"  {line}".rstrip() for line in lines)
+
+
+def _word(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case dict() | list():
+            return "(empty)"
+        case _:
+            return str(value)
