@@ -144,9 +144,12 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def connect(url: str, *, size: int) -> AsyncIterator[Database]:
-    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end."""
-    pool = await asyncpg.create_pool(url, min_size=min(2, size), max_size=size, reset=_keep_as_it_is)
+async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterator[Database]:
+    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. With `webhook`, each turn
+    that ends through it leaves a row in `webhooks`.
+    """
+    init = _want_webhooks if webhook else None
+    pool = await asyncpg.create_pool(url, min_size=min(2, size), max_size=size, reset=_keep_as_it_is, init=init)
     try:
         yield Database(pool)
     finally:
@@ -155,3 +158,7 @@ async def connect(url: str, *, size: int) -> AsyncIterator[Database]:
 
 async def _keep_as_it_is(_connection: object) -> None:
     """No statement here leaves session state behind, so the driver's reset would be a round trip for nothing."""
+
+
+async def _want_webhooks(connection: Any) -> None:
+    await connection.execute("SELECT set_config('turnstream.webhook', 'on', false)")

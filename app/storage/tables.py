@@ -256,6 +256,21 @@ steers = Table(
     Index(None, "turn_id"),
 )
 
+# The end of a turn that an operator's server is to be told of. A trigger puts the row (migration 0003), so that no way to
+# end a turn can forget it. It is due until it is delivered, or given up; `answer` is the receiver's last one.
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("due_at", DateTime(timezone=True), server_default=func.now()),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("answer", Text),
+    Column("delivered_at", DateTime(timezone=True)),
+    Column("given_up_at", DateTime(timezone=True)),
+    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
+    Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+)
+
 # The journal: open text of running turns, piece by piece from offset `start`; each piece says whose it is. UNLOGGED: it
 # only matters while a block is open, and a running executor still holds it if Postgres restarts.
 open_text = Table(
