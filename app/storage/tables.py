@@ -256,8 +256,8 @@ steers = Table(
     Index(None, "turn_id"),
 )
 
-# The end of a turn that an operator's server is to be told of. A trigger puts the row (migration 0003), so that no way to
-# end a turn can forget it. It is due until it is delivered, or given up; `answer` is the receiver's last one.
+# The end of a turn that an operator's server is to be told of. A trigger puts the row (migration 0003), so that no way
+# to end a turn can forget it. It is due until it is delivered, or given up; `answer` is the receiver's last one.
 webhooks = Table(
     "webhooks",
     metadata,

@@ -1,5 +1,5 @@
-"""The ends of turns that a webhook is to be told of. A trigger puts the rows (migration 0003): a turn that ends, however
-it does, ends and has its row in one transaction; where no webhook is configured there is none.
+"""The ends of turns that a webhook is to be told of. A trigger puts the rows (migration 0003): however a turn ends, its
+row is there in the same transaction. Where no webhook is configured there is none.
 """
 
 from collections.abc import Sequence
