@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, Field, HttpUrl, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -119,6 +119,12 @@ class Settings(BaseSettings):
     )
     grace_period: float = Field(
         10, ge=0, validation_alias=_ours("GRACE_PERIOD"), description="time running turns get to finish at a stop"
+    )
+    webhook_url: HttpUrl | None = Field(
+        None, validation_alias=_ours("WEBHOOK_URL"), description="is told of every turn that ends"
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, validation_alias=_ours("WEBHOOK_SECRET"), description="signs what is told: base64, after whsec_ or alone"
     )
     demo_delay: float = Field(
         0.015, ge=0, validation_alias=_ours("DEMO_DELAY"), description="pause between two deltas of the demo model"

@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,12 +20,15 @@ from app.api.services import Services
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.domain.ids import new_id
+from app.domain.signature import key_of
 from app.domain.turns import Limits
 from app.engine.executor import ModelPolicy
+from app.engine.hooks import Hooks
 from app.engine.journaling import Journaling
 from app.engine.pace import Pace
 from app.engine.rescuer import Rescuer
 from app.engine.retries import RetryPolicy
+from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.engine.worker import Worker, WorkerPolicy
 from app.llm.anthropic import AnthropicProvider
 from app.llm.demo import DemoProvider
@@ -42,6 +45,7 @@ from app.storage.session import Session
 from app.storage.snapshots import Snapshots
 from app.storage.tokens import Tokens
 from app.storage.turns import Turns
+from app.storage.webhooks import Webhooks
 from app.stream.directory import Directory
 from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
@@ -53,12 +57,14 @@ log = structlog.get_logger(__name__)
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def create_app(settings: Settings, models: Models | None = None, toolset: Toolset | None = None) -> Starlette:
-    """The server. `models` and `toolset` stand in for those that the settings would give."""
+def create_app(
+    settings: Settings, models: Models | None = None, toolset: Toolset | None = None, hooks: Sequence[Hooks] = ()
+) -> Starlette:
+    """The server. `models` and `toolset` stand in for those that the settings would give; `hooks` are told of turns."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings, models, toolset) as services:
+        async with running(settings, models, toolset, hooks) as services:
             app.state.services = services
             yield
 
@@ -76,22 +82,33 @@ def application(services: Services) -> Starlette:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, models: Models | None = None, toolset: Toolset | None = None
+    settings: Settings, models: Models | None = None, toolset: Toolset | None = None, hooks: Sequence[Hooks] = ()
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in that order and stopped in the other."""
+    receiver = _receiver(settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
         await upgrade_in_thread(url)
-        database = await stack.enter_async_context(connect(url, size=settings.pool_size))
+        database = await stack.enter_async_context(connect(url, size=settings.pool_size, webhook=receiver is not None))
         await _check_exposure(settings, Tokens(database))
         if models is None:
             models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
         if toolset is None:
             toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
+        deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
         directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
         queue = Queue(database, new_id(), _address(settings), session_key)
-        worker = Worker(database, queue, directory, models.provider_for, toolset, worker_policy(settings), pace)
+        worker = Worker(
+            database,
+            queue,
+            directory,
+            models.provider_for,
+            toolset,
+            worker_policy(settings),
+            pace,
+            [*deliveries, *hooks],
+        )
         if settings.default_model == "demo":
             await _offer_samples(documents)
         settle_garbage_collector()
@@ -106,6 +123,7 @@ async def running(
                 Journaling(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval).run(),
                 Session(url, session_key, worker.hear, rescuer.doubt).run(),
+                *(each.run() for each in deliveries),
             )
         )
         await stack.enter_async_context(_background(worker.run()))
@@ -162,6 +180,19 @@ def worker_policy(settings: Settings) -> WorkerPolicy:
         grace_period=settings.grace_period,
         model=ModelPolicy(retries, settings.stall_timeout),
     )
+
+
+def _receiver(settings: Settings) -> Receiver | None:
+    if settings.webhook_url is None:
+        return None
+    if settings.webhook_secret is None:
+        raise ConfigError("TURNSTREAM_WEBHOOK_URL is set, so TURNSTREAM_WEBHOOK_SECRET must be: it signs what is told")
+    secret = settings.webhook_secret.get_secret_value()
+    try:
+        key_of(secret)
+    except ValueError as error:
+        raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
+    return Receiver(str(settings.webhook_url), secret)
 
 
 def _limits(settings: Settings) -> Limits:

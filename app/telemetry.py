@@ -30,13 +30,14 @@ CONTINUATION_SECONDS = Histogram(
 )
 TOOL_SECONDS = Histogram("turnstream_tool_seconds", "Duration of tool calls", ["tool"], buckets=_SECONDS)
 TOOL_OUTCOMES = Counter("turnstream_tool_outcomes", "Settled tool calls", ["tool", "outcome"])
+TOOL_POLICIES = Counter("turnstream_tool_policies", "Tool calls that needed a policy", ["tool", "policy"])
 FIRST_DELTA_SECONDS = Histogram(
     "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS
 )
 PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were tried again", ["reason"])
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
-WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook, and webhooks that were given up", ["outcome"])
+WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
 PERSIST_SECONDS = Histogram(
     "turnstream_persist_seconds",
     "Duration of the writes of running turns",

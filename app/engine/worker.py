@@ -15,6 +15,7 @@ from app.domain.turns import Status, TurnError
 from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
+from app.engine.hooks import Hooks, Observers, TurnEnded
 from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
@@ -71,6 +72,7 @@ class Worker:
         toolset: Toolset,
         policy: WorkerPolicy,
         pace: Pace,
+        hooks: Sequence[Hooks] = (),
     ) -> None:
         self._database = database
         self._queue = queue
@@ -81,6 +83,7 @@ class Worker:
         self._toolset = toolset
         self._policy = policy
         self._pace = pace
+        self._observers = Observers(hooks)
         self._runs: dict[UUID, Run] = {}
         self._rung = asyncio.Event()
         self._pass_on = False
@@ -219,6 +222,8 @@ class Worker:
             await self._carry_out(run, executor, recorder)
             if view.turn.ended:
                 account_for(view.turn, calls.first_started)
+        if view.turn.ended:
+            await to_the_end(self._observers.turn_ended(TurnEnded(owner, view.turn)))
 
     async def _recall(self, view: LiveView) -> frozenset[Key]:
         """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""
