@@ -10,8 +10,6 @@ from app.domain.turns import ToolSpec
 # `always` and `never`, or a function of the input (the parsed JSON object) that says whether a person must allow it.
 Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
 ResultForm = Literal["json", "text"]
-# What the toolset notes on a result. What each holds is told in docs/tools.md.
-Use = Literal["retries", "fallback", "breaker", "timeout", "waited", "cut"]
 
 
 @dataclass(frozen=True, slots=True)

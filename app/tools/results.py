@@ -1,0 +1,61 @@
+"""The tool that reads on in a result of which the model was told only a part."""
+
+from dataclasses import replace
+from typing import Annotated, Protocol
+from uuid import UUID
+
+from pydantic import Field
+
+from app.tools.fit import READ_RESULT
+from app.tools.tool import Tool, ToolContext, ToolError, tool
+
+_FRAME = 200
+
+
+class Results(Protocol):
+    async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
+        """The full text of a result of this chat that was cut, if there is one."""
+        ...
+
+
+class _ResultTools:
+    def __init__(self, results: Results, part: int) -> None:
+        self._results = results
+        self._part = part
+
+    @tool(name=READ_RESULT, read_only=True)
+    async def read_result(
+        self,
+        context: ToolContext,
+        tool_use_id: Annotated[str, "the id that is told where the result was cut"],
+        offset: Annotated[int, Field(ge=0, description="how many characters to skip")] = 0,
+        length: Annotated[
+            int | None, Field(ge=1, description="how many to read at most; all that fits if left out")
+        ] = None,
+    ) -> str:
+        """Read more of an earlier tool result that was cut because it is long.
+
+        Use it only where a result says that it was cut, with the tool_use_id and the offset that are told there.
+        """
+        whole = await self._results.whole(context.chat_id, tool_use_id)
+        if whole is None:
+            raise ToolError(
+                f"There is no result {tool_use_id!r} in this chat that was cut. "
+                "Take the tool_use_id from where a result says that it was cut; a result that does not is complete."
+            )
+        if offset >= len(whole):
+            raise ToolError(f"This result has {len(whole):,} characters: there is nothing at offset {offset}.")
+        return _part(whole, offset, min(length or self._part, self._part))
+
+
+def result_tools(results: Results, part: int = 50_000) -> list[Tool]:
+    """At most `part` characters are read at once."""
+    made = _ResultTools(results, part).read_result
+    return [replace(made, policy=replace(made.policy, max_result_chars=part + _FRAME))]
+
+
+def _part(whole: str, offset: int, length: int) -> str:
+    end = min(offset + length, len(whole))
+    left = len(whole) - end
+    more = f"{left:,} more: go on with offset {end}" if left else "this is the end"
+    return f"[characters {offset} to {end} of {len(whole)}]\n\n{whole[offset:end]}\n\n[{more}]"

@@ -1,0 +1,20 @@
+"""What is noted on a result when a policy was needed for it, and the count of that."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from app.telemetry import TOOL_POLICIES
+
+# The keys of notes that the toolset writes. docs/tools.md says what each holds.
+Use = Literal["retries", "timeout", "breaker", "fallback", "cut", "waited"]
+USES: frozenset[str] = frozenset(get_args(Use))
+
+
+def count_uses(tool: str, notes: Mapping[str, Any]) -> None:
+    for use in USES & notes.keys():
+        TOOL_POLICIES.labels(tool, use).inc()
+    match notes.get("fallback"):
+        case {"tool": str(stand_in), "notes": dict(its_notes)}:
+            count_uses(stand_in, its_notes)
+        case _:
+            pass
