@@ -1,0 +1,68 @@
+"""The tools of MCP servers. Servers come and go; their tools stay, and say so when nobody is there to run them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import NoReturn, Self
+
+from app.tools.declarations import McpServer
+from app.tools.mcp_connection import Changes, Connection
+from app.tools.mcp_tool import prefix_of
+from app.tools.tool import Tool
+
+
+class McpServers:
+    """Connects on entry, and waits up to `patience` seconds for every server to have been tried once. A server gets
+    `start_timeout` seconds to answer; pauses between attempts that fail begin with `pause` seconds, and double. Raises
+    ValueError where two servers would give their tools the same names.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[McpServer],
+        *,
+        patience: float = 5.0,
+        start_timeout: float = 30.0,
+        pause: float = 1.0,
+    ) -> None:
+        self.changed = Changes()
+        self._patience = patience
+        self._connections: dict[str, Connection] = {}
+        self._tasks: list[asyncio.Task[NoReturn]] = []
+        for server in servers:
+            prefix = prefix_of(server)
+            if prefix in self._connections:
+                raise ValueError(f"the tools of two MCP servers would begin with {prefix}__: give one a prefix")
+            self._connections[prefix] = Connection(server, self.changed, start_timeout=start_timeout, pause=pause)
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """The names of the servers that are there now."""
+        return frozenset(each.server.name for each in self._connections.values() if each.connected)
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Every tool that was listed last, whether its server is there now or not."""
+        return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
+
+    async def __aenter__(self) -> Self:
+        for each in self._connections.values():
+            self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await self.changed.until(lambda: all(each.tried for each in self._connections.values()))
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

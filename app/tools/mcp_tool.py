@@ -1,0 +1,111 @@
+"""A tool of an MCP server: what the server says of it and of its results, in our words."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from mcp import types
+from mcp.shared.dispatcher import ProgressFnT
+from pydantic_core import from_json
+
+from app.domain.text import storable
+from app.domain.turns import ToolSpec
+from app.tools.declarations import McpServer
+from app.tools.policy import Policy, ResultForm
+from app.tools.serialise import written
+from app.tools.tool import Outcome, ToolContext
+
+_FITS = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+_KEPT_OF_A_NAME = 55
+
+Call = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """`name` is the server's own for it; `call` asks the server, whoever that is by then."""
+
+    spec: ToolSpec
+    policy: Policy
+    name: str
+    call: Call
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            context.progress(message or (f"{done:g}" if total is None else f"{done:g} of {total:g}"))
+
+        result = await self.call(self, from_json(input_json), progress)
+        return outcome_of(result, self.policy.results)
+
+
+def tool_of(server: McpServer, tool: types.Tool, call: Call) -> McpTool:
+    return McpTool(_spec(server, tool), server.policy_of(tool.name), tool.name, call)
+
+
+def prefix_of(server: McpServer) -> str:
+    return server.prefix or server.name
+
+
+def tool_name(prefix: str, name: str) -> str:
+    """A name that models may be told. One that had to be changed carries a digest of what it was, so that no two names
+    become the same, whatever else is listed.
+    """
+    wanted = f"{prefix}__{name}"
+    if _FITS.fullmatch(wanted):
+        return wanted
+    digest = sha256(wanted.encode()).hexdigest()[:8]
+    return f"{_UNFIT.sub('_', wanted)[:_KEPT_OF_A_NAME]}_{digest}"
+
+
+def _spec(server: McpServer, tool: types.Tool) -> ToolSpec:
+    said = tool.annotations if server.trusted else None
+    return ToolSpec(
+        name=tool_name(prefix_of(server), tool.name),
+        description=storable(tool.description or tool.title or tool.name),
+        input_schema=msgspec.json.encode(tool.input_schema).decode(),
+        read_only=tool.name in server.read_only or bool(said and said.read_only_hint),
+        retry_safe=bool(said and said.idempotent_hint),
+    )
+
+
+def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
+    """Its texts, or what it has in place of them. What is no text is described."""
+    structured = result.structured_content
+    if structured is not None and (form == "text" or not _texts(result)):
+        told = written(structured, form)
+    else:
+        told = "\n".join(_texts(result))
+    text = "\n".join(part for part in (told, *_described(result)) if part)
+    return Outcome(text or _nothing(result), is_error=result.is_error)
+
+
+def _nothing(result: types.CallToolResult) -> str:
+    return (
+        "The call failed; nothing was said of why." if result.is_error else "The call succeeded and returned nothing."
+    )
+
+
+def _texts(result: types.CallToolResult) -> list[str]:
+    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+def _described(result: types.CallToolResult) -> Iterator[str]:
+    for block in result.content:
+        match block:
+            case types.ImageContent() | types.AudioContent():
+                yield f"[{block.type}: {block.mime_type}, {_size(block.data)}]"
+            case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+                yield f"[resource {resource.uri}]\n{resource.text}"
+            case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+                yield f"[resource {resource.uri}: {resource.mime_type or 'unknown type'}, {_size(resource.blob)}]"
+            case types.ResourceLink():
+                size = "" if block.size is None else f", {block.size:,} bytes"
+                yield f"[link to {block.uri}: {block.title or block.name}, {block.mime_type or 'unknown type'}{size}]"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
