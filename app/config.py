@@ -2,10 +2,11 @@
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from dotenv import dotenv_values
 from pydantic import AliasChoices, Field, HttpUrl, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -96,6 +97,24 @@ class Settings(BaseSettings):
     max_result_chars: int = Field(
         100_000, ge=100, validation_alias=_ours("MAX_RESULT_CHARS"), description="longest tool result for the model"
     )
+    tools_file: Path | None = Field(
+        None,
+        validation_alias=_ours("TOOLS_FILE"),
+        description="TOML that declares HTTP tools, MCP servers and policies",
+    )
+    toolset: str | None = Field(
+        None, validation_alias=_ours("TOOLSET"), description="tools of a Python module, as package.module:attribute"
+    )
+    signing_secret: SecretStr | None = Field(
+        None,
+        validation_alias=_ours("SIGNING_SECRET"),
+        description="signs calls of HTTP tools: base64, after whsec_ or alone",
+    )
+    http_tools_allow: str | None = Field(
+        None,
+        validation_alias=_ours("HTTP_TOOLS_ALLOW"),
+        description="hosts and networks that HTTP tools may call though they are internal or without TLS, by comma",
+    )
     max_body_bytes: int = Field(
         4_000_000, ge=1000, validation_alias=_ours("MAX_BODY_BYTES"), description="largest request body"
     )
@@ -145,6 +164,12 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         raise ConfigError("; ".join(_sentence(problem["loc"], problem["msg"]) for problem in error.errors())) from None
+
+
+def read_environment() -> Mapping[str, str]:
+    """What `$NAME` stands for in the file of tools: variables of the environment, and those of the `.env` file."""
+    found = dotenv_values(".env")
+    return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 
 
 def _refuse_unknown() -> None:
