@@ -42,7 +42,9 @@ WEBHOOK_GIVEN_UP = Statement(
     WHERE turn_id = :turn AND tries = :tries AND due_at IS NOT NULL
     """
 )
-SWEEP_WEBHOOKS = Statement("DELETE FROM webhooks WHERE coalesce(delivered_at, given_up_at) < now() - :age")
+SWEEP_WEBHOOKS = Statement(
+    "DELETE FROM webhooks WHERE coalesce(delivered_at, given_up_at) < now() - CAST(:age AS interval)"
+)
 
 
 @dataclass(frozen=True, slots=True)

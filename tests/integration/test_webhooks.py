@@ -1,0 +1,472 @@
+"""The end of every turn is told to an operator's server: signed, until it has understood, and once if all goes well."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from app.config import Settings
+from app.domain.errors import ConfigError, PermanentError
+from app.domain.signature import verify
+from app.engine.hooks import TurnEnded
+from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text
+from app.main import running
+from app.storage.database import Database, Statement, connect
+from app.storage.webhooks import Webhook, Webhooks
+from tests.integration.api.server import MODEL, serving
+from tests.integration.harness import OWNER, Asked, Harness
+from tests.integration.proxy import proxied
+
+SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
+# What failed is due again at once, and is found without a ring.
+AT_ONCE = WebhookPolicy(look=0.01, base=0)
+GET_WEBHOOK = Statement("SELECT * FROM webhooks WHERE turn_id = :turn")
+COUNT_WEBHOOKS = Statement("SELECT count(*) FROM webhooks")
+LAPSE = Statement("UPDATE webhooks SET due_at = now() WHERE turn_id = :turn")
+AGE = Statement("UPDATE webhooks SET delivered_at = now() - interval '8 days' WHERE turn_id = :turn")
+
+
+@dataclass
+class Operator:
+    """A server of somebody else's. The n-th request gets the n-th answer, later ones 204; None is silence."""
+
+    port: int = 0
+    answers: list[int | None] = field(default_factory=list)
+    heard: asyncio.Queue[web.BaseRequest] = field(default_factory=asyncio.Queue)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/ended"
+
+    async def hear(self) -> tuple[str, dict[str, Any]]:
+        """The id and the data of the next request, whose signature is right."""
+        request = await self.heard.get()
+        body = await request.read()
+        assert verify(SECRET, request.headers, body, now=time.time())
+        assert (request.path, request.content_type) == ("/ended", "application/json")
+        event = json.loads(body)
+        assert event["type"] == "turn.ended"
+        assert event["timestamp"] == event["data"]["ended_at"]
+        return request.headers["webhook-id"], event["data"]
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield
+        finally:
+            self.closing.set()
+            await runner.cleanup()
+            self.closing.clear()
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        await request.read()
+        self.heard.put_nowait(request)
+        status = self.answers.pop(0) if self.answers else 204
+        if status is None:
+            await self.closing.wait()
+        return web.Response(status=status or 204, headers={"location": "/elsewhere"})
+
+
+class Watched(Webhooks):
+    """Says what was written down."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.written: asyncio.Queue[str] = asyncio.Queue()
+
+    async def delivered(self, webhook: Webhook, answer: str) -> None:
+        await super().delivered(webhook, answer)
+        self.written.put_nowait(f"delivered {answer}")
+
+    async def failed(self, webhook: Webhook, answer: str, wait: float) -> None:
+        await super().failed(webhook, answer, wait)
+        self.written.put_nowait(f"failed {answer}")
+
+    async def given_up(self, webhook: Webhook, answer: str) -> None:
+        await super().given_up(webhook, answer)
+        self.written.put_nowait(f"given_up {answer}")
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    operator = Operator()
+    async with operator.listening():
+        yield operator
+
+
+@pytest.fixture
+async def harness(database_url: str) -> AsyncIterator[Harness]:
+    """Replicas whose turns leave webhooks."""
+    async with connect(database_url, size=10, webhook=True) as database:
+        yield Harness(database_url, database)
+
+
+@asynccontextmanager
+async def delivering(
+    webhooks: Webhooks, operator: Operator, policy: WebhookPolicy = AT_ONCE
+) -> AsyncIterator[Deliveries]:
+    deliveries = Deliveries(webhooks, Receiver(operator.url, SECRET), policy)
+    task = asyncio.create_task(deliveries.run())
+    try:
+        yield deliveries
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+async def completed(harness: Harness) -> Asked:
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([message_of(text("Hello."))])) as replica:
+        await harness.finish(replica, asked)
+    return asked
+
+
+async def failed(harness: Harness) -> Asked:
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([[PermanentError("invalid_request_error", "No.")]])) as replica:
+        await harness.finish(replica, asked)
+    return asked
+
+
+async def cancelled(harness: Harness) -> Asked:
+    asked, pause = await harness.ask(), Pause()
+    async with harness.replica(ScriptedProvider([[pause]])) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        await replica.cancel(asked)
+        await replica.idle(asked)
+    return asked
+
+
+async def never_claimed(harness: Harness) -> Asked:
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([])) as replica:
+        await replica.cancel(asked)
+    return asked
+
+
+async def row_of(harness: Harness, asked: Asked) -> dict[str, Any]:
+    row = await harness.database.row(GET_WEBHOOK, turn=asked.turn)
+    assert row is not None
+    return dict(row)
+
+
+def counted(outcome: str) -> float:
+    return REGISTRY.get_sample_value("turnstream_webhooks_total", {"outcome": outcome}) or 0
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "error"),
+    [
+        (completed, "complete", None),
+        (cancelled, "cancelled", None),
+        (never_claimed, "cancelled", None),
+        (failed, "error", {"type": "invalid_request_error", "message": "No.", "request_id": None}),
+    ],
+)
+async def test_every_end_of_a_turn_is_told(
+    harness: Harness,
+    operator: Operator,
+    end: Callable[[Harness], Awaitable[Asked]],
+    status: str,
+    error: dict[str, Any] | None,
+) -> None:
+    asked = await end(harness)
+    webhooks, before = Watched(harness.database), counted("delivered")
+    async with delivering(webhooks, operator):
+        id, data = await operator.hear()
+        assert await webhooks.written.get() == "delivered 204"
+    turn = await harness.turn(asked)
+    assert turn.created_at is not None
+    assert turn.ended_at is not None
+    assert id == f"ended-{asked.turn}"
+    assert data == {
+        "turn": str(asked.turn),
+        "chat": str(asked.chat),
+        "owner": OWNER,
+        "status": status,
+        "stop_reason": turn.stop_reason,
+        "usage": turn.usage,
+        "error": error,
+        "created_at": turn.created_at.isoformat().replace("+00:00", "Z"),
+        "ended_at": turn.ended_at.isoformat().replace("+00:00", "Z"),
+        "url": f"/api/chats/{asked.chat}/turns/{asked.turn}",
+    }
+    row = await row_of(harness, asked)
+    assert (row["due_at"], row["tries"], row["delivered_at"] is not None) == (None, 1, True)
+    assert counted("delivered") == before + 1
+
+
+async def test_where_no_webhook_is_configured_nothing_is_written(database_url: str) -> None:
+    async with connect(database_url, size=2) as database:
+        harness = Harness(database_url, database)
+        await completed(harness)
+        await never_claimed(harness)
+        row = await database.row(COUNT_WEBHOOKS)
+    assert row is not None
+    assert row["count"] == 0
+
+
+async def test_a_turn_that_is_taken_back_by_its_queue_has_not_ended(harness: Harness) -> None:
+    asked, pause = await harness.ask(), Pause()
+    async with harness.replica(ScriptedProvider([[pause]])) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        await replica.kill()
+    assert await harness.database.row(GET_WEBHOOK, turn=asked.turn) is None
+
+
+async def test_the_server_tells_of_turns_that_end_in_it_and_of_those_it_never_ran(
+    database_url: str, operator: Operator
+) -> None:
+    settings = {"webhook_url": operator.url, "webhook_secret": SECRET, "concurrent_turns": 1}
+    pause = Pause()
+    async with serving(database_url, **settings) as server:
+        slow = server.scripts.model([pause])
+        headers = {"authorization": f"Bearer {await server.token(OWNER)}"}
+        async with httpx2.AsyncClient(base_url=server.url, headers=headers, trust_env=False) as client:
+            said = {"blocks": [{"type": "text", "text": "Hello"}]}
+            first = (await client.post("/api/turns", json={**said, "model": MODEL})).json()["assistant_turn"]
+            assert (await operator.hear())[1]["turn"] == first["id"]
+            await client.post("/api/turns", json={**said, "model": slow})
+            await pause.reached.wait()
+            waiting = (await client.post("/api/turns", json={**said, "model": MODEL})).json()
+            await client.post(waiting["stream_url"].replace("/stream", "/cancel"))
+            _, data = await operator.hear()
+            assert (data["turn"], data["status"]) == (waiting["assistant_turn"]["id"], "cancelled")
+
+
+# --- what fails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [500, 404, 302])
+async def test_what_was_not_understood_is_told_again_under_the_same_id(
+    harness: Harness, operator: Operator, status: int
+) -> None:
+    asked = await completed(harness)
+    operator.answers = [status, 204]
+    webhooks, before = Watched(harness.database), counted("failed")
+    async with delivering(webhooks, operator):
+        first, second = await operator.hear(), await operator.hear()
+        assert [await webhooks.written.get() for _ in range(2)] == [f"failed {status}", "delivered 204"]
+    assert first == second
+    assert (await row_of(harness, asked))["tries"] == 2
+    assert counted("failed") == before + 1
+
+
+async def test_a_receiver_that_is_silent_is_not_waited_for(harness: Harness, operator: Operator) -> None:
+    await completed(harness)
+    operator.answers = [None]
+    webhooks = Watched(harness.database)
+    async with delivering(webhooks, operator, replace(AT_ONCE, timeout=0.3)):
+        first, second = await operator.hear(), await operator.hear()
+        assert (await webhooks.written.get()).startswith("failed")
+    assert first == second
+
+
+async def test_a_receiver_that_is_away_is_told_when_it_is_back(harness: Harness) -> None:
+    await completed(harness)
+    operator, webhooks = Operator(), Watched(harness.database)
+    async with operator.listening():
+        pass
+    async with delivering(webhooks, operator):
+        assert await webhooks.written.get() == "failed ClientConnectorError"
+        async with operator.listening():
+            await operator.hear()
+            while (written := await webhooks.written.get()).startswith("failed"):
+                pass
+    assert written == "delivered 204"
+
+
+@pytest.mark.parametrize(("answers", "tries"), [([410], 1), ([500, 503, 500], 3)])
+async def test_it_is_given_up_when_the_receiver_says_so_or_after_enough_tries(
+    harness: Harness, operator: Operator, answers: Sequence[int], tries: int
+) -> None:
+    asked = await completed(harness)
+    operator.answers = [*answers]
+    webhooks, before = Watched(harness.database), counted("given_up")
+    with capture_logs() as lines:
+        async with delivering(webhooks, operator, replace(AT_ONCE, tries=3)):
+            written = [await webhooks.written.get() for _ in answers]
+    assert written[-1] == f"given_up {answers[-1]}"
+    row = await row_of(harness, asked)
+    assert (row["due_at"], row["tries"], row["delivered_at"], row["answer"]) == (None, tries, None, str(answers[-1]))
+    assert row["given_up_at"] is not None
+    assert operator.heard.qsize() == tries
+    assert counted("given_up") == before + 1
+    assert [line["event"] for line in lines if line["event"].startswith("webhook")][-1] == "webhook.given_up"
+
+
+async def test_one_receiver_that_hangs_does_not_keep_the_others_waiting(harness: Harness, operator: Operator) -> None:
+    operator.answers = [None]
+    webhooks = Watched(harness.database)
+    async with delivering(webhooks, operator):
+        asked = [await completed(harness)]
+        await operator.hear()
+        asked.append(await completed(harness))
+        _, data = await operator.hear()
+        assert await webhooks.written.get() == "delivered 204"
+    assert data["turn"] == str(asked[1].turn)
+
+
+def test_the_waits_grow_fourfold_and_end_after_about_three_days() -> None:
+    policy = WebhookPolicy()
+    waits = [policy.wait_after(tries) for tries in range(1, policy.tries)]
+    assert all(0.8 * wanted <= wait <= 1.2 * wanted for wanted, wait in zip([5, 20, 80, 320], waits, strict=False))
+    assert max(waits) <= 1.2 * policy.longest
+    assert 0.8 * 72 <= sum(waits) / 3600 <= 1.2 * 72
+    assert policy.lease > 2 * policy.timeout
+
+
+# --- who tells -------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_replica_died_with_is_told_by_another(harness: Harness, operator: Operator) -> None:
+    asked = await completed(harness)
+    operator.answers = [None]
+    async with delivering(Webhooks(harness.database), operator):
+        first = await operator.hear()
+    assert await Webhooks(harness.database).claim(10, 60) == [], "it is the dead one's until its lease has lapsed"
+    await harness.database.rows(LAPSE, turn=asked.turn)
+    webhooks = Watched(harness.database)
+    async with delivering(webhooks, operator):
+        assert await operator.hear() == first
+        assert await webhooks.written.get() == "delivered 204"
+
+
+async def test_a_late_word_of_a_failure_does_not_touch_what_another_has_taken(harness: Harness) -> None:
+    asked, webhooks = await completed(harness), Webhooks(harness.database)
+    (late,) = await webhooks.claim(1, 60)
+    await harness.database.rows(LAPSE, turn=asked.turn)
+    (taken,) = await webhooks.claim(1, 60)
+    before = await row_of(harness, asked)
+    await webhooks.failed(late, "500", 0)
+    await webhooks.given_up(late, "410")
+    assert await row_of(harness, asked) == before
+    await webhooks.delivered(late, "204")
+    await webhooks.failed(taken, "500", 0)
+    await webhooks.given_up(taken, "410")
+    after = await row_of(harness, asked)
+    assert (after["due_at"], after["given_up_at"], after["answer"]) == (None, None, "204")
+
+
+async def test_what_somebody_is_just_taking_is_neither_taken_nor_waited_for(harness: Harness) -> None:
+    first, second = await completed(harness), await completed(harness)
+    webhooks = Webhooks(harness.database)
+    async with harness.locker() as locker:
+        taking = "UPDATE webhooks SET due_at = now() + interval '60 seconds' WHERE turn_id = $1"
+        async with locker.holding(taking, first.turn, commit=True):
+            assert [webhook.turn for webhook in await webhooks.claim(10, 60)] == [second.turn]
+    assert await webhooks.claim(10, 60) == []
+
+
+async def test_two_replicas_tell_of_each_turn_once(harness: Harness, operator: Operator) -> None:
+    asked = [await harness.ask() for _ in range(30)]
+    webhooks = Watched(harness.database)
+    few = replace(AT_ONCE, at_once=3)
+    async with (
+        delivering(webhooks, operator, few),
+        delivering(webhooks, operator, few),
+        harness.replica(ScriptedProvider(lambda _: message_of(text("Hello.")))) as replica,
+    ):
+        replica.worker.ring()
+        told = [await operator.hear() for _ in asked]
+        written = [await webhooks.written.get() for _ in asked]
+    assert {data["turn"] for _, data in told} == {str(each.turn) for each in asked}
+    assert set(written) == {"delivered 204"}
+    assert operator.heard.empty()
+
+
+async def test_a_turn_that_ends_here_is_told_at_once(harness: Harness, operator: Operator) -> None:
+    async with delivering(Webhooks(harness.database), operator, replace(AT_ONCE, look=600)) as deliveries:
+        for asked in (await completed(harness), await completed(harness)):
+            await deliveries.turn_ended(TurnEnded(OWNER, await harness.turn(asked)))
+            assert (await operator.hear())[1]["turn"] == str(asked.turn)
+
+
+async def test_a_place_that_becomes_free_is_taken_at_once(harness: Harness, operator: Operator) -> None:
+    asked = {str((await completed(harness)).turn) for _ in range(3)}
+    one_by_one = replace(AT_ONCE, look=600, at_once=1)
+    async with delivering(Webhooks(harness.database), operator, one_by_one):
+        assert {(await operator.hear())[1]["turn"] for _ in asked} == asked
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_delivered_long_ago_is_forgotten_and_nothing_else(harness: Harness, operator: Operator) -> None:
+    old, new, given_up = [await completed(harness) for _ in range(3)]
+    operator.answers = [204, 204, 410]
+    webhooks = Watched(harness.database)
+    async with delivering(webhooks, operator):
+        for _ in range(3):
+            await webhooks.written.get()
+    due = await completed(harness)
+    await harness.database.rows(AGE, turn=await _delivered(harness, old, new, given_up))
+    await webhooks.sweep(7 * 86_400)
+    left = await harness.database.row(COUNT_WEBHOOKS)
+    assert left is not None
+    assert left["count"] == 3
+    assert (await row_of(harness, due))["due_at"] is not None
+
+
+async def _delivered(harness: Harness, *asked: Asked) -> UUID:
+    """One of those that were delivered."""
+    rows = [await row_of(harness, each) for each in asked]
+    turn: UUID = next(row["turn_id"] for row in rows if row["delivered_at"])
+    return turn
+
+
+async def test_old_rows_are_forgotten_while_webhooks_are_delivered(harness: Harness, operator: Operator) -> None:
+    asked, webhooks = await completed(harness), Watched(harness.database)
+    async with delivering(webhooks, operator):
+        await webhooks.written.get()
+    await harness.database.rows(AGE, turn=asked.turn)
+    await completed(harness)
+    async with delivering(webhooks, operator):
+        await webhooks.written.get()
+    assert await harness.database.row(GET_WEBHOOK, turn=asked.turn) is None
+
+
+async def test_while_postgres_is_away_it_waits(harness: Harness, operator: Operator) -> None:
+    await completed(harness)
+    async with proxied(harness.url) as (url, proxy), connect(url, size=2) as database:
+        proxy.cut()
+        with capture_logs() as lines:
+            async with delivering(Webhooks(database), operator):
+                while len(lines) < 2:  # noqa: ASYNC110, a log tells nobody
+                    await asyncio.sleep(0)
+    assert {line["event"] for line in lines} == {"webhook.waits"}
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", [None, "not base64!"])
+async def test_a_webhook_without_a_secret_that_can_sign_stops_the_start(secret: str | None) -> None:
+    given: dict[str, Any] = {"webhook_url": "https://example.org/ended", "webhook_secret": secret}
+    with pytest.raises(ConfigError, match="TURNSTREAM_WEBHOOK_SECRET"):
+        async with running(Settings(_env_file=None, **given)):
+            pass
