@@ -1,9 +1,11 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.domain.ids import new_id
 from app.tools.tool import ToolContext
+from tests.unit.tools.doubles import Logged
 
 
 @pytest.fixture
@@ -15,3 +17,10 @@ def progress() -> list[str]:
 def context(progress: list[str]) -> ToolContext:
     show: Callable[[str], None] = progress.append
     return ToolContext("ada", new_id(), new_id(), "toolu_1", "key-1", show)
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[Logged]:
+    """What was logged. A traceback on a terminal takes longer than most tests."""
+    with capture_logs() as lines:
+        yield lines

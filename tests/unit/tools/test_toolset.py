@@ -1,8 +1,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import structlog
@@ -12,6 +10,7 @@ from app.domain.turns import ToolSpec
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext, ToolError, tool
 from app.tools.toolset import Toolset
+from tests.unit.tools.doubles import Gate
 
 AT_ONCE = 0.01
 
@@ -89,40 +88,6 @@ class Stubborn:
                 self.ignored.set()
         self.ended.set()
         return Outcome("too late")
-
-
-class Gate:
-    """A tool whose calls stay inside until the gate is opened."""
-
-    spec = ToolSpec("gate", "Wait.", '{"type":"object"}')
-    policy = Policy()
-
-    def __init__(self) -> None:
-        self.inside = 0
-        self.changed = asyncio.Condition()
-        self.open = asyncio.Event()
-
-    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
-        async with self._counted():
-            await self.open.wait()
-        return Outcome(input_json)
-
-    @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
-        await self._add(1)
-        try:
-            yield
-        finally:
-            await self._add(-1)
-
-    async def _add(self, change: int) -> None:
-        async with self.changed:
-            self.inside += change
-            self.changed.notify_all()
-
-    async def reached(self, inside: int) -> None:
-        async with self.changed:
-            await self.changed.wait_for(lambda: self.inside == inside)
 
 
 TOOLS = Toolset([echo, refuse, explode, leave, give_up, panic, hang, hang_harmlessly], max_result_chars=1000)

@@ -1,0 +1,84 @@
+"""Tools whose every step is the test's, and a clock that stands still."""
+
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from app.domain.turns import ToolSpec
+from app.tools.policy import Policy
+from app.tools.tool import Outcome, ToolContext
+
+SCHEMA = '{"type":"object"}'
+DEFAULT = Policy()
+Logged = list[MutableMapping[str, Any]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Script:
+    """A tool that does what it is told, call by call: raises it, or returns it. After that it is always well."""
+
+    def __init__(
+        self,
+        spec: ToolSpec,
+        policy: Policy = DEFAULT,
+        script: Sequence[type[BaseException] | BaseException | Outcome] = (),
+    ) -> None:
+        self.spec = spec
+        self.policy = policy
+        self.script = list(script)
+        self.calls: list[tuple[ToolContext, str]] = []
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        self.calls.append((context, input_json))
+        step = self.script.pop(0) if self.script else Outcome("well")
+        if isinstance(step, Outcome):
+            return step
+        raise step
+
+
+class Gate:
+    """A tool whose calls stay inside until the gate is opened."""
+
+    def __init__(self, name: str = "gate", policy: Policy = DEFAULT) -> None:
+        self.spec = ToolSpec(name, "Wait.", SCHEMA)
+        self.policy = policy
+        self.inside = 0
+        self.changed = asyncio.Condition()
+        self.open = asyncio.Event()
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        async with self._counted():
+            await self.open.wait()
+        return Outcome(input_json)
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        await self._add(1)
+        try:
+            yield
+        finally:
+            await self._add(-1)
+
+    async def _add(self, change: int) -> None:
+        async with self.changed:
+            self.inside += change
+            self.changed.notify_all()
+
+    async def reached(self, inside: int) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.inside == inside)
+
+
+def counted(tool: str, policy: str) -> float:
+    labels = {"tool": tool, "policy": policy}
+    return REGISTRY.get_sample_value("turnstream_tool_policies_total", labels) or 0.0

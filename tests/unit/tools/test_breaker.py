@@ -1,0 +1,188 @@
+import asyncio
+from contextlib import AbstractContextManager
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.domain.turns import HttpCall, ToolSpec
+from app.tools.breaker import Circuit
+from app.tools.policy import Breaker, Policy
+from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
+from app.tools.toolset import Toolset
+from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
+
+SPEC = ToolSpec("tide", "Tell the tide.", SCHEMA)
+POLICY = Policy(breaker=Breaker(failures=2, pause=30.0))
+AWAY = ConnectionError
+
+
+async def kinds(tools: Toolset, context: ToolContext, times: int) -> list[str]:
+    return [(await tools.run("tide", "{}", context)).kind for _ in range(times)]
+
+
+async def test_a_tool_that_fails_in_a_row_is_left_alone(context: ToolContext) -> None:
+    clock, tide = Clock(), Script(SPEC, POLICY, [AWAY, AWAY])
+    tools = Toolset([tide], clock=clock)
+    before = counted("tide", "breaker")
+    assert await kinds(tools, context, 2) == ["error", "error"]
+    clock.now += 1.5
+    outcome = await tools.run("tide", "{}", context)
+    assert outcome == Outcome(
+        "The tool tide is not available: its last calls failed. It may be tried again in 29 s.",
+        kind="unavailable",
+        notes={"breaker": "open"},
+    )
+    assert len(tide.calls) == 2
+    assert counted("tide", "breaker") == before + 1
+
+
+async def test_after_the_pause_a_success_closes_the_breaker(context: ToolContext, logged: Logged) -> None:
+    clock, tide = Clock(), Script(SPEC, POLICY, [AWAY, AWAY])
+    tools = Toolset([tide], clock=clock)
+    await kinds(tools, context, 3)
+    clock.now += 30
+    assert await kinds(tools, context, 3) == ["ok", "ok", "ok"]
+    said = [(line["event"], line.get("pause")) for line in logged if "breaker" in line["event"]]
+    assert said == [("tool.breaker_open", 30.0), ("tool.breaker_closed", None)]
+
+
+async def test_after_the_pause_a_failure_opens_the_breaker_again(context: ToolContext) -> None:
+    clock, tide = Clock(), Script(SPEC, POLICY, [AWAY, AWAY, AWAY])
+    tools = Toolset([tide], clock=clock)
+    await kinds(tools, context, 2)
+    clock.now += 30
+    assert await kinds(tools, context, 2) == ["error", "unavailable"]
+    clock.now += 30
+    assert await kinds(tools, context, 1) == ["ok"]
+
+
+async def test_only_one_call_at_a_time_tries_a_tool_that_failed(context: ToolContext) -> None:
+    clock, gate = Clock(), Gate("tide", Policy(timeout=0.001, breaker=Breaker(failures=1)))
+    tools = Toolset([gate], clock=clock)
+    assert await kinds(tools, context, 1) == ["timeout"]
+    gate.policy = POLICY
+    clock.now += 30
+    first = asyncio.create_task(tools.run("tide", "{}", context))
+    await gate.reached(1)
+    second = await tools.run("tide", "{}", context)
+    assert (second.kind, second.text[-34:]) == ("unavailable", "It may be tried again in a moment.")
+    gate.open.set()
+    assert (await first).kind == "ok"
+    assert await kinds(tools, context, 1) == ["ok"]
+
+
+async def test_a_trial_that_is_cancelled_lets_the_next_call_try(context: ToolContext) -> None:
+    clock, gate = Clock(), Gate("tide", Policy(timeout=0.001, breaker=Breaker(failures=1)))
+    tools = Toolset([gate], clock=clock)
+    await kinds(tools, context, 1)
+    gate.policy = POLICY
+    clock.now += 30
+    first = asyncio.create_task(tools.run("tide", "{}", context))
+    await gate.reached(1)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    gate.open.set()
+    assert await kinds(tools, context, 1) == ["ok"]
+
+
+async def test_a_call_that_waited_for_a_slot_is_not_made_once_the_breaker_is_open(context: ToolContext) -> None:
+    gate = Gate("tide", Policy(timeout=0.01, concurrency=1, breaker=Breaker(failures=1)))
+    tools = Toolset([gate], clock=Clock())
+    outcomes = await asyncio.gather(*(tools.run("tide", "{}", context) for _ in range(3)))
+    assert [outcome.kind for outcome in outcomes] == ["timeout", "unavailable", "unavailable"]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [Outcome("ahoy"), ToolError("There is no such harbour."), Outcome("no such harbour", is_error=True)],
+)
+async def test_what_a_tool_means_to_tell_is_no_failure_of_it(
+    context: ToolContext, good: Outcome | BaseException
+) -> None:
+    tide = Script(SPEC, POLICY, [AWAY, good, AWAY, good, good, good, AWAY, good])
+    assert "unavailable" not in await kinds(Toolset([tide], clock=Clock()), context, 8)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [ValueError(), ToolUnavailable("Away."), Outcome("away", kind="unavailable"), Outcome("late", kind="timeout")],
+)
+async def test_what_a_tool_does_not_mean_to_tell_is_a_failure(
+    context: ToolContext, bad: Outcome | BaseException
+) -> None:
+    tools = Toolset([Script(SPEC, POLICY, [bad, bad])], clock=Clock())
+    outcomes = [await tools.run("tide", "{}", context) for _ in range(3)]
+    assert "breaker" in outcomes[2].notes
+
+
+async def test_a_bad_input_says_nothing_of_the_tool(context: ToolContext) -> None:
+    tools = Toolset([Script(SPEC, POLICY, [AWAY, Outcome("which?", kind="bad_input"), AWAY])], clock=Clock())
+    assert await kinds(tools, context, 4) == ["error", "bad_input", "error", "unavailable"]
+
+
+async def test_a_tool_without_a_breaker_is_always_called(context: ToolContext) -> None:
+    tide = Script(SPEC, Policy(breaker=None), [AWAY] * 20)
+    assert await kinds(Toolset([tide], clock=Clock()), context, 20) == ["error"] * 20
+
+
+async def test_two_addresses_or_two_owners_do_not_share_a_breaker(context: ToolContext) -> None:
+    def declared(spec: ToolSpec) -> Tool:
+        return Script(spec, POLICY, [AWAY] if spec.http is not None and "down" in spec.http.url else [])
+
+    def offered(url: str) -> list[ToolSpec]:
+        return [ToolSpec("tide", "Tell the tide.", SCHEMA, http=HttpCall(url))]
+
+    tools = Toolset([Script(SPEC)], declared=declared, clock=Clock())
+    down = [await tools.run("tide", "{}", context, offered=offered("https://down.example")) for _ in range(3)]
+    assert [outcome.kind for outcome in down] == ["error", "error", "unavailable"]
+    up = await tools.run("tide", "{}", context, offered=offered("https://up.example"))
+    own = await tools.run("tide", "{}", context)
+    other = ToolContext("eve", context.chat_id, context.turn_id, "toolu_2", "key-2", context.progress)
+    theirs = await tools.run("tide", "{}", other, offered=offered("https://down.example"))
+    assert [up.kind, own.kind, theirs.kind] == ["ok", "ok", "error"]
+
+
+class Breaking(RuleBasedStateMachine):
+    """Calls that overlap as they like, against a model that remembers only the last outcomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.circuit = Circuit(Breaker(failures=3, pause=10.0), self.clock)
+        self.in_a_row = 0
+        self.opened_at = -100.0
+        self.inside: list[AbstractContextManager[None]] = []
+
+    @precondition(lambda self: self.circuit.wait is None)
+    @rule()
+    def call(self) -> None:
+        assert self.in_a_row < 3 or self.clock.now >= self.opened_at + 10
+        trial = self.circuit.trial()
+        trial.__enter__()
+        self.inside.append(trial)
+        if self.in_a_row >= 3:
+            assert self.circuit.wait == 0, "nobody else may try"
+
+    @precondition(lambda self: self.inside)
+    @rule(failed=st.none() | st.booleans())
+    def settle(self, failed: bool | None) -> None:
+        trial = self.inside.pop(0)
+        if failed is not None:
+            self.in_a_row = self.in_a_row + 1 if failed else 0
+            if self.in_a_row >= 3 and self.clock.now >= self.opened_at + 10:
+                self.opened_at = self.clock.now
+            (self.circuit.failed if failed else self.circuit.succeeded)()
+        trial.__exit__(None, None, None)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.clock.now += 4
+
+    @invariant()
+    def it_is_never_stuck(self) -> None:
+        if not self.inside and self.clock.now >= self.opened_at + 10:
+            assert self.circuit.wait is None
+
+
+TestBreaking = Breaking.TestCase

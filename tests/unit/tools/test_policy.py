@@ -1,0 +1,84 @@
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from app.domain.turns import ToolSpec
+from app.tools.policy import Breaker, Policy, PolicyOptions, policy_of
+from app.tools.tool import tool
+from tests.unit.tools.doubles import SCHEMA
+
+
+async def look(number: int) -> int:
+    """Look."""
+    return number
+
+
+def test_every_policy_can_be_chosen_at_the_decorator() -> None:
+    assert get_type_hints(PolicyOptions) == get_type_hints(Policy)
+
+
+def test_the_decorator_makes_the_policy() -> None:
+    chosen: PolicyOptions = {
+        "timeout": 1.5,
+        "concurrency": 2,
+        "calls_per_turn": 3,
+        "max_result_chars": 4,
+        "retries": 5,
+        "memo": True,
+        "results": "text",
+        "fallback": "other",
+        "breaker": Breaker(failures=6, pause=7.0),
+        "approval": "always",
+        "approval_expiry": 8.0,
+    }
+    made = tool(read_only=True, **chosen)(look).policy
+    assert {field.name: getattr(made, field.name) for field in fields(Policy)} == chosen
+    assert tool()(look).policy == Policy()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"timeout": 0.0}, "look: the timeout is a number of seconds above 0, not 0.0"),
+        ({"timeout": -1}, "not -1"),
+        ({"timeout": float("nan")}, "not nan"),
+        ({"timeout": float("inf")}, "not inf"),
+        ({"concurrency": 0}, "look: concurrency cannot be 0: it is at least 1, and None is no limit"),
+        ({"calls_per_turn": 0}, "calls_per_turn cannot be 0"),
+        ({"max_result_chars": -5}, "max_result_chars cannot be -5"),
+        ({"retries": -1, "retry_safe": True}, "look: retries cannot be -1: 0 is none"),
+        ({"retries": 1}, "look cannot have retries: say that it is read_only or retry_safe, if it is"),
+        ({"memo": True}, "look cannot have a memo"),
+        ({"memo": True, "retry_safe": True}, "look cannot have a memo"),
+        ({"fallback": "look"}, "look cannot be its own fallback"),
+        ({"results": "xml"}, 'results are told as "json" or "text", not as \'xml\''),
+        ({"approval": "sometimes"}, 'approval is "never", "always" or a function of the input'),
+        ({"approval_expiry": 60.0}, "but none is asked for"),
+        ({"approval_expiry": 0.0, "approval": "always"}, "approval_expiry is a number of seconds above 0"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_at_once(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        tool(**options)(look)
+
+
+def test_a_policy_that_does_not_exist_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="'timeouts'"):
+        tool(timeouts=3)(look)  # type: ignore[call-arg]
+
+
+def test_no_retries_and_no_memo_can_be_said_of_any_tool() -> None:
+    assert tool(retries=0, memo=False)(look).policy == Policy(retries=0, memo=False)
+    assert tool(retries=3, retry_safe=True)(look).policy.retries == 3
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(0, 1.0), (1, 0.0), (1, -1.0)])
+def test_a_breaker_that_makes_no_sense_is_refused_at_once(failures: int, pause: float) -> None:
+    with pytest.raises(ValueError, match="of a breaker"):
+        Breaker(failures, pause)
+
+
+def test_what_is_made_without_the_decorator_is_checked_as_well() -> None:
+    with pytest.raises(ValueError, match="mail cannot have retries"):
+        policy_of(ToolSpec("mail", "Send mail.", SCHEMA), {"retries": 2})
