@@ -1,0 +1,130 @@
+"""Which addresses a tool's URL may lead to: the public ones, and those the operator allows."""
+
+import errno
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from aiohttp import AddrInfoType
+from yarl import URL
+
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
+
+_Address = IPv4Address | IPv6Address
+_Network = IPv4Network | IPv6Network
+
+# What `is_global` takes for public in one of the Pythons we run on, and which leads inside: addresses for protocols,
+# where one cloud keeps its metadata; another cloud's own service; relays of 6to4.
+_INSIDE_V4 = tuple(map(IPv4Network, ["192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24"]))
+_PUBLIC_V6 = IPv6Network("2000::/3")
+# Tunnels, whose far end is an IPv4 address of the sender's choice, and examples.
+_INSIDE_V6 = tuple(map(IPv6Network, ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]))
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+class AddressRefused(OSError):
+    """A connection would have led inside. The words are the same for every address: one of several may be told."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, "the address is internal")
+
+
+class UrlRefused(ValueError):
+    """Why a URL is none that a tool may have, in words without the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Hosts and networks that are the operator's own: they may be internal, and need no https."""
+
+    hosts: frozenset[str] = frozenset()
+    networks: tuple[_Network, ...] = ()
+
+    @classmethod
+    def of(cls, entries: Iterable[str]) -> "Allowed":
+        """Each is an address, a network such as 10.0.0.0/8, or the name of a host. Raises ValueError."""
+        hosts: set[str] = set()
+        networks: list[_Network] = []
+        for entry in entries:
+            try:
+                networks.append(ip_network(entry))
+            except ValueError:
+                hosts.add(_host(entry))
+        return cls(frozenset(hosts), tuple(networks))
+
+    def with_host(self, host: str) -> "Allowed":
+        address = _literal(host)
+        if address is None:
+            return replace(self, hosts=self.hosts | {_plain(host)})
+        return replace(self, networks=(*self.networks, ip_network(_unwrapped(address))))
+
+    def names(self, host: str) -> bool:
+        """Whether the host of a URL is on the list, as a name or as an address."""
+        address = _literal(host)
+        return _plain(host) in self.hosts if address is None else self._holds(address)
+
+    def permits(self, address: str) -> bool:
+        found = ip_address(address)
+        return self._holds(found) or not is_internal(found)
+
+    def open_socket(self, info: AddrInfoType) -> socket.socket:
+        """The last moment before a connection, after every lookup: no name can change its address any more."""
+        family, kind, protocol, _, address = info
+        if not self.permits(address[0]):
+            raise AddressRefused
+        return socket.socket(family, kind, protocol)
+
+    def check(self, url: URL) -> None:
+        """Raises UrlRefused for what can be seen to be wrong without a lookup."""
+        if url.scheme not in {"http", "https"} or not url.host:
+            raise UrlRefused("the URL must begin with https://")
+        if url.raw_user is not None or url.raw_password is not None:
+            raise UrlRefused("the URL must not hold a user or a password; a header can")
+        if self.names(url.host):
+            return
+        if url.scheme == "http":
+            raise UrlRefused("the URL must begin with https://")
+        address = _literal(url.host)
+        if address is not None and is_internal(address):
+            raise UrlRefused("the URL leads to an internal address")
+
+    def _holds(self, address: _Address) -> bool:
+        address = _unwrapped(address)
+        return any(address in network for network in self.networks)
+
+
+def is_internal(address: _Address) -> bool:
+    """Private, loopback, link-local, shared, multicast, reserved, for documentation …: all that is not public."""
+    address = _unwrapped(address)
+    if isinstance(address, IPv4Address):
+        inside = any(address in network for network in _INSIDE_V4)
+        return inside or address.is_multicast or not address.is_global
+    return address not in _PUBLIC_V6 or any(address in network for network in _INSIDE_V6)
+
+
+def _unwrapped(address: _Address) -> _Address:
+    """The IPv4 address that an IPv6 address stands for, where it is a mapped or a translated one."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address
+
+
+def _literal(host: str) -> _Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _plain(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _host(entry: str) -> str:
+    if not _HOST.fullmatch(entry):
+        raise ValueError(f"{entry!r} is neither an address, nor a network, nor the name of a host")
+    return _plain(entry)

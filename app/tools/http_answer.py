@@ -1,0 +1,75 @@
+"""What the answer of a service tells the model."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from app.tools.http_client import Answer
+from app.tools.policy import ResultForm
+from app.tools.serialise import written
+from app.tools.tool import Outcome
+
+_SHOWN_OF_AN_ERROR = 2000
+_SHORTEST_SECRET = 6
+# Of the many that Python knows, some take time in the square of the length.
+_CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
+
+
+def outcome_of(name: str, answer: Answer, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
+    """A status that is no success is an error, told with the words that came with it."""
+    words, failed = _told(answer, results)
+    words = _hidden(words, secrets)
+    if 200 <= answer.status < 300:
+        nothing = (
+            "The call failed, and nothing is said of why." if failed else "The call succeeded and returned nothing."
+        )
+        return Outcome(words if words.strip() else nothing, is_error=failed)
+    shown = words if len(words) <= _SHOWN_OF_AN_ERROR else f"{words[:_SHOWN_OF_AN_ERROR]}…"
+    return Outcome(f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else "."), is_error=True)
+
+
+def phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _told(answer: Answer, results: ResultForm) -> tuple[str, bool]:
+    """The `text` or the `output` of a JSON object, and whether `is_error`; any other text as it is."""
+    text = _text(answer)
+    if text is None:
+        return "The answer is not text.", True
+    match _json(text):
+        case {"text": str(words)} | {"output": str(words)} as given:
+            return words, given.get("is_error") is True
+        case {"output": output} as given:
+            return "" if output is None else written(output, results), given.get("is_error") is True
+        case _:
+            return text, False
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _text(answer: Answer) -> str | None:
+    charset = (answer.charset or "").lower()
+    try:
+        return answer.body.decode(charset if charset in _CHARSETS else "utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
+def _hidden(text: str, secrets: Mapping[str, str]) -> str:
+    """Without the secrets that a service may repeat when it complains of them."""
+    for value in secrets.values():
+        for secret in (value, value.rpartition(" ")[2]):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[hidden]")
+    return text

@@ -1,0 +1,439 @@
+"""Tools that are services, called over real sockets."""
+
+import asyncio
+import gzip
+import json
+import socket
+import time
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID
+
+import pytest
+import structlog
+from aiohttp import web
+
+from app.domain.signature import verify
+from app.domain.turns import HttpCall, ToolSpec
+from app.tools.addresses import Allowed
+from app.tools.http import LONGEST_TIMEOUT, HttpTool, HttpTools
+from app.tools.policy import Policy
+from app.tools.tool import Outcome, ToolContext
+from app.tools.toolset import Toolset
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+KEY = "key-1"
+CONTEXT = ToolContext("ada", UUID(int=1), UUID(int=2), "toolu_1", KEY, progress=lambda words: None)
+SCHEMA = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+OSLO = '{"city": "Oslo"}'
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Service:
+    """A server on this machine that answers as a test tells it to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, Handler] = {}
+        self.asked: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.port = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.method, request.path, request.headers, await request.read()))
+        return await self.paths[request.path](request)
+
+    def answer(self, path: str, **response: Any) -> None:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return web.Response(**response)
+
+        self.paths[path] = handler
+
+    def redirect(self, path: str, to: str, status: int = 307) -> None:
+        self.answer(path, status=status, headers={"location": to})
+
+    def url(self, path: str = "/", host: str = "127.0.0.1", scheme: str = "http") -> str:
+        return f"{scheme}://{host}:{self.port}{path}"
+
+
+async def serving(stack: AsyncExitStack) -> Service:
+    service = Service()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", service.handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    listening = socket.create_server(("127.0.0.1", 0))
+    service.port = listening.getsockname()[1]
+    await web.SockSite(runner, listening).start()
+    return service
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def service(stack: AsyncExitStack) -> Service:
+    return await serving(stack)
+
+
+@pytest.fixture
+async def stranger(stack: AsyncExitStack) -> Service:
+    """Another origin."""
+    return await serving(stack)
+
+
+@pytest.fixture
+async def tools(stack: AsyncExitStack) -> HttpTools:
+    return await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"]), SECRET))
+
+
+@pytest.fixture
+async def strict(stack: AsyncExitStack) -> HttpTools:
+    """With nothing allowed."""
+    return await stack.enter_async_context(HttpTools(Allowed(), SECRET))
+
+
+def spec(url: str, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0, **more: Any) -> ToolSpec:
+    return ToolSpec("weather", "How it is outside.", SCHEMA, http=HttpCall(url, timeout, headers or {}), **more)
+
+
+async def run(tool: HttpTool, sent: str = OSLO) -> Outcome:
+    """As the engine would: what the tool raises becomes an outcome."""
+    return await Toolset([tool], backoff=lambda retry: 0).run("weather", sent, CONTEXT)
+
+
+# --- a call ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_one_signed_request_and_its_answer_the_result(tools: HttpTools, service: Service) -> None:
+    service.answer("/", text='{"output": {"sky": "blue"}}', content_type="application/json")
+    tool = tools.tool_for(spec(service.url(), headers={"Authorization": "Bearer tok-123"}))
+    assert await run(tool) == Outcome('{"sky":"blue"}')
+    ((method, _, headers, body),) = service.asked
+    assert method == "POST"
+    assert json.loads(body) == {
+        "tool": "weather",
+        "input": {"city": "Oslo"},
+        "owner": "ada",
+        "chat_id": str(UUID(int=1)),
+        "turn_id": str(UUID(int=2)),
+        "tool_use_id": "toolu_1",
+        "idempotency_key": KEY,
+    }
+    assert headers["content-type"] == "application/json"
+    assert headers["authorization"] == "Bearer tok-123"
+    assert headers["idempotency-key"] == headers["webhook-id"] == KEY
+    assert verify(SECRET, headers, body, now=time.time())
+
+
+async def test_without_a_signing_secret_nothing_is_signed(stack: AsyncExitStack, service: Service) -> None:
+    tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
+    service.answer("/", text="sunny")
+    assert await run(tools.tool_for(spec(service.url()))) == Outcome("sunny")
+    assert not any(name.lower().startswith("webhook-") for name in service.asked[0][2])
+
+
+async def test_a_tool_of_a_request_is_signed_for_the_operators_own_hosts_alone(tools: HttpTools) -> None:
+    assert tools.tool_for(spec("https://127.0.0.1/")).signing_secret == SECRET
+    assert tools.tool_for(spec("https://example.com/")).signing_secret is None
+    assert tools.tool_for(spec("https://[/")).signing_secret is None
+
+
+async def test_a_declared_tool_is_signed_and_shows_neither_address_nor_headers(strict: HttpTools) -> None:
+    given = spec("https://example.com/", headers={"x-key": "secret"})
+    tool = strict.declared(given, Policy(timeout=3, results="text"))
+    assert tool.signing_secret == SECRET
+    assert tool.spec == ToolSpec("weather", "How it is outside.", SCHEMA)
+    assert tool.policy == Policy(timeout=3, results="text")
+
+
+@pytest.mark.parametrize(
+    "sent", ['{"city": 3}', "{}", '{"city": "Oslo", "x": NaN}', '{"city": "Oslo", "n": ' + "1" * 5000 + "}"]
+)
+async def test_an_input_that_does_not_fit_is_not_sent(tools: HttpTools, service: Service, sent: str) -> None:
+    outcome = await tools.tool_for(spec(service.url()))(CONTEXT, sent)
+    assert outcome.kind == "bad_input"
+    assert outcome.text.startswith("The input of weather is not right. ")
+    assert service.asked == []
+
+
+async def test_an_input_of_any_characters_arrives_as_it_was(tools: HttpTools, service: Service) -> None:
+    service.answer("/", text="sunny")
+    await tools.tool_for(spec(service.url()))(CONTEXT, r'{"city": "Tromsø \ud83d \u0000"}')
+    assert json.loads(service.asked[0][3])["input"] == {"city": "Tromsø \ud83d \x00"}
+
+
+async def test_cookies_are_not_kept(tools: HttpTools, service: Service) -> None:
+    service.answer("/", text="sunny", headers={"set-cookie": "session=ada"})
+    for _ in range(2):
+        await run(tools.tool_for(spec(service.url(host="127.0.0.1"))))
+    assert "cookie" not in service.asked[1][2]
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+async def test_what_the_service_says_of_a_bad_request_is_told(tools: HttpTools, service: Service) -> None:
+    service.answer("/", status=404, text="No city Oslo for tok-123456.")
+    outcome = await run(tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456"}, read_only=True)))
+    assert outcome == Outcome("weather answered 404 Not Found: No city Oslo for [hidden].", is_error=True)
+    assert len(service.asked) == 1
+
+
+async def test_a_service_that_fails_is_tried_again_and_then_unavailable(tools: HttpTools, service: Service) -> None:
+    service.answer("/", status=503, text="panic at db-7.internal")
+    outcome = await run(tools.tool_for(spec(service.url(), read_only=True)))
+    assert outcome.kind == "unavailable"
+    assert "503 Service Unavailable" in outcome.text
+    assert "internal" not in outcome.text
+    assert len(service.asked) == 2
+    assert [asked[2]["idempotency-key"] for asked in service.asked] == [KEY, KEY]
+
+
+async def test_of_a_service_that_is_away_neither_address_nor_cause_is_told(tools: HttpTools) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with structlog.testing.capture_logs() as logs:
+        outcome = await run(tools.tool_for(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
+    assert outcome == Outcome("The tool weather cannot be reached at the moment.", kind="unavailable")
+    assert {"event": "tool.unreachable", "log_level": "warning"}.items() <= logs[0].items()
+    assert "tok-123456" not in str(logs)
+
+
+async def test_a_connection_that_is_cut_is_a_service_that_is_away(tools: HttpTools, service: Service) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    service.paths["/"] = cut
+    assert (await run(tools.tool_for(spec(service.url())))).kind == "unavailable"
+
+
+async def test_a_slow_answer_is_ended_by_the_timeout(tools: HttpTools, service: Service) -> None:
+    given_up = asyncio.Event()
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b".")
+                await asyncio.sleep(0.01)
+        finally:
+            given_up.set()
+
+    service.paths["/"] = drip
+    outcome = await run(tools.tool_for(spec(service.url(), timeout=0.2)))
+    assert outcome.kind == "timeout"
+    await given_up.wait()
+
+
+async def test_an_answer_without_end_is_not_read_to_it(tools: HttpTools, service: Service) -> None:
+    given_up = asyncio.Event()
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"x" * 100_000)
+        finally:
+            given_up.set()
+
+    service.paths["/"] = flood
+    outcome = await run(tools.tool_for(spec(service.url())))
+    assert outcome == Outcome("The answer of weather was too long to be read. Ask for less.", is_error=True)
+    await given_up.wait()
+
+
+async def test_the_longest_answer_is_read(stack: AsyncExitStack, service: Service) -> None:
+    tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"]), max_answer_bytes=10))
+    service.answer("/", text="x" * 10)
+    assert await run(tools.tool_for(spec(service.url()))) == Outcome("x" * 10)
+    service.answer("/", text="x" * 11)
+    assert (await run(tools.tool_for(spec(service.url())))).is_error
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_bomb_is_not_unpacked(tools: HttpTools, service: Service, encoding: str) -> None:
+    pack = gzip.compress if encoding == "gzip" else zlib.compress
+    bomb = pack(b"0" * 200_000_000)
+    service.answer("/", body=bomb, headers={"content-encoding": encoding})
+    tracemalloc.start()
+    try:
+        outcome = await run(tools.tool_for(spec(service.url())))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert outcome == Outcome("The answer of weather was too long to be read. Ask for less.", is_error=True)
+    assert peak < 20_000_000
+
+
+async def test_what_is_packed_is_unpacked(tools: HttpTools, service: Service) -> None:
+    service.answer("/", body=gzip.compress(b"sunny"), headers={"content-encoding": "gzip"})
+    assert await run(tools.tool_for(spec(service.url()))) == Outcome("sunny")
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_internal_address_is_not_called(strict: HttpTools, service: Service) -> None:
+    service.answer("/", text="secrets")
+    for host in ("127.0.0.1", "[::ffff:127.0.0.1]"):
+        outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
+        assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "0x7f.1"])
+async def test_a_name_that_resolves_to_an_internal_address_is_not_called(
+    strict: HttpTools, service: Service, host: str
+) -> None:
+    """It is a public name as far as can be seen: what it resolves to is known when a connection is made."""
+    outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
+    assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
+    assert outcome.kind == "error"
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "0177.0.0.1"])
+async def test_an_address_in_an_odd_spelling_is_refused(strict: HttpTools, service: Service, host: str) -> None:
+    outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
+    assert outcome.text == "The tool weather cannot be called: the URL is not valid."
+
+
+async def test_a_name_can_be_allowed(stack: AsyncExitStack, service: Service) -> None:
+    tools = await stack.enter_async_context(HttpTools(Allowed.of(["localhost"])))
+    service.answer("/", text="sunny")
+    assert await run(tools.tool_for(spec(service.url(host="localhost")))) == Outcome("sunny")
+    assert (await run(tools.tool_for(spec(service.url(scheme="https"))))).is_error
+
+
+async def test_a_declared_tool_may_be_internal_alone(strict: HttpTools, service: Service) -> None:
+    service.answer("/", text="sunny")
+    service.redirect("/elsewhere", "https://127.0.0.2/")
+    assert await run(strict.declared(spec(service.url()), Policy(), internal=True)) == Outcome("sunny")
+    assert (await run(strict.declared(spec(service.url("/elsewhere")), Policy(), internal=True))).is_error
+    with pytest.raises(ValueError, match="https"):
+        strict.declared(spec(service.url()), Policy())
+
+
+async def test_an_unencrypted_call_is_refused(strict: HttpTools) -> None:
+    outcome = await run(strict.tool_for(spec("http://example.com/")))
+    assert outcome == Outcome("The tool weather cannot be called: the URL must begin with https://.", is_error=True)
+
+
+async def test_a_refusal_is_logged(strict: HttpTools) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await run(strict.tool_for(spec("https://10.0.0.1/")))
+    assert logs[0]["event"] == "tool.refused"
+
+
+# --- redirects -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "method"), [(307, "POST"), (308, "POST"), (301, "GET"), (302, "GET"), (303, "GET")])
+async def test_a_redirect_is_followed(tools: HttpTools, service: Service, status: int, method: str) -> None:
+    service.redirect("/", "/there", status)
+    service.answer("/there", text="sunny")
+    tool = tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456"}))
+    assert await run(tool) == Outcome("sunny")
+    (_, _, _, sent), (then, _, headers, body) = service.asked
+    assert then == method
+    assert headers["x-key"] == "tok-123456"
+    assert body == (sent if method == "POST" else b"")
+    assert ("webhook-signature" in headers) == (method == "POST")
+
+
+async def test_secrets_and_signature_do_not_go_to_another_origin(
+    tools: HttpTools, service: Service, stranger: Service
+) -> None:
+    service.redirect("/", stranger.url())
+    stranger.redirect("/", service.url("/back"))
+    service.answer("/back", text="sunny")
+    tool = tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456", "Authorization": "Bearer tok-123456"}))
+    assert await run(tool) == Outcome("sunny")
+    for _, _, headers, body in (*stranger.asked, service.asked[1]):
+        assert not {"x-key", "authorization", "webhook-id", "webhook-signature"} & {name.lower() for name in headers}
+        assert json.loads(body)["input"] == {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("https://169.254.169.254/latest/meta-data", "internal address"),
+        ("https://[::1]/", "internal address"),
+        ("http://example.com/", "https"),
+        ("https://ada:word@example.com/", "user or a password"),
+        ("file:///etc/passwd", "no URL"),
+        ("https://[", "no URL"),
+    ],
+)
+async def test_a_redirect_to_where_no_tool_may_be_is_refused(
+    tools: HttpTools, service: Service, target: str, reason: str
+) -> None:
+    service.redirect("/", target)
+    outcome = await run(tools.tool_for(spec(service.url())))
+    assert outcome.text.startswith("The tool weather cannot be called: ")
+    assert reason in outcome.text
+
+
+async def test_a_redirect_to_a_name_of_an_internal_address_is_refused(stack: AsyncExitStack, service: Service) -> None:
+    tools = await stack.enter_async_context(HttpTools(Allowed.of(["localhost"])))
+    service.redirect("/", service.url(host="0x7f.1", scheme="https"))
+    outcome = await run(tools.tool_for(spec(service.url(host="localhost"))))
+    assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
+
+
+async def test_redirects_end(tools: HttpTools, service: Service) -> None:
+    service.redirect("/", "/")
+    outcome = await run(tools.tool_for(spec(service.url())))
+    assert outcome.text == "The tool weather cannot be called: it redirects too often."
+    assert len(service.asked) == 4
+
+
+async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Service) -> None:
+    service.answer("/", status=302)
+    outcome = await run(tools.tool_for(spec(service.url())))
+    assert outcome == Outcome("weather answered 302 Found.", is_error=True)
+
+
+# --- declarations of requests ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (spec("https://10.0.0.1/"), "internal"),
+        (spec("http://example.com/"), "https"),
+        (spec("https://["), "not valid"),
+        (spec("https://example.com", timeout=LONGEST_TIMEOUT + 1), "timeout"),
+        (spec("https://example.com", timeout=0), "timeout"),
+        (spec("https://example.com", headers={"Host": "internal"}), "'Host'"),
+        (spec("https://example.com", headers={"Transfer-Encoding": "chunked"}), "'Transfer-Encoding'"),
+        (spec("https://example.com", headers={"Webhook-Signature": "v1,x"}), "'Webhook-Signature'"),
+        (spec("https://example.com", headers={"a b": "c"}), "'a b'"),
+        (spec("https://example.com", headers={"x-key": "a\r\nhost: b"}), "line break"),
+        (ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), "type object"),
+        (ToolSpec("weather", "", SCHEMA), "has no URL"),
+    ],
+)
+async def test_what_could_not_work_is_refused_when_it_is_declared(
+    strict: HttpTools, given: ToolSpec, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        strict.check(given)
+
+
+async def test_what_can_work_is_not(strict: HttpTools) -> None:
+    strict.check(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
+
+
+async def test_nobody_waits_longer_for_a_tool_of_a_request_than_is_right(strict: HttpTools) -> None:
+    assert strict.tool_for(spec("https://example.com", timeout=1e9)).policy.timeout == LONGEST_TIMEOUT

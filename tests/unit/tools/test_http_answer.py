@@ -1,0 +1,65 @@
+import pytest
+
+from app.tools.http_answer import outcome_of
+from app.tools.http_client import Answer
+from app.tools.tool import Outcome
+
+NOTHING = "The call succeeded and returned nothing."
+
+
+def told(body: str | bytes, status: int = 200, charset: str | None = None, **secrets: str) -> Outcome:
+    sent = body.encode() if isinstance(body, str) else body
+    return outcome_of("weather", Answer(status, sent, charset), "json", secrets)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("sunny", Outcome("sunny")),
+        ('{"text": "sunny"}', Outcome("sunny")),
+        ('{"text": "no such city", "is_error": true}', Outcome("no such city", is_error=True)),
+        ('{"output": {"sky": ["blue"]}}', Outcome('{"sky":["blue"]}')),
+        ('{"output": "sunny", "is_error": false}', Outcome("sunny")),
+        ('{"output": {"code": 7}, "is_error": true}', Outcome('{"code":7}', is_error=True)),
+        ('{"output": null}', Outcome(NOTHING)),
+        ('{"is_error": true, "output": null}', Outcome("The call failed, and nothing is said of why.", is_error=True)),
+        ('{"text": 5}', Outcome('{"text": 5}')),
+        ('{"sky": "blue", "is_error": true}', Outcome('{"sky": "blue", "is_error": true}')),
+        ('[1, 2]', Outcome("[1, 2]")),
+        ('{"text": "cut off', Outcome('{"text": "cut off')),
+        ("", Outcome(NOTHING)),
+        ("[" * 100_000, Outcome("[" * 100_000)),
+        ("\ufeffsunny", Outcome("sunny")),
+    ],
+)  # fmt: skip
+def test_an_answer_is_told_by_few_rules(body: str, expected: Outcome) -> None:
+    assert told(body) == expected
+
+
+def test_an_output_is_written_as_the_tool_wants_it() -> None:
+    answer = Answer(200, b'{"output": {"sky": "blue"}}', None)
+    assert outcome_of("weather", answer, "text", {}).text == "sky: blue"
+
+
+def test_what_is_not_text_is_an_error() -> None:
+    assert told(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
+
+
+def test_a_charset_counts_where_it_is_a_usual_one() -> None:
+    assert told("Grüße".encode("latin-1"), charset="ISO-8859-1").text == "Grüße"
+    assert told("Grüße", charset="punycode").text == "Grüße"
+    assert told("Grüße", charset="zip").text == "Grüße"
+
+
+def test_a_status_of_failure_is_told_with_its_words_and_cut() -> None:
+    assert told("no such city", 404) == Outcome("weather answered 404 Not Found: no such city", is_error=True)
+    assert told('{"text": "no such city"}', 499).text == "weather answered 499: no such city"
+    assert told("", 304).text == "weather answered 304 Not Modified."
+    assert len(told("x" * 10_000, 400).text) < 2100
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_a_secret_that_is_repeated_is_hidden(status: int) -> None:
+    text = told("bad token tok-123456 in Bearer tok-123456", status, authorization="Bearer tok-123456", short="1").text
+    assert "123456" not in text
+    assert "[hidden]" in text
