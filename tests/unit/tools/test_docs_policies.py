@@ -1,0 +1,41 @@
+"""What docs/tools.md says of policies is compared with the code."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from app.tools.policy import Policy
+from app.tools.serialise import as_text
+from app.tools.tool import OutcomeKind
+from app.tools.uses import USES
+
+PAGE = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
+
+
+def column(heading: str, number: int) -> list[str]:
+    """The words in backticks in one column of the table after a heading."""
+    section = PAGE.split(f"\n{heading}\n", 1)[1]
+    table = re.search(r"^(\|.*\n)+", section, re.MULTILINE)
+    assert table is not None
+    cells = [line.strip("|").split(" | ")[number] for line in table[0].splitlines()[2:]]
+    return [word for cell in cells for word in re.findall(r"`(\w+)`", cell)]
+
+
+def test_every_policy_is_told() -> None:
+    assert column("## Policies", 0) == [field.name for field in fields(Policy)]
+
+
+def test_every_note_of_the_toolset_is_told() -> None:
+    assert set(column("### What is noted", 0)) >= USES
+
+
+def test_every_kind_of_outcome_is_told() -> None:
+    assert set(column("## What becomes of a result", 2)) == set(get_args(OutcomeKind))
+
+
+def test_text_is_told_as_it_is_written() -> None:
+    shown = re.search(r'^`results="text"` tells `(.*)` as\n\n```text\n(.*?)\n```$', PAGE, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert as_text(json.loads(shown[1])) == shown[2]
