@@ -22,11 +22,14 @@ _FAREWELL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
-    """`call` is the tool_use block; `turn` is the turn as it was then, as in every event."""
+    """`turn` is the turn as it was then, as in every event. `call` is the tool_use block, `input` the JSON text that its
+    tool gets: whoever approved the call may have changed it.
+    """
 
     owner: str
     turn: Turn
     call: Block
+    input: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ async def test_the_next_hook_is_told_when_the_one_before_it_is_done() -> None:
 async def test_a_hook_needs_only_the_methods_it_wants() -> None:
     told: list[object] = []
     observers = Observers([Told(told)])
-    await observers.before_tool(BeforeTool("ada", TURN, CALL))
+    await observers.before_tool(BeforeTool("ada", TURN, CALL, "{}"))
     await observers.after_tool(AfterTool("ada", TURN, CALL, Outcome("seen")))
     await observers.after_round(AfterRound("ada", TURN, Round(1, 1, 1)))
     assert told == []
@@ -105,7 +105,7 @@ async def test_each_event_comes_to_the_method_of_its_name() -> None:
 
     observers = Observers([All()])
     events: dict[str, Any] = {
-        "before_tool": BeforeTool("ada", TURN, CALL),
+        "before_tool": BeforeTool("ada", TURN, CALL, "{}"),
         "after_tool": AfterTool("ada", TURN, CALL, Outcome("seen")),
         "after_round": AfterRound("ada", TURN, Round(1, 1, 1)),
         "turn_ended": ENDED,
