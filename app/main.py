@@ -33,6 +33,7 @@ from app.engine.worker import Worker, WorkerPolicy
 from app.llm.anthropic import AnthropicProvider
 from app.llm.demo import DemoProvider
 from app.llm.models import CLAUDE, CLAUDE_MODELS, Models, Offer
+from app.storage.actions import Actions
 from app.storage.chats import Chats
 from app.storage.database import Database, connect, plain_url
 from app.storage.documents import Documents
@@ -41,6 +42,7 @@ from app.storage.exchanges import Exchanges
 from app.storage.journal import Journal
 from app.storage.migrations import upgrade_in_thread
 from app.storage.queue import Queue
+from app.storage.results import Results
 from app.storage.session import Session
 from app.storage.snapshots import Snapshots
 from app.storage.tokens import Tokens
@@ -113,7 +115,7 @@ async def running(
             await _offer_samples(documents)
         settle_garbage_collector()
         journal = Journal(database)
-        rescuer = Rescuer(queue, journal, settings.lease, worker.ring)
+        rescuer = Rescuer(queue, journal, Actions(database), settings.lease, worker.ring)
         await rescuer.start()
         stack.push_async_callback(queue.leave)
         await stack.enter_async_context(
@@ -132,6 +134,8 @@ async def running(
             chats=Chats(database),
             turns=Turns(database),
             exchanges=Exchanges(database),
+            actions=Actions(database),
+            results=Results(database),
             documents=documents,
             directory=directory,
             authenticator=Authenticator(Tokens(database)),
@@ -140,6 +144,7 @@ async def running(
             defaults=Defaults(settings.default_model, settings.system_prompt, _limits(settings)),
             ring=worker.ring,
             cancel=worker.cancel,
+            tell=worker.tell,
             is_ready=lambda: not worker.draining,
             drain=worker.drain,
             max_body_bytes=settings.max_body_bytes,

@@ -26,6 +26,9 @@ async def list_tools(request: Request) -> Response:
             description=spec.description,
             input_schema=msgspec.json.decode(spec.input_schema),
             read_only=spec.read_only,
+            approval=approval
+            if isinstance(approval := services.toolset.policy(spec.name).approval, str)
+            else "by_input",
         )
         for spec in services.toolset.specs()
     ]

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from app.api.errors import BadRequest
 from app.api.schemas import ChatChanges, ChatPage, ChatSettings, Deleted, NewChat
 from app.api.services import Services, begin, id_of, limit_of, read_body
+from app.api.toolbox import choose
 from app.api.views import chat_out
 from app.domain.errors import RequestRefused
 from app.storage.chats import Chat
@@ -73,10 +74,8 @@ def checked_settings(services: Services, settings: ChatSettings, field: str = "s
             services.models.check(settings.model)
     except RequestRefused as error:
         raise RequestRefused(error.detail, field=f"{field}.model") from None
-    try:
-        services.toolset.specs(settings.tools)
-    except ValueError as error:
-        raise RequestRefused(str(error), field=f"{field}.tools") from None
+    if settings.tools is not None:
+        choose(settings.tools, services.toolset, (), f"{field}.tools")
     return settings.model_dump(exclude_none=True)
 
 

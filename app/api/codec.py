@@ -8,7 +8,9 @@ from pydantic_core import from_json
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.cursor import Cursor
+from app.domain.degraded import Degraded
 from app.domain.events import (
+    ActionRequired,
     BlockDelta,
     BlockStart,
     BlockStop,
@@ -19,6 +21,7 @@ from app.domain.events import (
     RoundStop,
     TurnEnd,
     TurnStart,
+    Wanted,
 )
 from app.domain.turns import Status, TurnError
 
@@ -72,6 +75,8 @@ def _named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
             return "block_stop", {"index": block.index, **block_details(block)}
         case RoundStop():
             return "round_stop", {"round": event.round, "stop_reason": event.stop_reason, "usage": event.usage}
+        case ActionRequired():
+            return "action_required", {"round": event.round, "calls": list(map(wanted_json, event.wanted))}
         case TurnEnd():
             return _END_EVENTS[event.status], _end_json(event)
         case Reset():
@@ -97,7 +102,26 @@ def identity_json(type: str, tool_use_id: str | None, name: str | None) -> dict[
 
 def _end_json(end: TurnEnd) -> dict[str, Any]:
     data: dict[str, Any] = {"stop_reason": end.stop_reason, "usage": end.usage}
+    if end.degraded:
+        data["degraded"] = list(map(degraded_json, end.degraded))
     return data | ({"error": error_json(end.error)} if end.error else {})
+
+
+def wanted_json(wanted: Wanted) -> dict[str, Any]:
+    return {
+        "tool_use_id": wanted.tool_use_id,
+        "name": wanted.name,
+        "type": wanted.kind,
+        "input": _input(wanted.input),
+        "input_digest": wanted.digest,
+        "expires_at": wanted.expires_at,
+    }
+
+
+def degraded_json(degraded: Degraded) -> dict[str, Any]:
+    """Without an index it is said of the turn as a whole."""
+    members = {"what": degraded.what, "index": degraded.index, "tool": degraded.tool}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def error_json(error: TurnError | None) -> dict[str, Any] | None:
@@ -113,6 +137,8 @@ def block_details(block: Block) -> dict[str, Any]:
         details["is_error"] = block.is_error
     if block.interrupted:
         details["interrupted"] = True
+    if block.notes is not None:
+        details["notes"] = _parsed(block.notes)
     if block.data is not None:
         details |= _from_provider(block)
     return details

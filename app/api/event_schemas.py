@@ -6,7 +6,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
-from app.api.schemas import Absent, BlockMembers, ErrorOut, Status, without_defaults
+from app.api.fields import Absent, without_defaults
+from app.api.schemas import BlockMembers, DegradedOut, ErrorOut, Status, WantedOut
 
 
 class Event(BaseModel):
@@ -79,11 +80,21 @@ class ResetEvent(Event):
     index: int
 
 
+class ActionRequiredEvent(Event):
+    """These calls wait for a person. They are answered at …/actions, one by one or together."""
+
+    round: int
+    calls: list[WantedOut]
+
+
 class TurnEndEvent(Event):
-    """The last event; the stream ends after it."""
+    """The last event; the stream ends after it. `degraded` is there when a tool needed one of its policies."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
     stop_reason: str | None
     usage: dict[str, Any]
+    degraded: list[DegradedOut] | Absent = None
 
 
 class TurnErrorEvent(TurnEndEvent):
@@ -121,6 +132,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "block_stop": BlockStopEvent,
     "round_stop": RoundStopEvent,
     "reset": ResetEvent,
+    "action_required": ActionRequiredEvent,
     "turn_complete": TurnEndEvent,
     "turn_cancelled": TurnEndEvent,
     "turn_error": TurnErrorEvent,

@@ -27,7 +27,7 @@ asks for none. Every refusal is a problem document (RFC 9457); `errors` names th
 _REASONS = {
     200: "Done",
     201: "Created",
-    202: "Accepted: it is stopping",
+    202: "Accepted: the turn takes it up",
     204: "Nothing is left to send, now or ever",
     400: "The request cannot be read",
     401: "No token, or one that is not known",

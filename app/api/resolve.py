@@ -1,12 +1,14 @@
 """What a new turn is asked to do: the turn's own words first, then the chat's, then its past, then the server's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
+from app.api.toolbox import Chosen, choose
 from app.domain.errors import RequestRefused
-from app.domain.turns import Limits, ToolSpec, TurnRequest
+from app.domain.turns import Limits, TurnRequest
 from app.llm.models import Models
 from app.storage.chats import Chat
 from app.tools.toolset import Toolset
@@ -38,12 +40,14 @@ def resolve(
     settings = ChatSettings.model_validate(chat.settings)
     model = options.model or settings.model or (before.model if before else defaults.model)
     models.check(model)
+    tools = _tools(options, settings, before, toolset)
     return TurnRequest(
         model=model,
         system=_system(options, chat, before, defaults),
-        params=_params(settings.params) | _params(options.params),
-        tools=_tools(options, settings, before, toolset),
+        params=_checked(_params(settings.params) | _params(options.params), tools),
+        tools=tools.specs,
         limits=_limits(defaults.limits, settings.limits, options.limits),
+        provider_tools=tools.provider,
     )
 
 
@@ -59,17 +63,20 @@ def _params(params: Params | None) -> dict[str, Any]:
     return params.model_dump(exclude_none=True) if params else {}
 
 
-def _tools(
-    options: TurnOptions, settings: ChatSettings, before: TurnRequest | None, toolset: Toolset
-) -> tuple[ToolSpec, ...]:
-    frozen: Mapping[str, ToolSpec] = {spec.name: spec for spec in before.tools} if before else {}
+def _checked(params: dict[str, Any], tools: Chosen) -> dict[str, Any]:
+    """Raises RequestRefused where a tool must be called that the turn does not have."""
+    choice = params.get("tool_choice") or {}
+    named = {spec.name for spec in tools.specs} | {msgspec.json.decode(tool).get("name") for tool in tools.provider}
+    if choice.get("type") == "tool" and choice.get("name") not in named:
+        raise RequestRefused(f"this turn has no tool {choice.get('name')!r}", field="params.tool_choice.name")
+    return params
+
+
+def _tools(options: TurnOptions, settings: ChatSettings, before: TurnRequest | None, toolset: Toolset) -> Chosen:
     names = options.tools if options.tools is not None else settings.tools
     if names is None and before is not None:
-        return before.tools
-    try:
-        return tuple(frozen.get(spec.name, spec) for spec in toolset.specs(names))
-    except ValueError as error:
-        raise RequestRefused(str(error), field="tools") from None
+        return Chosen(before.tools, before.provider_tools)
+    return choose(names, toolset, before.tools if before else (), "tools")
 
 
 def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:
@@ -83,10 +90,12 @@ def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Too
     """The request of a regeneration: that of the answer it stands beside, but for what `options` say."""
     model = options.model or asked.model
     models.check(model)
+    tools = _tools(options, ChatSettings(), asked, toolset)
     return TurnRequest(
         model=model,
         system=asked.system if options.system_prompt is None else options.system_prompt or None,
-        params={**asked.params, **_params(options.params)},
-        tools=_tools(options, ChatSettings(), asked, toolset),
+        params=_checked({**asked.params, **_params(options.params)}, tools),
+        tools=tools.specs,
         limits=_limits(asked.limits, options.limits),
+        provider_tools=tools.provider,
     )

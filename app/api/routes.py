@@ -7,10 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import catalog, chats, documents, health, schemas, stream, turns
+from app.api import actions, catalog, chats, documents, health, schemas, stream, turns
 from app.api.codec import to_json
 from app.api.endpoint import Endpoint, Handler, Query
 from app.api.openapi import openapi
+from app.api.tool_schemas import ActionsIn
 
 
 async def get_openapi(_request: Request) -> Response:
@@ -79,7 +80,7 @@ ENDPOINTS = (
         "Say something; with Accept: text/event-stream the answer is the stream itself",
         schemas.NewTurn,
         schemas.ExchangeOut,
-        (201,),
+        (201, 202),
         (404, 409, 422),
         headers=_KEY,
         streams=True,
@@ -132,6 +133,25 @@ ENDPOINTS = (
         gives=schemas.TurnOut,
         statuses=(200, 202),
         problems=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        _TURN + "/actions",
+        actions.act,
+        "Answer calls that wait: results of client tools, decisions about approvals",
+        ActionsIn,
+        schemas.TurnOut,
+        (202,),
+        (404, 409, 422),
+        headers=_KEY,
+    ),
+    Endpoint(
+        "GET",
+        _TURN + "/results/{tool_use_id}",
+        actions.get_whole,
+        "All that a tool returned, where the model was told a part",
+        gives=schemas.WholeOut,
+        problems=(404,),
     ),
     Endpoint(
         "POST",

@@ -1,53 +1,18 @@
 """What the API takes and gives: the models that check requests and that the OpenAPI document is made from."""
 
 from datetime import datetime
-from math import isfinite
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.text import unstorable
+from app.api.fields import Absent, Body, JsonObject, Storable, without_defaults
+from app.api.tool_schemas import ToolsIn
 
-
-def _storable(value: str) -> str:
-    if problem := unstorable(value):
-        raise ValueError(f"{problem}, which cannot be stored")
-    return value
-
-
-Absent = SkipJsonSchema[None]
-Storable = Annotated[str, AfterValidator(_storable)]
-
-
-def _storable_throughout(value: dict[str, Any]) -> dict[str, Any]:
-    """Every text and every number in `value` can be stored."""
-    rest: list[Any] = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            _storable(item)
-        elif isinstance(item, float) and not isfinite(item):
-            raise ValueError("contains a number that is not finite")
-        elif isinstance(item, dict):
-            rest += [*item, *item.values()]
-        elif isinstance(item, list):
-            rest += item
-    return value
-
-
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_throughout)]
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
-
-
-class Body(BaseModel):
-    """A request body: unknown fields are refused by name, and "5" is no number."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TextBlockIn(Body):
@@ -80,7 +45,7 @@ class TurnOptions(Body):
     model: ModelName | None = None
     system_prompt: Prompt | None = None
     params: Params | None = None
-    tools: Annotated[list[Storable] | None, Field(max_length=100, description="names of tools; [] for none")] = None
+    tools: ToolsIn | None = None
     limits: LimitsIn | None = None
 
 
@@ -90,6 +55,12 @@ class NewTurn(TurnOptions):
     role: Literal["user"] = "user"
     blocks: Annotated[list[TextBlockIn], Field(min_length=1, max_length=100)]
     parent_id: UUID | None = None
+    on_busy: Annotated[
+        Literal["reject", "enqueue", "interrupt", "steer", "branch"],
+        Field(
+            description="where a turn of this branch still runs: refuse, run next, end it, speak into it, run beside it"
+        ),
+    ] = "reject"
 
 
 class ChatSettings(Body):
@@ -97,7 +68,7 @@ class ChatSettings(Body):
 
     model: ModelName | None = None
     params: Params | None = None
-    tools: Annotated[list[Storable] | None, Field(max_length=100)] = None
+    tools: ToolsIn | None = None
     limits: LimitsIn | None = None
 
 
@@ -140,12 +111,6 @@ class Deleted(BaseModel):
     deleted: UUID
 
 
-def without_defaults(schema: dict[str, Any]) -> None:
-    """For members that are absent where they do not apply: null is not what they default to."""
-    for member in schema["properties"].values():
-        member.pop("default", None)
-
-
 class BlockMembers(BaseModel):
     """Members of a block that only some have; what does not apply is absent. Providers may add others."""
 
@@ -154,6 +119,9 @@ class BlockMembers(BaseModel):
     input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is no JSON")] = None
     is_error: Annotated[bool | Absent, Field(description="of a tool_result: whether the call failed")] = None
     interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
+    notes: Annotated[
+        dict[str, Any] | Absent, Field(description="of a tool_result: how it came about; of a user_text: its steer")
+    ] = None
     signature: Annotated[str | Absent, Field(description="of thinking: the provider's seal on it")] = None
     citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
     data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None
@@ -197,6 +165,27 @@ class ErrorOut(BaseModel):
     request_id: str | None
 
 
+class WantedOut(BaseModel):
+    """A call that waits: as a `client` tool for its result, as an `approval` for leave to run it here."""
+
+    tool_use_id: str
+    name: str
+    type: Literal["client", "approval"]
+    input: Any
+    input_digest: Annotated[str, Field(description="SHA-256 of the exact input; a decision names it")]
+    expires_at: datetime | None
+
+
+class DegradedOut(BaseModel):
+    """A policy that was needed: for the tool_result at `index`, or for the turn as a whole."""
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    what: str
+    index: int | Absent = None
+    tool: str | Absent = None
+
+
 class TurnOut(BaseModel):
     id: UUID
     chat_id: UUID
@@ -213,14 +202,26 @@ class TurnOut(BaseModel):
     ended_at: datetime | None
     blocks: list[BlockOut]
     rounds: list[RoundOut]
+    actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
+    degraded: Annotated[list[DegradedOut], Field(description="what of the tools' policies was needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
     cursor: Annotated[str | None, Field(description="follow the stream from here without a seam")] = None
 
 
 class ExchangeOut(BaseModel):
-    user_turn: TurnOut
+    user_turn: Annotated[TurnOut | None, Field(description="null where the message went into a turn that runs")]
     assistant_turn: TurnOut
     stream_url: str
+    steered: Annotated[bool, Field(description="true where the message becomes a `user_text` block of that turn")] = (
+        False
+    )
+
+
+class WholeOut(BaseModel):
+    """All that a tool returned, where the model was told a part."""
+
+    tool_use_id: str
+    text: str
 
 
 class PathPage(BaseModel):
@@ -247,6 +248,7 @@ class ToolOut(BaseModel):
     description: str
     input_schema: dict[str, Any]
     read_only: bool
+    approval: Annotated[Literal["never", "always", "by_input"], Field(description="whether a person must allow a call")]
 
 
 class ToolsOut(BaseModel):

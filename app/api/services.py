@@ -14,15 +14,17 @@ from starlette.requests import Request
 
 from app.api.auth import Authenticator
 from app.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMedia
+from app.api.fields import Body
 from app.api.resolve import Defaults
-from app.api.schemas import Body
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import storable
 from app.llm.models import Models
+from app.storage.actions import Actions
 from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges, IdempotencyKey
+from app.storage.results import Results
 from app.storage.turns import Turns
 from app.stream.directory import Directory
 from app.tools.toolset import Toolset
@@ -34,14 +36,16 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`ring` says that a turn may be claimed, `cancel` that one must stop: doorbells, both. `drain` takes this replica
-    out of service. `stream_life` and `heartbeat` are in seconds.
+    """Doorbells: `ring` says that a turn may be claimed, `cancel` that one must stop, `tell` that one was spoken to.
+    `drain` takes this replica out of service. `stream_life` and `heartbeat` are in seconds.
     """
 
     database: Database
     chats: Chats
     turns: Turns
     exchanges: Exchanges
+    actions: Actions
+    results: Results
     documents: Documents
     directory: Directory
     authenticator: Authenticator
@@ -50,6 +54,7 @@ class Services:
     defaults: Defaults
     ring: Callable[[], None]
     cancel: Callable[[UUID], Awaitable[None]]
+    tell: Callable[[UUID], Awaitable[None]]
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
     max_body_bytes: int

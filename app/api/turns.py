@@ -9,7 +9,15 @@ from starlette.responses import Response
 
 from app.api.chats import checked_settings, json_response
 from app.api.resolve import again, resolve
-from app.api.schemas import ExchangeOut, NewChat, NewTurn, NewTurnInNewChat, PathPage, SiblingsOut, TurnOptions
+from app.api.schemas import (
+    ExchangeOut,
+    NewChat,
+    NewTurn,
+    NewTurnInNewChat,
+    PathPage,
+    SiblingsOut,
+    TurnOptions,
+)
 from app.api.services import Services, begin, id_of, idempotency_key_of, limit_of, read_body
 from app.api.stream import stream_response
 from app.api.views import stream_url, turn_out
@@ -29,9 +37,9 @@ async def create_turn(request: Request) -> Response:
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
     if "parent_id" in new.model_fields_set:
-        drafting = services.exchanges.after(owner, chat, new.parent_id, key)
+        drafting = services.exchanges.after(owner, chat, new.parent_id, key, new.on_busy)
     else:
-        drafting = services.exchanges.after_newest(owner, chat, key)
+        drafting = services.exchanges.after_newest(owner, chat, key, new.on_busy)
     return await _say(request, services, owner, new, drafting, key)
 
 
@@ -113,12 +121,34 @@ async def _say(
 ) -> Response:
     try:
         async with drafting as draft:
-            before = _request_of(draft.before) if draft.before else None
-            asked = resolve(new, draft.chat, before, services.defaults, services.models, services.toolset)
-            exchange = await draft.say(_blocks(new), asked, _title(new))
+            if draft.steered is not None:
+                await draft.steer(_blocks(new))
+                exchange = None
+            else:
+                before = _request_of(draft.before) if draft.before else None
+                asked = resolve(new, draft.chat, before, services.defaults, services.models, services.toolset)
+                exchange = await draft.say(_blocks(new), asked, _title(new))
     except KeyTaken:
         return await _answer_repeated(request, services, owner, key)
+    for turn in draft.interrupted:
+        await services.cancel(turn)
+    if exchange is None:
+        assert draft.steered is not None
+        await services.tell(draft.steered.id)
+        return _steered(request, services, owner, await services.turns.get(owner, draft.chat.id, draft.steered.id))
     return await _answer(request, services, owner, exchange)
+
+
+def _steered(request: Request, services: Services, owner: str, turn: Turn) -> Response:
+    if _wants_stream(request):
+        return stream_response(services, owner, turn)
+    answer = turn_out(turn, services.directory)
+    url = stream_url(turn.chat_id, turn.id)
+    return json_response(ExchangeOut(user_turn=None, assistant_turn=answer, stream_url=url, steered=True), 202)
+
+
+def _wants_stream(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("text/event-stream")
 
 
 def _request_of(turn: Turn | None) -> TurnRequest:
@@ -161,7 +191,9 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
     """The exchange, or its stream where the client asks for one. The same for the first request and its repetition."""
     services.ring()
     turn = exchange.assistant_turn
-    if request.headers.get("accept", "").startswith("text/event-stream"):
+    if exchange.steered:
+        return _steered(request, services, owner, turn)
+    if _wants_stream(request):
         return stream_response(services, owner, turn)
     body = ExchangeOut(
         user_turn=turn_out(exchange.user_turn, services.directory),

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from uuid import UUID
 
-from app.api.codec import block_json, error_json
-from app.api.schemas import BlockOut, ChatOut, ErrorOut, RoundOut, TurnOut
-from app.domain.log import end_cursor
+from app.api.codec import block_json, degraded_json, error_json, wanted_json
+from app.api.schemas import BlockOut, ChatOut, DegradedOut, ErrorOut, RoundOut, TurnOut, WantedOut
+from app.domain.degraded import degraded
+from app.domain.log import end_cursor, wanted_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.storage.chats import Chat
@@ -50,9 +51,18 @@ def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None =
         ended_at=turn.ended_at,
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
         rounds=[_round_out(round) for round in turn.rounds],
+        actions=_actions(turn),
+        degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
     )
+
+
+def _actions(turn: Turn) -> list[WantedOut]:
+    if turn.ended:
+        return []
+    unanswered = [ask for ask in turn.asks if ask.answer is None]
+    return [WantedOut.model_validate(wanted_json(wanted)) for wanted in wanted_of(unanswered, turn.blocks)]
 
 
 def _open_block(view: LiveView) -> list[BlockOut]:

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from app.domain.asks import AskKind
 from app.domain.blocks import Block
+from app.domain.degraded import Degraded
 from app.domain.turns import Status, TurnError
 
 
@@ -61,12 +64,32 @@ class RoundStop:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that waits for a person. `input` is its input as it was streamed, JSON text."""
+
+    tool_use_id: str
+    name: str
+    kind: AskKind
+    input: str
+    digest: str
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequired:
+    attempt: int
+    round: int
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnd:
     attempt: int
     status: Status
     stop_reason: str | None
     usage: Mapping[str, Any]
     error: TurnError | None
+    degraded: tuple[Degraded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +118,5 @@ class Notice:
 
 
 # `attempt` of a mark is the attempt that put it into the log: what a cursor must know to be still good.
-Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | TurnEnd
+Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd
 Event = Mark | BlockDelta | Reset

@@ -9,9 +9,12 @@ to be void.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.asks import Ask
+from app.domain.blocks import TOOL_RESULT, USER_TEXT, Block
 from app.domain.cursor import Cursor
+from app.domain.degraded import degraded
 from app.domain.events import (
+    ActionRequired,
     Answered,
     BlockDelta,
     BlockStart,
@@ -23,9 +26,12 @@ from app.domain.events import (
     RoundStop,
     TurnEnd,
     TurnStart,
+    Wanted,
 )
 from app.domain.rounds import Round
 from app.domain.turns import Turn
+
+_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT})
 
 # One delta carries at most so many characters, which bounds what a reader that stalls can hold.
 LONGEST_DELTA = 131_072
@@ -49,7 +55,7 @@ def start_of(turn: Turn) -> TurnStart:
 
 
 def end_of(turn: Turn) -> TurnEnd:
-    return TurnEnd(turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error)
+    return TurnEnd(turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error, degraded(turn))
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
@@ -66,24 +72,43 @@ def start_of_block(block: Block) -> BlockStart:
     return BlockStart(block.attempt, block.index, block.round, block.type, block.tool_use_id, block.name)
 
 
+def wanted_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[Wanted, ...]:
+    """What these asks want, in call order."""
+    by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
+    calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
+    return tuple(
+        Wanted(ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at)
+        for ask, input in calls
+        if ask is not None
+    )
+
+
+def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
+    """The asks of one round, all of them made by one attempt before any call of the round had its result."""
+    return ActionRequired(asks[0].attempt, asks[0].round, wanted_of(asks, blocks))
+
+
 def marks_of(turn: Turn) -> list[Mark]:
     """The log of a turn as its rows tell it."""
     marks: list[Mark] = [start_of(turn)]
+    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type == USER_TEXT))
     for round in turn.rounds:
         if not round.voided:
-            marks.extend(_marks_of_round(round, turn.blocks))
+            marks.extend(_marks_of_round(round, turn.blocks, [ask for ask in turn.asks if ask.round == round.number]))
     if turn.ended:
         marks.append(end_of(turn))
     return marks
 
 
-def _marks_of_round(round: Round, blocks: Sequence[Block]) -> Iterator[Mark]:
+def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) -> Iterator[Mark]:
     yield start_of_round(round, blocks)
     mine = [block for block in blocks if block.round == round.number]
-    yield from _marks_of_blocks(block for block in mine if block.type != TOOL_RESULT)
+    yield from _marks_of_blocks(block for block in mine if block.type not in _AFTER_SEAL)
     if round.sealed_by is not None:
         yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
-    yield from _marks_of_blocks(block for block in mine if block.type == TOOL_RESULT)
+    if asks:
+        yield action_required(asks, blocks)
+    yield from _marks_of_blocks(block for block in mine if block.type in _AFTER_SEAL)
 
 
 def _marks_of_blocks(blocks: Iterator[Block]) -> Iterator[Mark]:

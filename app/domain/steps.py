@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.asks import Ask, Steer
+from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
 
@@ -12,7 +13,8 @@ INTERRUPTED = "interrupted"
 VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
 
-_GOES_ON = frozenset({"pause_turn", INTERRUPTED})
+_PAUSED = "pause_turn"
+_GOES_ON = frozenset({_PAUSED, INTERRUPTED})
 _NOT_RUN = {
     "refusal": "This call was not run: the reply was refused.",
     "cancelled": "This call was not run: the turn was cancelled.",
@@ -37,11 +39,25 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitClient:
+    """Nothing can be done until a person answers one of these."""
+
+    asks: tuple[Ask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeIn:
+    """Make what the user said meanwhile a part of the turn."""
+
+    steers: tuple[Steer, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     stop_reason: str
 
 
-Step = CallModel | RunTools | Finish
+Step = CallModel | RunTools | AwaitClient | TakeIn | Finish
 
 
 def next_step(turn: Turn) -> Step:
@@ -53,20 +69,39 @@ def next_step(turn: Turn) -> Step:
         return _call_model(turn, 1, limits)
     last = sealed[-1]
     with_calls = _rounds_with_calls(turn.blocks)
-    unanswered = unanswered_calls(turn.blocks)
-    if unanswered:
-        return RunTools(unanswered, refusal=_refusal(last, len(with_calls), limits))
+    if unanswered := unanswered_calls(turn.blocks):
+        return _answer_calls(turn, unanswered, _refusal(last, len(with_calls), limits))
+    goes_on = last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries)
+    if turn.steers and not (goes_on and last.stop_reason == _PAUSED):
+        return TakeIn(turn.steers)
+    if _user_spoke(turn.blocks, last):
+        return _call_model(turn, last.number + 1, limits)
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
-    if last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries):
+    if goes_on:
         return _call_model(turn, last.number + 1, limits)
     return Finish(last.stop_reason or "end_turn")
 
 
+def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], refusal: str | None) -> RunTools | AwaitClient:
+    if refusal is not None:
+        return RunTools(unanswered, refusal)
+    waiting = {(ask.round, ask.tool_use_id): ask for ask in turn.asks if ask.answer is None}
+    ready = tuple(call for call in unanswered if _key(call) not in waiting)
+    return RunTools(ready) if ready else AwaitClient(tuple(waiting[_key(call)] for call in unanswered))
+
+
+def _key(call: Block) -> tuple[int, str]:
+    return call.round, call.tool_use_id or ""
+
+
+def _user_spoke(blocks: Sequence[Block], last: Round) -> bool:
+    return any(block.type == USER_TEXT and block.round == last.number for block in blocks)
+
+
 def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
     spent = tool_rounds(turn.blocks) >= limits.max_rounds
-    hopeless = failed_rounds(turn.blocks) >= limits.max_failed_rounds
-    return CallModel(number, tools=not (spent or hopeless))
+    return CallModel(number, tools=not (spent or hopeless(turn)))
 
 
 def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
@@ -93,15 +128,26 @@ def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
     return tuple(b for b in blocks if b.is_call and (b.round, b.tool_use_id) not in answered)
 
 
-def failed_rounds(blocks: Sequence[Block]) -> int:
-    """How many rounds in a row, up to the last one with calls, had nothing but failing tools."""
+def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
+    """How many rounds in a row, up to number `last` or the last one with calls, had nothing but failing tools. What the
+    user says meanwhile starts the count anew.
+    """
     count = 0
     for number in reversed(_rounds_with_calls(blocks)):
-        results = [b for b in blocks if b.round == number and b.type == TOOL_RESULT]
-        if not all(result.is_error for result in results):
+        if last is not None and number > last:
+            continue
+        mine = [block for block in blocks if block.round == number]
+        results = [block for block in mine if block.type == TOOL_RESULT]
+        if any(block.type == USER_TEXT for block in mine) or not all(result.is_error for result in results):
             break
         count += 1
     return count
+
+
+def hopeless(turn: Turn, last: int | None = None) -> bool:
+    """True when so many rounds in a row had nothing but failing tools that the model must answer without."""
+    assert turn.request is not None
+    return failed_rounds(turn.blocks, last) >= turn.request.limits.max_failed_rounds
 
 
 def tool_rounds(blocks: Sequence[Block]) -> int:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.errors import IllegalTransition
 from app.domain.rounds import Round
@@ -45,8 +46,8 @@ class HttpCall:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
-    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by whoever watches the turn; one
-    with `http` was declared with the request; any other is known to the server by its name.
+    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by whoever watches the turn;
+    one with `http` was declared with the request; any other is known to the server by its name.
     """
 
     name: str
@@ -72,7 +73,8 @@ class Limits:
 class TurnRequest:
     """What an assistant turn was asked to do, frozen when it was created so that a retry is the same request.
 
-    `params` are the model parameters as given (max_tokens, thinking, …).
+    `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider: their
+    definitions as JSON text, handed on as they are.
     """
 
     model: str
@@ -80,6 +82,7 @@ class TurnRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[ToolSpec, ...] = ()
     limits: Limits = Limits()
+    provider_tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,9 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as the rows hold it."""
+    """One turn with its rounds and blocks, as the rows hold it. `steers` are those it has not taken in yet; `arrivals`
+    counts how often somebody said something to it while it was open.
+    """
 
     id: UUID
     chat_id: UUID
@@ -104,6 +109,7 @@ class Turn:
     request: TurnRequest | None = None
     cancel_requested: bool = False
     recoveries: int = 0
+    arrivals: int = 0
     stop_reason: str | None = None
     error: TurnError | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -112,6 +118,8 @@ class Turn:
     ended_at: datetime | None = None
     rounds: tuple[Round, ...] = ()
     blocks: tuple[Block, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    steers: tuple[Steer, ...] = ()
 
     @property
     def ended(self) -> bool:

@@ -1,15 +1,22 @@
 """The tool calls of one turn: run in parallel, each settled as it ends, read-only ones started early."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter
 
-from app.domain.blocks import Block
+from app.domain.asks import Ask, AskKind, digest_of
+from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.steps import tool_rounds
-from app.domain.turns import ToolSpec
+from app.domain.turns import ToolSpec, TurnRequest
+from app.engine.answers import outcome_of_answer, with_approval
+from app.engine.hooks import AfterTool, BeforeTool, Observers
+from app.engine.memory import earlier_result, is_over_limit, over_limit, same_call
 from app.engine.recorder import Recorder
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
+from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
 
@@ -26,42 +33,52 @@ class Calls:
     """
 
     def __init__(
-        self, recorder: Recorder, toolset: Toolset, owner: str, started_before: frozenset[Key] = frozenset()
+        self,
+        recorder: Recorder,
+        toolset: Toolset,
+        owner: str,
+        observers: Observers,
+        started_before: frozenset[Key] = frozenset(),
     ) -> None:
         self._recorder = recorder
         self._toolset = toolset
         self._owner = owner
+        self._observers = observers
         self._started_before = started_before
         self._running: dict[Key, asyncio.Task[Outcome]] = {}
         self.first_started: float | None = None
 
+    @property
+    def _blocks(self) -> Sequence[Block]:
+        return self._recorder.turn.blocks
+
+    @property
+    def _request(self) -> TurnRequest:
+        request = self._recorder.turn.request
+        assert request is not None
+        return request
+
     def start_early(self, block: Block) -> None:
         """Starts a call whose block just closed, if its tool only reads. Its outcome waits for the round's seal."""
-        turn, spec = self._recorder.turn, self._spec(block.name)
-        assert turn.request is not None
-        within_limit = tool_rounds(turn.blocks) <= turn.request.limits.max_rounds
-        if block.is_call and within_limit and spec is not None and spec.read_only:
-            self._start(block)
+        if not block.is_call or tool_rounds(self._blocks) > self._request.limits.max_rounds:
+            return
+        spec = self._spec(block)
+        if spec is None or not spec.read_only or self._wants(block) or self._known_outcome(block):
+            return
+        self._start(block)
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
-        """Gives each call its one result. Raises ClaimLost."""
+        """Gives every call its result, or asks a person for it."""
         if refusal is not None:
             for call in calls:
-                await self._recorder.settle_call(call, refusal, True)
+                await self._recorder.settle_call(call, Outcome(refusal, kind="refused"))
             return
-        doubtful = [call for call in calls if self._may_have_happened(call)]
-        for call in doubtful:
-            await self._recorder.settle_call(call, OUTCOME_UNKNOWN, True, "unknown")
-        runnable = [call for call in calls if call not in doubtful]
-        if not runnable:
-            return
-        await self._recorder.start_calls(runnable)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for call in runnable:
-                    group.create_task(self._settle(call))
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        if self._is_new(calls[0].round):
+            calls = await self._ask(calls)
+        runnable = [call for call in calls if not await self._settle_unrun(call)]
+        if runnable:
+            await self._recorder.start_calls(runnable)
+            await self._settle_all(runnable)
 
     async def close(self) -> None:
         """Cancels what still runs and waits for it."""
@@ -71,15 +88,114 @@ class Calls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    # --- who must be asked -------------------------------------------------------------------------------------------
+
+    def _is_new(self, round: int) -> bool:
+        """Nothing was done for this round yet. Its asks are made at once, before any of its calls has a result."""
+        known = (ask.round for ask in self._recorder.turn.asks)
+        results = (block.round for block in self._blocks if block.type == TOOL_RESULT)
+        started = (number for number, _ in self._started_before)
+        return not any(number == round for numbers in (known, results, started) for number in numbers)
+
+    async def _ask(self, calls: Sequence[Block]) -> Sequence[Block]:
+        """Asks for what needs a person; the other calls are returned."""
+        wanted = [(call, kind) for call in calls if (kind := self._wants(call))]
+        if wanted:
+            await self._recorder.ask([self._ask_for(call, kind) for call, kind in wanted])
+        asked = {call.index for call, _ in wanted}
+        return [call for call in calls if call.index not in asked]
+
+    def _wants(self, call: Block) -> AskKind | None:
+        spec = self._spec(call)
+        if spec is None or _key(call) in self._running or is_over_limit(call, self._blocks, self._limit(call)):
+            return None
+        if spec.client:
+            return "client"
+        return "approval" if self._toolset.needs_approval(spec.name, call.text, self._request.tools) else None
+
+    def _ask_for(self, call: Block, kind: AskKind) -> Ask:
+        assert call.tool_use_id is not None
+        assert call.name is not None
+        patience = self._policy(call).approval_expiry
+        return Ask(
+            round=call.round,
+            tool_use_id=call.tool_use_id,
+            name=call.name,
+            kind=kind,
+            digest=digest_of(call.text),
+            attempt=self._recorder.turn.attempt,
+            expires_at=None if patience is None else datetime.now(UTC) + timedelta(seconds=patience),
+        )
+
+    # --- what needs no run -------------------------------------------------------------------------------------------
+
+    async def _settle_unrun(self, call: Block) -> bool:
+        """Settles a call whose outcome is known, or can never be."""
+        outcome, state = self._unrun(call)
+        if outcome is not None:
+            await self._recorder.settle_call(call, outcome, state)
+        return outcome is not None
+
+    def _unrun(self, call: Block) -> tuple[Outcome | None, CallState]:
+        if self._may_have_happened(call):
+            return Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown"
+        ask = self._ask_of(call)
+        if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
+            outcome = outcome_of_answer(ask, ask.answer)
+            return self._toolset.fitted(ask.name, outcome, ask.tool_use_id, self._request.tools), "settled"
+        return self._known_outcome(call), "settled"
+
     def _may_have_happened(self, call: Block) -> bool:
-        spec = self._spec(call.name)
+        spec = self._spec(call)
         repeatable = spec is None or spec.read_only or spec.retry_safe
         return _key(call) in self._started_before and not repeatable
 
-    async def _settle(self, call: Block) -> None:
+    def _known_outcome(self, call: Block) -> Outcome | None:
+        if _key(call) in self._running:
+            return None
+        limit = self._limit(call)
+        if limit is not None and is_over_limit(call, self._blocks, limit):
+            return over_limit(call, limit)
+        harmless = {spec.name for spec in self._request.tools if spec.read_only}
+        return earlier_result(call, self._blocks, harmless) if self._is_remembered(call) else None
+
+    def _limit(self, call: Block) -> int | None:
+        return self._policy(call).calls_per_turn
+
+    def _policy(self, call: Block) -> Policy:
+        return self._toolset.policy(call.name or "", self._request.tools)
+
+    def _is_remembered(self, call: Block) -> bool:
+        spec = self._spec(call)
+        return spec is not None and spec.read_only and self._policy(call).memo
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    async def _settle_all(self, calls: Sequence[Block]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(self._settle(call, self._twin(call, calls)))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    def _twin(self, call: Block, calls: Iterable[Block]) -> Block | None:
+        """An identical call of this round that came first and is remembered."""
+        first = next(other for other in calls if other is call or same_call(other, call))
+        return None if first is call or not self._is_remembered(call) else first
+
+    async def _settle(self, call: Block, twin: Block | None) -> None:
+        if twin is not None:
+            outcome = await asyncio.shield(self._start(twin))
+            if not outcome.is_error:
+                memo = replace(outcome, notes={"memo": twin.tool_use_id})
+                return await self._recorder.settle_call(call, memo)
         outcome = await self._start(call)
-        self._running.pop(_key(call), None)
-        await self._recorder.settle_call(call, outcome.text, outcome.is_error)
+        if twin is None:
+            self._running.pop(_key(call), None)
+        await self._recorder.settle_call(call, outcome)
+        await self._observers.after_tool(AfterTool(self._owner, self._recorder.turn, call, outcome))
+        return None
 
     def _start(self, call: Block) -> asyncio.Task[Outcome]:
         task = self._running.get(_key(call))
@@ -89,10 +205,10 @@ class Calls:
         return task
 
     async def _run(self, call: Block) -> Outcome:
-        turn = self._recorder.turn
-        assert turn.request is not None
+        turn, ask = self._recorder.turn, self._ask_of(call)
         assert call.name is not None
         assert call.tool_use_id is not None
+        edited = ask.answer.input if ask is not None and ask.answer is not None else None
         context = ToolContext(
             owner=self._owner,
             chat_id=turn.chat_id,
@@ -101,20 +217,26 @@ class Calls:
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
             progress=partial(self._progress, call),
         )
+        input_json = call.text if edited is None else edited
+        await self._observers.before_tool(BeforeTool(self._owner, turn, call, input_json))
         start = perf_counter()
-        outcome = await self._toolset.run(call.name, call.text, context, offered=turn.request.tools)
-        label = "(unknown)" if self._spec(call.name) is None else call.name
-        TOOL_SECONDS.labels(label).observe(perf_counter() - start)
+        outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+        seconds = perf_counter() - start
+        label = call.name if self._spec(call) else "(unknown)"
+        TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
-        return outcome
+        outcome = replace(outcome, notes={"seconds": round(seconds, 3), **outcome.notes})
+        return outcome if ask is None else with_approval(outcome, edited)
 
     def _progress(self, call: Block, message: str) -> None:
         self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)
 
-    def _spec(self, name: str | None) -> ToolSpec | None:
-        request = self._recorder.turn.request
-        assert request is not None
-        return next((spec for spec in request.tools if spec.name == name), None)
+    def _spec(self, call: Block) -> ToolSpec | None:
+        return next((spec for spec in self._request.tools if spec.name == call.name), None)
+
+    def _ask_of(self, call: Block) -> Ask | None:
+        asks = self._recorder.turn.asks
+        return next((ask for ask in asks if (ask.round, ask.tool_use_id) == _key(call)), None)
 
 
 def _key(call: Block) -> Key:

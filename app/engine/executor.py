@@ -1,11 +1,11 @@
 """Runs one turn: asks the rows what comes next, does it, and asks again."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import assert_never
+from typing import Any, Literal, assert_never
 
 import structlog
 
@@ -15,9 +15,12 @@ from app.domain.events import BlockStart, RoundStart
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
+    AwaitClient,
     CallModel,
     Finish,
     RunTools,
+    Step,
+    TakeIn,
     next_step,
     open_round_number,
     settle,
@@ -25,6 +28,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.calls import Calls
+from app.engine.hooks import AfterRound, Observers
 from app.engine.pace import Pace
 from app.engine.patience import Patience
 from app.engine.recorder import Recorder
@@ -33,8 +37,12 @@ from app.llm.accumulator import Accumulator, Change
 from app.llm.messages import build_messages
 from app.llm.provider import Message, ModelRequest, Provider, Unknown
 from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
+from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
+
+# What a turn is busy with, for whoever watches.
+Stage = Literal["processing", "streaming", "executing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,9 @@ class ModelPolicy:
 
 
 class Executor:
-    """One claimed turn. `ancestors` is its path without itself; the turn itself is what `recorder` holds."""
+    """One claimed turn. `ancestors` is its path without itself; the turn itself is what `recorder` holds. Whoever sets
+    `news` has something to say to the turn, which `arrived` reads.
+    """
 
     def __init__(
         self,
@@ -54,13 +64,21 @@ class Executor:
         ancestors: Sequence[Turn],
         provider_for: Callable[[str], Provider],
         calls: Calls,
+        observers: Observers,
+        owner: str,
         policy: ModelPolicy,
         pace: Pace,
+        news: asyncio.Event,
+        arrived: Callable[[Turn], Awaitable[Turn]],
     ) -> None:
+        self._news = news
+        self._arrived = arrived
         self._recorder = recorder
         self._ancestors = ancestors
         self._provider_for = provider_for
         self._calls = calls
+        self._observers = observers
+        self._owner = owner
         self._policy = policy
         self._pace = pace
         self._retries = Retries(policy.retries)
@@ -78,23 +96,41 @@ class Executor:
         return self.turn.request
 
     async def run(self) -> None:
-        """Until the turn has ended. Raises ClaimLost; any other failure becomes the end of the turn."""
+        """Until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
         try:
             await self._take_up()
-            while not self.turn.ended:
-                match next_step(self.turn):
-                    case CallModel() as step:
-                        await self._call_model(step)
-                    case RunTools(calls, refusal):
-                        await self._calls.answer(calls, refusal)
-                    case Finish(stop_reason):
-                        await self._recorder.end("complete", stop_reason)
-                    case step:
-                        assert_never(step)
+            while self._recorder.holds:
+                await self._catch_up()
+                await self._do(next_step(self.turn))
         except ProviderError as error:
             await self.stop("error", "error", TurnError(error.type, error.message, error.request_id))
         finally:
             await self._calls.close()
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case CallModel():
+                await self._call_model(step)
+            case RunTools(calls, refusal):
+                self._stage("executing")
+                await self._calls.answer(calls, refusal)
+            case AwaitClient():
+                await self._recorder.wait()
+            case TakeIn(steers):
+                await self._recorder.take_in(steers, open_round_number(self.turn) - 1)
+            case Finish(stop_reason):
+                await self._recorder.end("complete", stop_reason)
+            case _:
+                assert_never(step)
+
+    async def _catch_up(self) -> None:
+        """With what somebody said since, where a doorbell told of it. Without one it is seen at the end."""
+        if self._news.is_set():
+            self._news.clear()
+            self._recorder.learn(await self._arrived(self.turn))
+
+    def _stage(self, stage: Stage) -> None:
+        self._recorder.notify("status", stage=stage)
 
     async def stop(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
@@ -110,8 +146,13 @@ class Executor:
             else:
                 await self._recorder.void_round(self._told(round, ""), recoveries=self.turn.recoveries)
         for call in unanswered_calls(self.turn.blocks):
-            await self._recorder.settle_call(call, f"This call has no result: the turn ended ({stop_reason}).", True)
+            text = f"This call has no result: the turn ended ({stop_reason})."
+            await self._recorder.settle_call(call, Outcome(text, is_error=True))
+        if self.turn.steers:
+            await self._recorder.take_in(self.turn.steers, open_round_number(self.turn) - 1)
         await self._recorder.end(status, stop_reason, error)
+        if round is not None and self.turn.rounds[-1].sealed:
+            await self._tell_of_round()
 
     # --- one model call ----------------------------------------------------------------------------------------------
 
@@ -134,10 +175,12 @@ class Executor:
         if self._unsealed() is None or not _is_whole(reply):
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
         await self._seal(reply.stop_reason or "end_turn", self._left_open(), recoveries=0)
+        await self._tell_of_round()
 
     async def _listen(self, step: CallModel, reply: Accumulator) -> None:
         request, provider = self._model_request(step), self._provider_for(self.request.model)
         begun = False
+        self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
             async for parts in stream:
                 patience.pause()
@@ -145,6 +188,7 @@ class Executor:
                 if not begun and (changes or reply.started):
                     await self._begin_round(step.round, reply, request.messages)
                     begun = True
+                    self._stage("streaming")
                 for place, change in enumerate(changes, 1):
                     if change.__class__ is str:
                         self._delta(change)
@@ -161,8 +205,9 @@ class Executor:
             model=self.request.model,
             messages=build_messages([*self._ancestors, self.turn]),
             system=self.request.system,
-            params=self.request.params,
+            params=_params_of_round(self.request.params, step.round),
             tools=self.request.tools,
+            provider_tools=self.request.provider_tools,
             may_use_tools=step.tools,
             resume_data=sealed[-1].data if sealed else None,
         )
@@ -231,6 +276,9 @@ class Executor:
         _count_tokens(sealed)
         log.info("round.sealed", stop_reason=stop_reason, blocks=len(self.turn.blocks))
 
+    async def _tell_of_round(self) -> None:
+        await self._observers.after_round(AfterRound(self._owner, self.turn, self.turn.rounds[-1]))
+
     async def _take_up(self) -> None:
         """What an earlier attempt left: perhaps a round that was never sealed, perhaps one failure too many."""
         crash = TransientError("interrupted", "the server stopped while the answer was being written")
@@ -259,6 +307,7 @@ class Executor:
         match what:
             case "seal" | "keep":
                 await self._seal(INTERRUPTED, self._left_open(), recoveries=recoveries)
+                await self._tell_of_round()
             case "void":
                 await self._calls.close()
                 await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
@@ -289,6 +338,15 @@ class Executor:
     def _observe_first_delta(self, now: datetime) -> None:
         if open_round_number(self.turn) == 1 and self.turn.created_at is not None:
             FIRST_DELTA_SECONDS.observe((now - self.turn.created_at).total_seconds())
+
+
+def _params_of_round(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """What must be called is called in the first round: in every round, the turn would never come to an answer."""
+    choice = params.get("tool_choice")
+    if number == 1 or not isinstance(choice, Mapping) or choice.get("type") not in {"any", "tool"}:
+        return params
+    kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
+    return {**params, "tool_choice": {"type": "auto", **kept}}
 
 
 def _is_whole(reply: Accumulator) -> bool:

@@ -8,7 +8,10 @@ from functools import reduce, wraps
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from app.domain.blocks import TOOL_RESULT, Block, CallState
+from msgspec.json import encode as to_json
+
+from app.domain.asks import Ask, Steer
+from app.domain.blocks import TOOL_RESULT, USER_TEXT, Block, CallState
 from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
@@ -16,6 +19,7 @@ from app.domain.turns import Status, Turn, TurnError, check_transition
 from app.storage.record import Records
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
+from app.tools.tool import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,12 +58,17 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 
 
 class Recorder:
-    """Raises ClaimLost from every write once another attempt owns the turn."""
+    """Raises ClaimLost from every write once another attempt owns the turn. `holds` until the turn has ended, or has
+    gone back to the rows: to wait for a person, or because of what somebody said meanwhile. `leaves_work` then says
+    that there is something in the queue: this turn, or one that stood behind it.
+    """
 
     def __init__(self, records: Records, view: LiveView) -> None:
         self._records = records
         self.view = view
         self.lock = asyncio.Lock()
+        self.holds = True
+        self.leaves_work = False
 
     @property
     def turn(self) -> Turn:
@@ -107,28 +116,70 @@ class Recorder:
         await self._records.start_calls(calls)
 
     @_write
-    async def settle_call(self, call: Block, text: str, is_error: bool, state: CallState = "settled") -> None:
+    async def ask(self, asks: Sequence[Ask]) -> None:
+        """Calls of the last round that wait for a person."""
+        await self._records.ask(asks, len(self.turn.asks) + len(asks))
+        self.view.ask(asks)
+
+    @_write
+    async def settle_call(self, call: Block, outcome: Outcome, state: CallState = "settled") -> None:
         result = Block(
             index=len(self.turn.blocks),
             round=call.round,
             attempt=self.turn.attempt,
             type=TOOL_RESULT,
-            text=text,
+            text=outcome.text,
             tool_use_id=call.tool_use_id,
             name=call.name,
-            is_error=is_error,
+            is_error=outcome.is_error,
+            notes=to_json(outcome.notes).decode() if outcome.notes else None,
         )
-        await self._records.settle_call(result, state)
+        await self._records.settle_call(result, state, outcome.whole)
         if state == "settled":
             self.view.turn = replace(self.turn, recoveries=0)
         self.view.close_block(result)
 
     @_write
+    async def take_in(self, steers: Sequence[Steer], round: int) -> None:
+        """Makes what the user said meanwhile blocks of the turn, behind the results of `round`."""
+        said = [(steer, block) for steer in steers for block in steer.blocks]
+        first = len(self.turn.blocks)
+        blocks = [
+            replace(
+                block,
+                index=first + place,
+                round=round,
+                attempt=self.turn.attempt,
+                type=USER_TEXT,
+                notes=to_json({"steer": str(steer.id)}).decode(),
+            )
+            for place, (steer, block) in enumerate(said)
+        ]
+        await self._records.take_in(blocks, steers)
+        for block in blocks:
+            self.view.close_block(block)
+        taken = {steer.id for steer in steers}
+        self.learn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
+
+    def learn(self, turn: Turn) -> None:
+        """What the rows say of the turn beyond what this run wrote: asks' answers, and what a user said."""
+        self.view.turn = turn
+
+    @_write
+    async def wait(self) -> None:
+        """Leaves the turn to its rows until a person has acted."""
+        status = await self._records.wait(self.turn.arrivals)
+        check_transition(self.turn.status, status)
+        self.holds, self.leaves_work = False, status == "queued"
+
+    @_write
     async def end(self, status: Status, stop_reason: str, error: TurnError | None = None) -> None:
         check_transition(self.turn.status, status)
         turn = replace(self.turn, status=status, stop_reason=stop_reason, error=error)
-        ended_at = await self._records.end(turn)
-        self.view.end(replace(turn, ended_at=ended_at))
+        ended_at, followed = await self._records.end(turn)
+        self.holds, self.leaves_work = False, followed or ended_at is None
+        if ended_at is not None:
+            self.view.end(replace(turn, ended_at=ended_at))
 
     @_write
     async def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps this replica's lease, and takes over the turns of replicas that are gone."""
+"""Keeps this replica's lease, takes over the turns of replicas that are gone, and ends what waited too long."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import StorageUnavailable
+from app.storage.actions import Actions
 from app.storage.journal import Journal
 from app.storage.queue import Neighbour, Queue
 
@@ -20,9 +21,12 @@ SWEEP = 60.0
 
 
 class Rescuer:
-    def __init__(self, queue: Queue, journal: Journal, lease: float, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: Queue, journal: Journal, actions: Actions, lease: float, ring: Callable[[], None]
+    ) -> None:
         self._queue = queue
         self._journal = journal
+        self._actions = actions
         self._lease = lease
         self._ring = ring
         self._missed: dict[UUID, float] = {}
@@ -56,6 +60,9 @@ class Rescuer:
         if now - self._renewed > self._lease / 3:
             await self._queue.renew_lease(self._lease)
             self._renewed = now
+        if expired := await self._actions.expire():
+            log.info("asks.expired", turns=[str(turn) for turn in expired])
+            self._ring()
         gone = self._gone(await self._queue.neighbours(), now)
         if gone:
             await self._rescue(gone)

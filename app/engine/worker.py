@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost, StorageUnavailable
-from app.domain.turns import Status, TurnError
+from app.domain.turns import Status, Turn, TurnError
 from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
@@ -38,6 +38,7 @@ Reason = Literal["cancel", "release", "lost"]
 # What replicas ring each other for.
 QUEUED = "queued"
 CANCEL = "cancel"
+TOLD = "told"
 
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
 _CLAIM = 50
@@ -55,11 +56,14 @@ class WorkerPolicy:
 
 @dataclass(slots=True)
 class Run:
-    """A turn that runs here. `reason` says why it shall stop; once it is `started`, its task is cancelled for it."""
+    """A turn that runs here. `reason` says why it shall stop; its task is cancelled for it once it is `started`. On
+    `told`, somebody has said something.
+    """
 
     task: asyncio.Task[None] = field(init=False)
     started: bool = False
     reason: Reason | None = None
+    told: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Worker:
@@ -103,8 +107,11 @@ class Worker:
         what, _, turn = payload.partition(" ")
         if what == QUEUED:
             self._rung.set()
-        elif what == CANCEL and (run := self._runs.get(UUID(turn))):
-            _interrupt(run, "cancel")
+        elif what in {CANCEL, TOLD} and (run := self._runs.get(UUID(turn))):
+            if what == CANCEL:
+                _interrupt(run, "cancel")
+            else:
+                run.told.set()
 
     async def cancel(self, turn: UUID) -> None:
         """Stops a turn whose cancellation is in its row, wherever it runs."""
@@ -113,6 +120,14 @@ class Worker:
         else:
             self.ring()
             await self._queue.notify(f"{CANCEL} {turn}")
+
+    async def tell(self, turn: UUID) -> None:
+        """Has a turn look at what was said to it, wherever it runs, and claimed where it waited for that."""
+        if run := self._runs.get(turn):
+            run.told.set()
+        else:
+            self.ring()
+            await self._queue.notify(f"{TOLD} {turn}")
 
     async def drain(self) -> None:
         """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged."""
@@ -215,15 +230,31 @@ class Worker:
         started = await patiently(lambda: self._recall(view))
         with self._directory.host(view, owner):
             recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
-            calls = Calls(recorder, self._toolset, owner, started)
-            executor = Executor(recorder, path[:-1], self._provider_for, calls, self._policy.model, self._pace)
+            calls = Calls(recorder, self._toolset, owner, self._observers, started)
+            executor = Executor(
+                recorder,
+                path[:-1],
+                self._provider_for,
+                calls,
+                self._observers,
+                owner,
+                self._policy.model,
+                self._pace,
+                run.told,
+                self._arrived,
+            )
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             await self._carry_out(run, executor, recorder)
+            if recorder.leaves_work:
+                self.ring()
             if view.turn.ended:
                 account_for(view.turn, calls.first_started)
         if view.turn.ended:
             await to_the_end(self._observers.turn_ended(TurnEnded(owner, view.turn)))
+
+    async def _arrived(self, turn: Turn) -> Turn:
+        return await patiently(lambda: self._turns.arrived(turn))
 
     async def _recall(self, view: LiveView) -> frozenset[Key]:
         """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""
@@ -249,7 +280,7 @@ class Worker:
         except Exception:
             log.exception("turn.failed")
             await to_the_end(_stop(executor, "error", _INTERNAL))
-        if run.reason is not None and not recorder.turn.ended:
+        if run.reason is not None and recorder.holds:
             await to_the_end(_after(run.reason, executor, recorder))
 
 

@@ -116,7 +116,7 @@ def _mended(text: str) -> str:
 
 def _tools(request: ModelRequest) -> list[bytes]:
     """Our tools, then the provider's own; the last one is marked where no system prompt follows."""
-    tools = [_tool(spec) for spec in request.tools] + [_json(tool) for tool in request.params.get("tools") or ()]
+    tools = [_tool(spec) for spec in request.tools] + [tool.encode() for tool in request.provider_tools]
     if tools and not request.system:
         tools[-1] = _marked(tools[-1])
     return tools

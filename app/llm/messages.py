@@ -11,19 +11,25 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
 from app.domain.rounds import Round
+from app.domain.steps import hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.provider import Message
 
 GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
 NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
+GIVEN_UP = (
+    "All tools have failed several times in a row, so you cannot use any more of them. Tell the user what you wanted to"
+    " find out or do, that the tools failed, and what you can say without them."
+)
 NO_USER = "(The conversation starts with the assistant.)"
 
 _PAUSED = "pause_turn"
 _GOES_ON = frozenset({_PAUSED, "tool_use"})
 _WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
 _THOUGHTS = frozenset({THINKING, "redacted_thinking"})
+_USER_SIDE = frozenset({TOOL_RESULT, USER_TEXT})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 Said = tuple[Literal["user", "assistant"], Block]
@@ -51,6 +57,7 @@ def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
 def _add_answer(said: list[Said], turn: Turn, running: Turn) -> None:
     rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
     blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
+    said += _said_meanwhile(turn, 0)
     if not _thinking_holds(turn.request, running.request):
         blocks = [block for block in blocks if block.type not in _THOUGHTS]
     for round in rounds:
@@ -58,7 +65,9 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn) -> None:
         said += [("assistant", block) for block in mine]
         if calls := [block for block in mine if block.is_call]:
             said += [("user", _result(turn, call)) for call in calls]
-        elif said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
+            said += _given_up(turn, round, said[-1][1])
+        said += (words := _said_meanwhile(turn, round.number))
+        if not words and said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
             said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, GO_ON)))
 
 
@@ -79,11 +88,15 @@ def _is_sendable(block: Block) -> bool:
         return block.text != "" and not (block.interrupted and _is_blank(block))
     if block.type == THINKING:
         return not block.interrupted and _is_signed(block)
-    return block.type != TOOL_RESULT and not block.interrupted
+    return block.type not in _USER_SIDE and not block.interrupted
 
 
 def _is_blank(block: Block) -> bool:
-    return block.type == TEXT and not block.text.strip()
+    return block.type == TEXT and _is_blank_text(block)
+
+
+def _is_blank_text(block: Block) -> bool:
+    return not block.text.strip()
 
 
 def _is_signed(block: Block) -> bool:
@@ -120,7 +133,12 @@ def _is_server_result(block: Block) -> bool:
 
 def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | None:
     """The round whose server calls may still be answered: by the model call that is now made."""
-    if turn is running and rounds and rounds[-1].stop_reason in _GOES_ON:
+    if (
+        turn is running
+        and rounds
+        and rounds[-1].stop_reason in _GOES_ON
+        and not _said_meanwhile(turn, rounds[-1].number)
+    ):
         return rounds[-1].number
     return None
 
@@ -153,7 +171,11 @@ def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
 def _thinking_holds(then: TurnRequest | None, now: TurnRequest | None) -> bool:
     if then is None or now is None:
         return then is now
-    return (then.model, then.system, then.tools) == (now.model, now.system, now.tools)
+    return _bound_to(then) == _bound_to(now)
+
+
+def _bound_to(request: TurnRequest) -> tuple[object, ...]:
+    return request.model, request.system, request.tools, request.provider_tools
 
 
 # --- what the user's side says after a round ----------------------------------------------------------------
@@ -164,6 +186,19 @@ def _result(turn: Turn, call: Block) -> Block:
         if block.type == TOOL_RESULT and (block.round, block.tool_use_id) == (call.round, call.tool_use_id):
             return block
     return replace(call, type=TOOL_RESULT, text=NO_RESULT, data=None, is_error=True)
+
+
+def _said_meanwhile(turn: Turn, number: int) -> list[Said]:
+    """What the user said while the turn ran, as it was taken in behind round `number`; before any of them it is 0."""
+    mine = [block for block in turn.blocks if block.type == USER_TEXT and block.round == number]
+    return [("user", replace(block, type=TEXT, notes=None)) for block in mine if not _is_blank_text(block)]
+
+
+def _given_up(turn: Turn, round: Round, last: Block) -> list[Said]:
+    """So that the answer says it: the model cannot see that it is given no tools any more."""
+    if turn.request is None or not hopeless(turn, round.number):
+        return []
+    return [("user", Block(last.index, round.number, round.attempt, TEXT, GIVEN_UP))]
 
 
 def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:

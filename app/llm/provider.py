@@ -18,7 +18,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `tools` are always listed; `may_use_tools` False tells the model not to use them. `resume_data`
+    """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the model not to use them. `resume_data`
     is what the last round's provider said it needs back (a container, say), as JSON text.
     """
 
@@ -27,6 +27,7 @@ class ModelRequest:
     system: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[ToolSpec, ...] = ()
+    provider_tools: tuple[str, ...] = ()
     may_use_tools: bool = True
     resume_data: str | None = None
 

@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
+from app.domain.asks import Answer
 from app.domain.blocks import Block
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.ids import new_id
-from app.domain.turns import TERMINAL, Turn, TurnRequest
+from app.domain.turns import Turn, TurnRequest
+from app.storage.busy import OnBusy, place_beside_others, still_running
 from app.storage.chats import CREATE_CHAT, Chat, chat_from
 from app.storage.database import Connection, Database, Statement
 from app.storage.rows import columns_of, to_json, turn_from
@@ -19,7 +21,7 @@ GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER 
 GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
 GET_RUNNING_SIBLING = Statement(
     """
-    SELECT id FROM turns
+    SELECT * FROM turns
     WHERE chat_id = :chat AND parent_id = :parent AND status IN ('queued', 'running', 'waiting')
     """
 )
@@ -55,13 +57,32 @@ CREATE_SIBLING = Statement(
 )
 GET_KEY = Statement(
     """
-    SELECT digest, turn_id, chat_id, parent_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
+    SELECT digest, turn_id, steer_id, chat_id, parent_id FROM idempotency_keys JOIN turns ON turns.id = turn_id
     WHERE owner = :owner AND key = :key
+    """
+)
+# What arrives at a turn that is open. One that waited has something to do again.
+ARRIVE = Statement(
+    """
+    UPDATE turns
+    SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+    WHERE id = :turn
+    RETURNING status
+    """
+)
+# Whoever says something else instead of answering has answered.
+STEER = Statement(
+    """
+    WITH superseded AS (
+        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now() WHERE turn_id = :turn AND answer IS NULL
+    )
+    INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json))
     """
 )
 KEEP_KEY = Statement(
     """
-    INSERT INTO idempotency_keys (owner, key, digest, turn_id) VALUES (:owner, :key, :digest, :turn)
+    INSERT INTO idempotency_keys (owner, key, digest, turn_id, steer_id)
+    VALUES (:owner, :key, :digest, :turn, :steer)
     ON CONFLICT DO NOTHING RETURNING turn_id
     """
 )
@@ -81,10 +102,11 @@ class KeyTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user turn and the assistant turn that answers it."""
+    """A user turn and the assistant turn that answers it. `steered`: what was said went into the assistant turn."""
 
     user_turn: Turn
     assistant_turn: Turn
+    steered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +114,15 @@ class Draft:
     """A place in the tree, held until the transaction ends: nobody else can add to the chat meanwhile.
 
     `before` is the answer that comes next on the way to the root, or the one to stand beside; without its contents.
+    `steered` is the open turn that the user speaks into, instead of after it. `interrupted` are those that shall stop.
     """
 
     chat: Chat
     before: Turn | None
     _connection: Connection
     _key: IdempotencyKey | None
+    steered: Turn | None = None
+    interrupted: tuple[UUID, ...] = ()
 
     async def say(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
         """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken."""
@@ -125,10 +150,19 @@ class Draft:
         await self._keep_key(row["id"])
         return turn_from(row)
 
-    async def _keep_key(self, turn: UUID) -> None:
+    async def steer(self, blocks: Sequence[Block]) -> None:
+        """Says `blocks` to the open turn. Raises KeyTaken."""
+        assert self.steered is not None
+        turn, steer = self.steered.id, new_id()
+        answer = to_json(Answer("superseded"))
+        await self._connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
+        await self._connection.row(ARRIVE, turn=turn)
+        await self._keep_key(turn, steer)
+
+    async def _keep_key(self, turn: UUID, steer: UUID | None = None) -> None:
         key = self._key
         if key and not await self._connection.row(
-            KEEP_KEY, owner=self.chat.owner, key=key.key, digest=key.digest, turn=turn
+            KEEP_KEY, owner=self.chat.owner, key=key.key, digest=key.digest, turn=turn, steer=steer
         ):
             raise KeyTaken
 
@@ -144,11 +178,12 @@ class Exchanges:
         """What the first request with this key made. Raises RequestRefused when it asked for something else."""
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
         if row is None or row["digest"] != key.digest:
-            detail = "this key was used for a different request; use a new key for a new request"
-            raise RequestRefused(detail, field="Idempotency-Key")
+            raise key_refused()
         chat = row["chat_id"]
         return Exchange(
-            await self._turns.get(owner, chat, row["parent_id"]), await self._turns.get(owner, chat, row["turn_id"])
+            await self._turns.get(owner, chat, row["parent_id"]),
+            await self._turns.get(owner, chat, row["turn_id"]),
+            steered=row["steer_id"] is not None,
         )
 
     @asynccontextmanager
@@ -165,23 +200,25 @@ class Exchanges:
             yield Draft(chat, None, connection, key)
 
     @asynccontextmanager
-    async def after_newest(self, owner: str, chat: UUID, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
-        """Raises NotFound, and Conflict while the newest turn still runs."""
+    async def after_newest(
+        self, owner: str, chat: UUID, key: IdempotencyKey | None, on_busy: OnBusy = "reject"
+    ) -> AsyncIterator[Draft]:
+        """Raises NotFound, and Conflict where the newest turn still runs and `on_busy` is `reject`."""
         async with self._locked(owner, chat, key) as (connection, found):
             row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
             before = turn_from(row) if row else None
-            _must_have_ended(before)
-            yield Draft(found, before, connection, key)
+            place = await place_beside_others(connection, chat, before, on_busy)
+            yield Draft(found, place.before, connection, key, place.steered, place.interrupted)
 
     @asynccontextmanager
     async def after(
-        self, owner: str, chat: UUID, parent: UUID | None, key: IdempotencyKey | None
+        self, owner: str, chat: UUID, parent: UUID | None, key: IdempotencyKey | None, on_busy: OnBusy = "reject"
     ) -> AsyncIterator[Draft]:
-        """After the answer `parent`, or at the root. Raises NotFound, RequestRefused, and Conflict while it runs."""
+        """After the answer `parent`, or at the root. Raises NotFound, RequestRefused, and Conflict as above."""
         async with self._locked(owner, chat, key) as (connection, found):
             before = await _parent(connection, chat, parent) if parent else None
-            _must_have_ended(before)
-            yield Draft(found, before, connection, key)
+            place = await place_beside_others(connection, chat, before, on_busy)
+            yield Draft(found, place.before, connection, key, place.steered, place.interrupted)
 
     @asynccontextmanager
     async def beside(self, owner: str, chat: UUID, turn: UUID, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
@@ -193,7 +230,7 @@ class Exchanges:
             if row["role"] == "user":
                 raise Conflict("a user turn cannot be generated again; name the assistant turn that answers it")
             if running := await connection.row(GET_RUNNING_SIBLING, chat=chat, parent=row["parent_id"]):
-                raise _still_running(running["id"])
+                raise still_running(turn_from(running))
             yield Draft(found, turn_from(row), connection, key)
 
     @asynccontextmanager
@@ -218,10 +255,6 @@ async def _parent(connection: Connection, chat: UUID, parent: UUID) -> Turn:
     return turn_from(row)
 
 
-def _must_have_ended(before: Turn | None) -> None:
-    if before is not None and before.status not in TERMINAL:
-        raise _still_running(before.id)
-
-
-def _still_running(turn: UUID) -> Conflict:
-    return Conflict(f"turn {turn} is still running on this branch; wait for its end, or cancel it")
+def key_refused() -> RequestRefused:
+    detail = "this key was used for a different request; use a new key for a new request"
+    return RequestRefused(detail, field="Idempotency-Key")

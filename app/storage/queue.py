@@ -8,12 +8,18 @@ from uuid import UUID
 from app.storage.database import Database, Statement
 from app.storage.session import CHANNEL
 
+# A turn that was enqueued behind another waits for that one's end.
 CLAIM_TURNS = Statement(
     """
     UPDATE turns
     SET status = 'running', attempt = attempt + 1, replica = :replica, started_at = coalesce(started_at, now())
     WHERE id IN (
-        SELECT id FROM turns WHERE status = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
+        SELECT id FROM turns AS next
+        WHERE status = 'queued' AND NOT EXISTS (
+            SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
+            WHERE said.id = next.parent_id AND before.status IN ('queued', 'running', 'waiting')
+        )
+        ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
     RETURNING id
     """

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from app.domain.asks import Ask, Steer
 from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
-from app.domain.turns import Turn
+from app.domain.turns import Status, Turn
 from app.storage.database import Database, Row, Statement, patiently
 from app.storage.journal import Journal, Piece
 from app.storage.rows import columns_of, to_json
@@ -25,12 +26,14 @@ _FENCED = """
 """
 
 _INSERT_BLOCKS = """
-    INSERT INTO blocks (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted)
+    INSERT INTO blocks
+        (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole)
     SELECT fenced.id, b.*
     FROM fenced, unnest(
         CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:attempts AS int[]), CAST(:types AS text[]),
         CAST(:texts AS text[]), CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
-        CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[])
+        CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[]), CAST(:notes AS json[]),
+        CAST(:wholes AS text[])
     ) AS b
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
@@ -114,6 +117,42 @@ START_CALLS = Statement(
     """
 )
 
+ASK = Statement(
+    _FENCED
+    + """
+    , asked AS (
+        INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at)
+        SELECT fenced.id, :round, a.tool_use_id, a.name, a.kind, a.digest, :attempt, a.expires_at
+        FROM fenced, unnest(
+            CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:kinds AS text[]), CAST(:digests AS text[]),
+            CAST(:expiries AS timestamptz[])
+        ) AS a (tool_use_id, name, kind, digest, expires_at)
+        ON CONFLICT DO NOTHING
+    )
+    UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
+    """
+)
+
+# Both are `running` no more when somebody said something that this run does not know of: the turn is looked at again.
+WAIT = Statement(
+    """
+    UPDATE turns
+    SET status = CASE WHEN arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting' END, replica = NULL
+    WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'waiting', 'queued')
+    RETURNING status
+    """
+)
+
+TAKE_IN = Statement(
+    _FENCED
+    + """
+    , taken AS (UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced WHERE steers.id = ANY(CAST(:steers AS uuid[])))
+    """
+    + _INSERT_BLOCKS
+    + " RETURNING turn_id"
+)
+
 SETTLE_CALL = Statement(
     _FENCED
     + """
@@ -141,10 +180,15 @@ END_TURN = Statement(
     + _CLEAR_JOURNAL
     + """
     UPDATE turns
-    SET status = :status, stop_reason = :stop_reason, error = CAST(:error AS json), usage = CAST(:usage AS json),
-        replica = NULL, ended_at = coalesce(ended_at, now())
+    SET status = CASE WHEN arrivals > :arrivals THEN 'queued' ELSE :status END,
+        stop_reason = CASE WHEN arrivals > :arrivals THEN NULL ELSE :stop_reason END,
+        error = CASE WHEN arrivals > :arrivals THEN NULL ELSE CAST(:error AS json) END,
+        ended_at = CASE WHEN arrivals > :arrivals THEN NULL ELSE coalesce(ended_at, now()) END,
+        usage = CAST(:usage AS json), replica = NULL
     FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.ended_at
+    RETURNING turns.ended_at, EXISTS (
+        SELECT FROM turns AS said WHERE said.chat_id = turns.chat_id AND said.parent_id = turns.id
+    ) AS followed
     """
 )
 
@@ -225,22 +269,47 @@ class Records:
         wanted = ("block_rounds", "tool_use_ids", "names")
         await self._write(START_CALLS, **{name: columns[name] for name in wanted})
 
-    async def settle_call(self, result: Block, state: CallState) -> None:
-        assert result.type == TOOL_RESULT
+    async def ask(self, asks: Sequence[Ask], asked: int) -> None:
+        """Asks of one round. `asked` is how many the turn has then made in all."""
         await self._write(
-            SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns_of([result])
+            ASK,
+            round=asks[0].round,
+            tool_use_ids=[ask.tool_use_id for ask in asks],
+            names=[ask.name for ask in asks],
+            kinds=[ask.kind for ask in asks],
+            digests=[ask.digest for ask in asks],
+            expiries=[ask.expires_at for ask in asks],
+            asked=asked,
         )
 
-    async def end(self, turn: Turn) -> datetime:
+    async def settle_call(self, result: Block, state: CallState, whole: str | None = None) -> None:
+        """`whole` is the full text of a result that `result` holds a part of."""
+        assert result.type == TOOL_RESULT
+        columns = columns_of([result]) | {"wholes": [whole]}
+        await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns)
+
+    async def take_in(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
+        await self._write(TAKE_IN, steers=[steer.id for steer in steers], **columns_of(blocks))
+
+    async def wait(self, arrivals: int) -> Status:
+        """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known."""
+        row = await self._write(WAIT, arrivals=arrivals)
+        status: Status = row["status"]
+        return status
+
+    async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
+        """When the turn ended, and whether another stands behind it. None where it went back into the queue, since
+        somebody said something that `turn` does not know of.
+        """
         row = await self._write(
             END_TURN,
+            arrivals=turn.arrivals,
             status=turn.status,
             stop_reason=turn.stop_reason,
             error=to_json(turn.error) if turn.error else None,
             usage=to_json(turn.usage),
         )
-        ended_at: datetime = row["ended_at"]
-        return ended_at
+        return row["ended_at"], row["followed"]
 
     async def release(self, open_block: Block | None) -> None:
         """`open_block` is what was being written; it goes to the journal, for whoever takes the turn up."""

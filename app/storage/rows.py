@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from app.domain.asks import Answer, Ask, Steer
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnError, TurnRequest
@@ -12,6 +13,8 @@ from app.storage.database import Row
 
 _request = msgspec.json.Decoder(TurnRequest)
 _error = msgspec.json.Decoder(TurnError)
+_answer = msgspec.json.Decoder(Answer)
+_blocks = msgspec.json.Decoder(tuple[Block, ...])
 
 
 def to_json(value: object) -> str:
@@ -22,7 +25,13 @@ def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def turn_from(row: Row, rounds: Iterable[Round] = (), blocks: Iterable[Block] = ()) -> Turn:
+def turn_from(
+    row: Row,
+    rounds: Iterable[Round] = (),
+    blocks: Iterable[Block] = (),
+    asks: Iterable[Ask] = (),
+    steers: Iterable[Steer] = (),
+) -> Turn:
     return Turn(
         id=row["id"],
         chat_id=row["chat_id"],
@@ -33,6 +42,7 @@ def turn_from(row: Row, rounds: Iterable[Round] = (), blocks: Iterable[Block] = 
         request=_request.decode(row["request"]) if row["request"] is not None else None,
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
+        arrivals=row["arrivals"],
         stop_reason=row["stop_reason"],
         error=_error.decode(row["error"]) if row["error"] is not None else None,
         usage=from_json(row["usage"]),
@@ -41,6 +51,8 @@ def turn_from(row: Row, rounds: Iterable[Round] = (), blocks: Iterable[Block] = 
         ended_at=row["ended_at"],
         rounds=tuple(rounds),
         blocks=tuple(blocks),
+        asks=tuple(asks),
+        steers=tuple(steers),
     )
 
 
@@ -72,7 +84,25 @@ def block_from(row: Row) -> Block:
         name=row["name"],
         is_error=row["is_error"],
         interrupted=row["interrupted"],
+        notes=row["notes"],
     )
+
+
+def ask_from(row: Row) -> Ask:
+    return Ask(
+        round=row["round"],
+        tool_use_id=row["tool_use_id"],
+        name=row["name"],
+        kind=row["kind"],
+        digest=row["digest"],
+        attempt=row["attempt"],
+        expires_at=row["expires_at"],
+        answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
+    )
+
+
+def steer_from(row: Row) -> Steer:
+    return Steer(row["id"], _blocks.decode(row["blocks"]))
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
@@ -88,4 +118,6 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
         "names": [block.name for block in blocks],
         "is_errors": [block.is_error for block in blocks],
         "interrupteds": [block.interrupted for block in blocks],
+        "notes": [block.notes for block in blocks],
+        "wholes": [None] * len(blocks),
     }

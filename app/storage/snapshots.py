@@ -10,12 +10,12 @@ from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
 from app.storage.journal import GET_OPEN_TEXT, open_block_from
 from app.storage.rows import block_from, round_from, turn_from
-from app.storage.turns import GET_ROUNDS
+from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, people_of
 
 GET_TURNS = Statement("SELECT * FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))")
 GET_NEW_BLOCKS = Statement(
-    """
-    SELECT blocks.* FROM unnest(CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:counts AS int[]))
+    f"""
+    SELECT {BLOCK_COLUMNS} FROM unnest(CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:counts AS int[]))
         AS known (turn, attempt, count)
     JOIN turns ON turns.id = known.turn
     JOIN blocks ON turn_id = known.turn
@@ -48,11 +48,16 @@ class Snapshots:
             )
             all_rounds = await connection.rows(GET_ROUNDS, turns=turns)
             journal = await connection.rows(GET_OPEN_TEXT, turns=turns)
+            asks, _ = await people_of(connection, rows)
         blocks, rounds, pieces = _by_turn(news), _by_turn(all_rounds), _by_turn(journal)
-        return {
-            row["id"]: _snapshot(row, known[row["id"]], blocks[row["id"]], rounds[row["id"]], pieces[row["id"]])
-            for row in rows
-        }
+        found: dict[UUID, Snapshot] = {}
+        for row in rows:
+            id = row["id"]
+            kept: tuple[Block, ...] = known[id].blocks if row["attempt"] == known[id].attempt else ()
+            all_blocks = (*kept, *map(block_from, blocks[id]))
+            turn = turn_from(row, map(round_from, rounds[id]), all_blocks, asks[id])
+            found[id] = Snapshot(turn, open_block_from(turn, pieces[id]))
+        return found
 
 
 def _by_turn(rows: Sequence[Row]) -> defaultdict[UUID, list[Row]]:
@@ -60,9 +65,3 @@ def _by_turn(rows: Sequence[Row]) -> defaultdict[UUID, list[Row]]:
     for row in rows:
         found[row["turn_id"]].append(row)
     return found
-
-
-def _snapshot(row: Row, known: Turn, blocks: list[Row], rounds: list[Row], journal: list[Row]) -> Snapshot:
-    kept: tuple[Block, ...] = known.blocks if row["attempt"] == known.attempt else ()
-    turn = turn_from(row, map(round_from, rounds), (*kept, *map(block_from, blocks)))
-    return Snapshot(turn, open_block_from(turn, journal))

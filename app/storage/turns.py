@@ -1,20 +1,24 @@
 """Turns as the API and the engine read them, and the word to stop one."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
-from app.domain.blocks import Block
+from app.domain.asks import Ask, Steer
 from app.domain.errors import ClaimLost, Conflict, NotFound
-from app.domain.rounds import Round
 from app.domain.turns import TERMINAL, Turn
 from app.storage.database import Connection, Database, Row, Statement
-from app.storage.rows import block_from, round_from, turn_from
+from app.storage.rows import ask_from, block_from, round_from, steer_from, turn_from
+
+T = TypeVar("T")
 
 WHOLE_PATH = 1_000_000
 
 _COLUMNS = """turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
-    turns.cancel_requested, turns.recoveries, turns.stop_reason, turns.error, turns.usage, turns.created_at,
+    turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
+    turns.stop_reason, turns.error, turns.usage, turns.created_at,
     turns.started_at, turns.ended_at"""
 
 GET_TURN = Statement(
@@ -60,18 +64,36 @@ GET_SIBLINGS = Statement(
 GET_ROUNDS = Statement(
     "SELECT * FROM rounds WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, number, attempt"
 )
-GET_BLOCKS = Statement("SELECT * FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index")
+BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
+    blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes"""
+GET_BLOCKS = Statement(
+    f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index"
+)
+GET_ASKS = Statement(
+    "SELECT * FROM asks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, round, tool_use_id"
+)
+GET_STEERS = Statement(
+    "SELECT * FROM steers WHERE turn_id = ANY(CAST(:turns AS uuid[])) AND taken_at IS NULL ORDER BY turn_id, id"
+)
+GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
+# One that never ran ends at once, unless it stands behind another: no turn ends before the one it follows.
 CANCEL_TURN = Statement(
     """
+    WITH wanted AS (
+        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND NOT EXISTS (
+            SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
+            WHERE said.id = turns.parent_id AND before.status IN ('queued', 'running', 'waiting')
+        ) AS ends
+        FROM turns WHERE id = :turn AND status IN ('queued', 'running', 'waiting') FOR NO KEY UPDATE
+    )
     UPDATE turns
     SET cancel_requested = true,
-        status = CASE WHEN status = 'waiting' THEN 'queued'
-                      WHEN status = 'queued' AND attempt = 0 THEN 'cancelled' ELSE status END,
-        stop_reason = CASE WHEN status = 'queued' AND attempt = 0 THEN 'cancelled' ELSE stop_reason END,
-        ended_at = CASE WHEN status = 'queued' AND attempt = 0 THEN now() END
-    WHERE id = :turn AND status IN ('queued', 'running', 'waiting')
+        status = CASE WHEN status = 'waiting' THEN 'queued' WHEN ends THEN 'cancelled' ELSE status END,
+        stop_reason = CASE WHEN ends THEN 'cancelled' ELSE stop_reason END,
+        ended_at = CASE WHEN ends THEN now() END
+    FROM wanted WHERE turns.id = wanted.id
     RETURNING status
     """
 )
@@ -104,6 +126,14 @@ class Turns:
         if not rows:
             raise ClaimLost(f"turn {turn} is not this replica's any more")
         return rows[0]["owner"], await _with_contents(self._database, rows)
+
+    async def arrived(self, turn: Turn) -> Turn:
+        """The turn, with what was said to it since it was read. What comes in between is asked for again."""
+        row = await self._database.row(GET_ARRIVALS, turn=turn.id)
+        arrivals = row["arrivals"] if row else turn.arrivals
+        asks = await self._database.rows(GET_ASKS, turns=[turn.id])
+        steers = await self._database.rows(GET_STEERS, turns=[turn.id])
+        return replace(turn, arrivals=arrivals, asks=tuple(map(ask_from, asks)), steers=tuple(map(steer_from, steers)))
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
         """The turns from the root to `leaf`, at most the last `limit` of them. Raises NotFound."""
@@ -143,10 +173,25 @@ class Turns:
 
 async def _with_contents(database: Database | Connection, rows: Sequence[Row]) -> list[Turn]:
     ids = [row["id"] for row in rows]
-    rounds: dict[UUID, list[Round]] = defaultdict(list)
-    blocks: dict[UUID, list[Block]] = defaultdict(list)
-    for row in await database.rows(GET_BLOCKS, turns=ids):
-        blocks[row["turn_id"]].append(block_from(row))
-    for row in await database.rows(GET_ROUNDS, turns=ids):
-        rounds[row["turn_id"]].append(round_from(row))
-    return [turn_from(row, rounds[row["id"]], blocks[row["id"]]) for row in rows]
+    blocks = _by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
+    rounds = _by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
+    asks, steers = await people_of(database, rows)
+    return [turn_from(row, rounds[row["id"]], blocks[row["id"]], asks[row["id"]], steers[row["id"]]) for row in rows]
+
+
+async def people_of(
+    database: Database | Connection, rows: Sequence[Row]
+) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
+    """Asks and steers of the turns in `rows`. Most turns have none, which their rows say."""
+    asked = [row["id"] for row in rows if row["asked"]]
+    told = [row["id"] for row in rows if row["arrivals"]]
+    asks = await database.rows(GET_ASKS, turns=asked) if asked else ()
+    steers = await database.rows(GET_STEERS, turns=told) if told else ()
+    return _by_turn(asks, ask_from), _by_turn(steers, steer_from)
+
+
+def _by_turn(rows: Sequence[Row], make: Callable[[Row], T]) -> defaultdict[UUID, list[T]]:
+    found: defaultdict[UUID, list[T]] = defaultdict(list)
+    for row in rows:
+        found[row["turn_id"]].append(make(row))
+    return found

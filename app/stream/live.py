@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop
-from app.domain.log import LONGEST_DELTA, end_of, marks_of, start_of_block, start_of_round
+from app.domain.log import LONGEST_DELTA, action_required, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream.doorbell import Doorbell
@@ -141,6 +142,11 @@ class LiveView:
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
         self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
 
+    def ask(self, asks: Sequence[Ask]) -> None:
+        """Calls of the last round that wait for a person."""
+        self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
+        self._mark(action_required(asks, self.turn.blocks))
+
     def void_round(self, round: Round, turn: Turn) -> None:
         """Takes the last round back. `turn` carries the next attempt, by which readers find out."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
@@ -181,4 +187,4 @@ class LiveView:
 def _size(turn: Turn) -> tuple[object, ...]:
     """What grows whenever a row of the turn changes in a way that a reader can see."""
     rounds = sum(1 + round.sealed + round.voided for round in turn.rounds)
-    return turn.status, len(turn.blocks), rounds
+    return turn.status, len(turn.blocks), rounds, len(turn.asks)

@@ -23,6 +23,7 @@ from app.engine.rescuer import Rescuer
 from app.engine.retries import RetryPolicy
 from app.engine.worker import Worker, WorkerPolicy
 from app.llm.provider import Provider
+from app.storage.actions import Actions
 from app.storage.chats import Chat
 from app.storage.database import Database
 from app.storage.exchanges import Exchanges
@@ -151,7 +152,7 @@ class Harness:
             Mirror(Snapshots(self.database), directory, TICK).run(),
             *([Session(self.url, session, worker.hear).run()] if hears else []),
         ]
-        await Rescuer(queue, Journal(self.database), 60, worker.ring).start()
+        await Rescuer(queue, Journal(self.database), Actions(self.database), 60, worker.ring).start()
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:

@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.errors import ClaimLost
 from app.domain.ids import new_id
@@ -31,6 +32,8 @@ from tests.integration.locks import Locker
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")
 RESULT = Block(1, 1, 1, "tool_result", "x", None, "call_1", "n")
+SAID = Block(1, 1, 1, "user_text", "Hurry")
+ASK = Ask(1, "call_1", "n", "approval", "0" * 64, 1, NOW)
 OPEN = Block(1, 1, 1, "text", "half a sent", interrupted=True)
 ROUND = Round(1, 1, 1, started_at=NOW)
 SEALED = replace(ROUND, stop_reason="tool_use", sealed_by=1, sealed_at=NOW)
@@ -54,6 +57,9 @@ WRITES: dict[str, Write] = {
     "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
+    "ask": lambda r: r.records.ask([ASK], 1),
+    "take_in": lambda r: r.records.take_in([SAID], [Steer(new_id(), (SAID,))]),
+    "wait": lambda r: r.records.wait(0),
     "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
     "release": lambda r: r.records.release(None),

@@ -47,6 +47,8 @@ CALL: Row = {**BLOCK, "index": 1, "type": "tool_use", "tool_use_id": "c", "name"
 RESULT: Row = {**CALL, "index": 2, "type": "tool_result"}
 CALL_ID: Row = {"turn_id": ASSISTANT, "round": 1, "tool_use_id": "c"}
 TOOL_CALL: Row = {**CALL_ID, "name": "n", "attempt": 1, "state": "started", "started_at": NOW}
+ASK: Row = {**CALL_ID, "name": "n", "kind": "approval", "digest": "0", "attempt": 1}
+STEER: Row = {"id": NEW, "turn_id": ASSISTANT, "blocks": "[]"}
 KEY: Row = {"owner": "ada", "key": "k", "digest": b"", "turn_id": ASSISTANT}
 TOKEN: Row = {"id": USER, "owner": "ada", "name": "laptop", "hash": bytes(32)}
 REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until": NOW}
@@ -62,6 +64,8 @@ VALID: list[tuple[str, Row]] = [
     ("rounds", SEALED),
     *(("blocks", block) for block in (BLOCK, CALL, RESULT)),
     ("tool_calls", TOOL_CALL),
+    ("asks", ASK),
+    ("steers", STEER),
     ("idempotency_keys", KEY),
     ("tokens", TOKEN),
     ("replicas", REPLICA_ROW),
@@ -101,6 +105,16 @@ WRONG: dict[str, list[Row]] = {
     "ck_turns_error_says_why": [{**COMPLETE, "status": "error"}, {**COMPLETE, "error": "{}"}],
     "ck_turns_complete_has_stop_reason": [{**COMPLETE, "stop_reason": None}],
     "ck_turns_counts": [{**TURN, "attempt": -1}, {**TURN, "recoveries": -1}],
+    "ck_turns_people_counts": [{**TURN, "asked": -1}, {**TURN, "arrivals": -1}],
+    "pk_asks": [ASK],
+    "fk_asks_turn_id": [{**ASK, "turn_id": NEW}],
+    "ck_asks_kind": [{**ASK, "tool_use_id": "d", "kind": "survey"}],
+    "ck_asks_answer_has_time": [
+        {**ASK, "tool_use_id": "d", "answer": "{}"},
+        {**ASK, "tool_use_id": "d", "answered_at": NOW},
+    ],
+    "pk_steers": [STEER],
+    "fk_steers_turn_id": [{**STEER, "id": USER, "turn_id": NEW}],
     "pk_blocks": [BLOCK],
     "fk_blocks_turn_id": [{**BLOCK, "turn_id": NEW}],
     "ck_blocks_counts": [{**BLOCK, "index": 9, name: -1} for name in ("index", "round", "attempt")],
@@ -110,6 +124,7 @@ WRONG: dict[str, list[Row]] = {
         for name in ("tool_use_id", "name")
     ],
     "ck_blocks_only_results_are_errors": [{**BLOCK, "index": 9, "is_error": True}],
+    "ck_blocks_only_results_are_cut": [{**BLOCK, "index": 9, "whole": "x"}],
     "uq_blocks_call_ids": [{**CALL, "index": 9}],
     "uq_blocks_one_result_per_call": [{**RESULT, "index": 9}],
     "pk_idempotency_keys": [{**KEY, "turn_id": ENDED}],

@@ -59,6 +59,8 @@ class Loop:
                         self._settle_call(call, self._tools_fail or refusal is not None)
                 case Finish(stop_reason):
                     return stop_reason
+                case step:
+                    raise AssertionError(f"nobody was asked, nobody spoke: {step}")
         raise AssertionError("the loop does not end")
 
     def _limits(self) -> Limits:

@@ -1,17 +1,21 @@
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.asks import Answer, AnswerKind, Ask, AskKind, Steer
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     MAX_TOOL_ROUNDS,
+    AwaitClient,
     CallModel,
     Finish,
     RunTools,
+    TakeIn,
     failed_rounds,
     next_step,
     open_round_number,
@@ -187,7 +191,7 @@ BLOCKS = st.builds(
     index=st.integers(0, 9),
     round=st.integers(0, 4),
     attempt=st.integers(0, 3),
-    type=st.sampled_from([TEXT, THINKING, TOOL_USE, TOOL_RESULT, "server_tool_use"]),
+    type=st.sampled_from([TEXT, THINKING, TOOL_USE, TOOL_RESULT, USER_TEXT, "server_tool_use"]),
     text=st.sampled_from(["", " ", "{}", "ahoy"]),
     tool_use_id=st.none() | st.sampled_from("abc"),
     is_error=st.booleans(),
@@ -202,11 +206,26 @@ LIMITS = st.builds(
     recovery=st.sampled_from(get_args(RecoveryPolicy)),
     max_recoveries=st.integers(0, 3),
 )
+ASKS = st.builds(
+    Ask,
+    round=st.integers(0, 4),
+    tool_use_id=st.sampled_from("abc"),
+    name=st.just("draw"),
+    kind=st.sampled_from(get_args(AskKind)),
+    digest=st.just(""),
+    attempt=st.just(1),
+    answer=st.none() | st.builds(Answer, st.sampled_from(get_args(AnswerKind))),
+)
+STEERS = st.builds(Steer, st.uuids(), st.just((Block(0, 0, 0, TEXT, "Be quick"),)))
 TURNS = st.builds(
-    lambda blocks, rounds, limits: turn_of(*blocks, rounds=rounds, limits=limits),
+    lambda blocks, rounds, limits, asks, steers: replace(
+        turn_of(*blocks, rounds=rounds, limits=limits), asks=tuple(asks), steers=tuple(steers)
+    ),
     st.lists(BLOCKS, max_size=8),
     st.lists(ROUNDS, max_size=6),
     LIMITS,
+    st.lists(ASKS, max_size=3),
+    st.lists(STEERS, max_size=2),
 )
 
 
@@ -218,5 +237,11 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
         case RunTools(calls):
             assert calls
             assert set(calls) <= set(unanswered_calls(turn.blocks))
+        case AwaitClient(asks):
+            assert asks
+            assert all(ask.answer is None for ask in asks)
+        case TakeIn(steers):
+            assert steers == turn.steers
         case Finish(stop_reason):
             assert stop_reason
+            assert not turn.steers

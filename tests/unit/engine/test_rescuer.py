@@ -10,6 +10,7 @@ import pytest
 from app.domain.errors import StorageUnavailable
 from app.engine import rescuer
 from app.engine.rescuer import MISSED, SWEEP, Rescuer
+from app.storage.actions import Actions
 from app.storage.journal import Journal
 from app.storage.queue import Neighbour, Queue
 
@@ -24,6 +25,7 @@ class Rows:
         self.neighbours_now: list[Neighbour] = []
         self.rescued: list[list[UUID]] = []
         self.found: list[UUID] = []
+        self.expired: list[UUID] = []
         self.renewed = 0
         self.swept = 0
 
@@ -40,6 +42,10 @@ class Rows:
 
     async def sweep(self) -> None:
         self.swept += 1
+
+    async def expire(self) -> list[UUID]:
+        expired, self.expired = self.expired, []
+        return expired
 
 
 class Clock:
@@ -58,7 +64,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def rescuer_of(rows: Rows, ring: Callable[[], None] = lambda: None) -> Rescuer:
-    return Rescuer(cast("Queue", rows), cast("Journal", rows), LEASE, ring)
+    return Rescuer(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, ring)
 
 
 def neighbour(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Neighbour:

@@ -147,8 +147,8 @@ def test_the_choice_of_tools_is_passed_on_only_where_there_are_tools() -> None:
 
 
 def test_tools_of_the_provider_follow_ours() -> None:
-    search = {"type": "web_search_20260318", "name": "web_search"}
-    assert body(tools=(TOOL,), system="Be kind.", params={"tools": [search]})["tools"][1] == search
+    search = '{"type":"web_search_20260318","name":"web_search"}'
+    assert body(tools=(TOOL,), system="Be kind.", provider_tools=(search,))["tools"][1] == json.loads(search)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
 from app.domain.events import (
+    ActionRequired,
     BlockDelta,
     BlockStart,
     BlockStop,
@@ -93,6 +94,9 @@ class Client:
                 self.blocks[-1].stop = block
             case RoundStop():
                 self.rounds[event.round] = event
+            case ActionRequired():
+                assert self.rounds[event.round] is not None, "what is asked for is what a whole reply asks for"
+                assert event.wanted
             case Reset(index=index):
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"
                 del self.blocks[index:]

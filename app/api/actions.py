@@ -1,0 +1,78 @@
+"""What people answer to calls that wait for them: results of client tools, and decisions about approvals."""
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.chats import json_response
+from app.api.schemas import WholeOut
+from app.api.services import begin, id_of, idempotency_key_of, read_body
+from app.api.tool_schemas import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
+from app.api.views import turn_out
+from app.domain.asks import Answer
+from app.domain.errors import RequestRefused
+from app.domain.turns import ToolSpec, Turn
+from app.storage.actions import Decision
+from app.tools.schemas import InputSchema
+
+
+async def act(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat, turn = id_of(request, "chat"), id_of(request, "turn")
+    told, body = await read_body(request, ActionsIn)
+    decisions = _decisions(told.actions, await services.turns.get(owner, chat, turn))
+    found = await services.actions.answer(owner, chat, turn, decisions, idempotency_key_of(request, body))
+    if not found.ended:
+        await services.tell(turn)
+    return json_response(turn_out(found, services.directory), 202)
+
+
+async def get_whole(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
+    text = await services.results.of_turn(owner, chat, turn, call)
+    return json_response(WholeOut(tool_use_id=call, text=text))
+
+
+def _decisions(actions: Sequence[ActionIn], turn: Turn) -> list[Decision]:
+    seen: set[str] = set()
+    for place, action in enumerate(actions):
+        if action.tool_use_id in seen:
+            raise RequestRefused("is answered twice in this request", field=f"actions.{place}.tool_use_id")
+        seen.add(action.tool_use_id)
+    return [_decision(action, turn, f"actions.{place}") for place, action in enumerate(actions)]
+
+
+def _decision(action: ActionIn, turn: Turn, field: str) -> Decision:
+    match action:
+        case ResultIn(output=output):
+            text = output if isinstance(output, str) else "" if output is None else _json(output)
+            answer = Answer("result", text, action.is_error)
+            return Decision(action.tool_use_id, None, answer, field)
+        case ApproveIn():
+            answer = Answer("approve", input=_edited(action, turn, field))
+            return Decision(action.tool_use_id, action.input_digest, answer, field)
+        case DenyIn():
+            return Decision(action.tool_use_id, action.input_digest, Answer("deny", action.reason), field)
+
+
+def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:
+    """Edited arguments are validated like a model's."""
+    spec = _spec_of(action.tool_use_id, turn)
+    if action.input is None or spec is None:
+        return None
+    if complaint := InputSchema(spec.input_schema).complaint(action.input):
+        raise RequestRefused(complaint, field=f"{field}.input")
+    return _json(action.input)
+
+
+def _spec_of(tool_use_id: str, turn: Turn) -> ToolSpec | None:
+    names = {ask.name for ask in turn.asks if ask.tool_use_id == tool_use_id}
+    specs = turn.request.tools if turn.request else ()
+    return next((spec for spec in specs if spec.name in names), None)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

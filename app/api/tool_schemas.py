@@ -1,0 +1,85 @@
+"""What the API takes about tools: which a turn has, and what people answer to calls that wait for them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from app.api.fields import Body, JsonObject, Storable, storable_throughout
+
+ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class ClientToolIn(Body):
+    """A tool that whoever watches the turn runs: the turn waits for its result."""
+
+    type: Literal["client"]
+    name: ToolName
+    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    input_schema: JsonObject
+
+
+class HttpToolIn(Body):
+    """A tool behind a URL, for this turn. `headers` may hold secrets; they are stored with the turn and never shown."""
+
+    type: Literal["http"]
+    name: ToolName
+    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    input_schema: JsonObject
+    url: Annotated[Storable, Field(max_length=2000)]
+    timeout: Annotated[float, Field(gt=0, le=600, description="seconds")] = 30.0
+    headers: Annotated[dict[Storable, Storable], Field(default_factory=dict, max_length=50)]
+    read_only: bool = False
+    retry_safe: bool = False
+
+
+class ProviderToolIn(Body):
+    """A tool that the provider runs (web search, code execution): its definition, handed on as it is."""
+
+    type: Literal["provider"]
+    definition: JsonObject
+
+
+ToolIn = Storable | Annotated[ClientToolIn | HttpToolIn | ProviderToolIn, Field(discriminator="type")]
+ToolsIn = Annotated[
+    list[ToolIn],
+    Field(max_length=200, description="names of the server's tools, and declarations of others; [] for none"),
+]
+
+
+class ResultIn(Body):
+    """The result of a client tool. What is no text is told to the model as JSON."""
+
+    type: Literal["result"]
+    tool_use_id: Storable
+    output: Any = None
+    is_error: bool = False
+
+    @field_validator("output")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        return storable_throughout({"output": value})["output"]
+
+
+class ApproveIn(Body):
+    """Leave to run a call. `input` is what it is to be run with instead of the model's."""
+
+    type: Literal["approve"]
+    tool_use_id: Storable
+    input_digest: Annotated[str, Field(description="of the input that was looked at, from the action")]
+    input: JsonObject | None = None
+
+
+class DenyIn(Body):
+    type: Literal["deny"]
+    tool_use_id: Storable
+    input_digest: str
+    reason: Annotated[Storable, Field(max_length=10_000, description="told to the model")] = ""
+
+
+ActionIn = Annotated[ResultIn | ApproveIn | DenyIn, Field(discriminator="type")]
+
+
+class ActionsIn(Body):
+    """Answers to calls that wait: all of them are taken, or none."""
+
+    actions: Annotated[list[ActionIn], Field(min_length=1, max_length=200)]

@@ -1,0 +1,35 @@
+"""Which policies a turn needed: read from what was noted on its results."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.domain.steps import hopeless
+from app.domain.turns import Turn
+
+ALL_TOOLS_FAILED = "all_tools_failed"
+# What is noted on results that are as good as any.
+_AS_GOOD = frozenset({"seconds", "memo", "approval"})
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """`what` was needed for the tool_result at `index`; without an index, of the turn as a whole."""
+
+    what: str
+    index: int | None = None
+    tool: str | None = None
+
+
+def degraded(turn: Turn) -> tuple[Degraded, ...]:
+    return tuple(_degraded(turn))
+
+
+def _degraded(turn: Turn) -> Iterator[Degraded]:
+    for block in turn.blocks:
+        if block.notes is not None:
+            for what in json.loads(block.notes):
+                if what not in _AS_GOOD:
+                    yield Degraded(what, block.index, block.name)
+    if turn.request is not None and hopeless(turn):
+        yield Degraded(ALL_TOOLS_FAILED)

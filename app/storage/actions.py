@@ -1,0 +1,139 @@
+"""What people answer to calls that wait for them. A running turn has one writer: the answer waits in its ask."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.domain.asks import Answer, Ask
+from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.turns import TERMINAL, Turn
+from app.storage.database import Connection, Database, Row, Statement
+from app.storage.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
+from app.storage.rows import ask_from, to_json
+from app.storage.turns import Turns
+
+LOCK_TURN_OF = Statement(
+    """
+    SELECT turns.id, turns.status FROM turns JOIN chats ON chats.id = chat_id
+    WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner
+    FOR NO KEY UPDATE OF turns
+    """
+)
+GET_OPEN_ASKS = Statement(
+    """
+    SELECT *, expires_at <= now() AS expired, to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
+    FROM asks WHERE turn_id = :turn ORDER BY round DESC
+    """
+)
+ANSWER_ASKS = Statement(
+    """
+    UPDATE asks SET answer = CAST(a.answer AS json), answered_at = now()
+    FROM unnest(CAST(:rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:answers AS text[]))
+        AS a (round, tool_use_id, answer)
+    WHERE turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
+    """
+)
+# An ask that nobody answered in time has an answer too.
+EXPIRE_ASKS = Statement(
+    """
+    WITH expired AS (
+        UPDATE asks SET answer = CAST(:answer AS json), answered_at = now()
+        WHERE answer IS NULL AND expires_at <= now()
+        RETURNING turn_id
+    )
+    UPDATE turns
+    SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
+    WHERE id IN (SELECT turn_id FROM expired) AND status IN ('queued', 'running', 'waiting')
+    RETURNING id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answer to the ask for `tool_use_id`. `digest` says which input was looked at; a result needs none. `field` is
+    its place in the request.
+    """
+
+    tool_use_id: str
+    digest: str | None
+    answer: Answer
+    field: str
+
+
+class Actions:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turns = Turns(database)
+
+    async def answer(
+        self, owner: str, chat: UUID, turn: UUID, decisions: Sequence[Decision], key: IdempotencyKey | None
+    ) -> Turn:
+        """Stores all of the decisions, or none. Raises NotFound, RequestRefused, Conflict; with a key that was used for
+        the same decisions before, it does nothing.
+        """
+        async with self._database.transaction() as connection:
+            row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
+            if row is None:
+                raise NotFound(f"there is no turn {turn} in chat {chat}")
+            if not await self._is_repeated(connection, owner, key):
+                if row["status"] in TERMINAL:
+                    raise Conflict(f"turn {turn} has ended ({row['status']}): nothing waits for an answer any more")
+                await self._store(connection, owner, turn, decisions, key)
+        return await self._turns.get(owner, chat, turn)
+
+    async def expire(self) -> Sequence[UUID]:
+        """Answers what waited too long. The turns that have something to do again."""
+        answer = to_json(Answer("expired"))
+        return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
+
+    async def _is_repeated(self, connection: Connection, owner: str, key: IdempotencyKey | None) -> bool:
+        row = await connection.row(GET_KEY, owner=owner, key=key.key) if key else None
+        if row is not None and key is not None and row["digest"] != key.digest:
+            raise key_refused()
+        return row is not None
+
+    async def _store(
+        self,
+        connection: Connection,
+        owner: str,
+        turn: UUID,
+        decisions: Sequence[Decision],
+        key: IdempotencyKey | None,
+    ) -> None:
+        rows = await connection.rows(GET_OPEN_ASKS, turn=turn)
+        asks = [_checked(decision, rows) for decision in decisions]
+        await connection.rows(
+            ANSWER_ASKS,
+            turn=turn,
+            rounds=[ask.round for ask in asks],
+            tool_use_ids=[ask.tool_use_id for ask in asks],
+            answers=[to_json(decision.answer) for decision in decisions],
+        )
+        await connection.row(ARRIVE, turn=turn)
+        if key is not None:
+            kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
+            if kept is None:  # by a request for something else, at this moment
+                raise key_refused()
+
+
+def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
+    """The ask that `decision` is about. `rows`: the newest round first, since ids may be used again."""
+    row = next((row for row in rows if row["tool_use_id"] == decision.tool_use_id), None)
+    field = f"{decision.field}.tool_use_id"
+    if row is None:
+        raise RequestRefused(f"no call {decision.tool_use_id} of this turn waits for anything", field=field)
+    ask = ask_from(row)
+    if ask.answer is not None:
+        raise Conflict(
+            f"call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)", field=field
+        )
+    if row["expired"]:
+        raise Conflict(f"call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late", field=field)
+    wants = "result" if ask.kind == "client" else "approve or deny"
+    if (decision.answer.kind == "result") != (ask.kind == "client"):
+        raise RequestRefused(f"call {ask.tool_use_id} wants {wants}", field=f"{decision.field}.type")
+    if decision.answer.kind != "result" and decision.digest != ask.digest:
+        detail = f"the decision is about another input than that of call {ask.tool_use_id}; look at it again"
+        raise Conflict(detail, field=f"{decision.field}.input_digest")
+    return ask

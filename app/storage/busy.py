@@ -1,0 +1,80 @@
+"""Where a message goes that comes while a turn of its branch has not ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, assert_never
+from uuid import UUID
+
+from app.domain.errors import Conflict
+from app.domain.turns import TERMINAL, Turn
+from app.storage.database import Connection, Statement
+from app.storage.rows import turn_from
+from app.storage.turns import CANCEL_TURN
+
+OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
+
+_OPEN = "('queued', 'running', 'waiting')"
+# The turns of a branch that have not ended, from `turn` towards the root; the oldest first.
+GET_BUSY = Statement(
+    f"""
+    WITH RECURSIVE busy AS (
+        SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn AND status IN {_OPEN}
+        UNION ALL
+        SELECT before.*, depth + 1 FROM busy
+        JOIN turns AS said ON said.id = busy.parent_id
+        JOIN turns AS before ON before.id = said.parent_id
+        WHERE before.status IN {_OPEN}
+    )
+    SELECT * FROM busy ORDER BY depth DESC
+    """
+)
+GET_ANSWER_BEFORE = Statement(
+    "SELECT before.* FROM turns AS said JOIN turns AS before ON before.id = said.parent_id WHERE said.id = :said"
+)
+LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {_OPEN} FOR NO KEY UPDATE")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """After `before`; or into `steered`; `interrupted` are the turns that shall stop."""
+
+    before: Turn | None
+    steered: Turn | None = None
+    interrupted: tuple[UUID, ...] = ()
+
+
+async def place_beside_others(connection: Connection, chat: UUID, before: Turn | None, on_busy: OnBusy) -> Place:
+    """Where a message after `before` goes. Raises Conflict where the branch is busy and `on_busy` is `reject`."""
+    if before is None or before.status in TERMINAL:
+        return Place(before)
+    busy = [turn_from(row) for row in await connection.rows(GET_BUSY, chat=chat, turn=before.id)]
+    match on_busy:
+        case "reject":
+            raise still_running(before)
+        case "enqueue":
+            return Place(before)
+        case "interrupt":
+            for turn in busy:
+                await connection.row(CANCEL_TURN, turn=turn.id)
+            return Place(before, interrupted=tuple(turn.id for turn in busy))
+        case "branch":
+            row = await connection.row(GET_ANSWER_BEFORE, said=busy[0].parent_id)
+            return Place(turn_from(row) if row else None)
+        case "steer":
+            return Place(before, steered=await _steerable(connection, busy))
+        case _:
+            assert_never(on_busy)
+
+
+async def _steerable(connection: Connection, busy: Sequence[Turn]) -> Turn | None:
+    """The oldest of the open turns, held open until the transaction ends. None when all of them are about to end."""
+    for turn in busy:
+        if not turn.cancel_requested and await connection.row(LOCK_OPEN_TURN, turn=turn.id):
+            return turn
+    return None
+
+
+def still_running(turn: Turn) -> Conflict:
+    if turn.status == "waiting":
+        return Conflict(f"turn {turn.id} on this branch waits for an action; answer it, cancel it, or say `on_busy`")
+    return Conflict(f"turn {turn.id} is still running on this branch; wait for its end, cancel it, or say `on_busy`")

@@ -1,0 +1,41 @@
+"""Tool results of which the model was told a part: the full text."""
+
+from uuid import UUID
+
+from app.domain.errors import NotFound
+from app.storage.database import Database, Statement
+
+GET_WHOLE_OF_CHAT = Statement(
+    """
+    SELECT whole FROM blocks JOIN turns ON turns.id = turn_id
+    WHERE chat_id = :chat AND tool_use_id = :tool_use_id AND whole IS NOT NULL
+    ORDER BY turns.created_at DESC, turn_id DESC, index DESC LIMIT 1
+    """
+)
+GET_RESULT = Statement(
+    """
+    SELECT coalesce(whole, text) AS text FROM blocks
+    JOIN turns ON turns.id = turn_id JOIN chats ON chats.id = chat_id
+    WHERE turn_id = :turn AND chat_id = :chat AND owner = :owner
+      AND tool_use_id = :tool_use_id AND type = 'tool_result'
+    ORDER BY index DESC LIMIT 1
+    """
+)
+
+
+class Results:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
+        """The full text of a result of this chat that was cut, the newest with that id; None when there is none."""
+        row = await self._database.row(GET_WHOLE_OF_CHAT, chat=chat_id, tool_use_id=tool_use_id)
+        return row["whole"] if row else None
+
+    async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
+        """All that a tool returned, cut or not. Raises NotFound."""
+        row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
+        if row is None:
+            raise NotFound(f"there is no result of a call {tool_use_id} in turn {turn}")
+        text: str = row["text"]
+        return text
