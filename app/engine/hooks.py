@@ -22,8 +22,8 @@ _FAREWELL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
-    """`turn` is the turn as it was then, as in every event. `input` is the JSON text that the tool gets: not the call's,
-    where whoever approved the call has changed it.
+    """`turn` is the turn as it was then, as in every event. `input` is the JSON text that the tool gets: another one
+    than the call's, where whoever approved it has changed it.
     """
 
     owner: str
