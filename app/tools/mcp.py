@@ -13,9 +13,8 @@ from app.tools.tool import Tool
 
 
 class McpServers:
-    """Connects on entry, and waits up to `patience` seconds for every server to have been tried once. A server gets
-    `start_timeout` seconds to answer; pauses between attempts that fail begin with `pause` seconds, and double. Raises
-    ValueError where two servers would give their tools the same names.
+    """Connects on entry, and waits up to `patience` seconds for every server to have been tried once. More of
+    these is told in Connection. Raises ValueError where two servers would give their tools the same names.
     """
 
     def __init__(
@@ -24,6 +23,7 @@ class McpServers:
         *,
         patience: float = 5.0,
         start_timeout: float = 30.0,
+        answer_timeout: float = 10.0,
         pause: float = 1.0,
     ) -> None:
         self.changed = Changes()
@@ -34,7 +34,14 @@ class McpServers:
             prefix = prefix_of(server)
             if prefix in self._connections:
                 raise ValueError(f"the tools of two MCP servers would begin with {prefix}__: give one a prefix")
-            self._connections[prefix] = Connection(server, self.changed, start_timeout=start_timeout, pause=pause)
+            self._connections[prefix] = Connection(
+                server,
+                self.changed,
+                patience=patience,
+                start_timeout=start_timeout,
+                answer_timeout=answer_timeout,
+                pause=pause,
+            )
 
     @property
     def connected(self) -> frozenset[str]:

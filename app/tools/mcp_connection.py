@@ -22,7 +22,6 @@ log = structlog.get_logger(__name__)
 
 _STEADY = 10.0  # who stayed for so many seconds is tried again at once
 _LONGEST_PAUSE = 60.0
-_PATIENCE = 5.0  # of a call, with an attempt to connect
 # What is raised inside a client leaves its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
@@ -44,15 +43,27 @@ class Changes:
 
 class Connection:
     """`run` connects, and connects again; the `tools` that were listed last stay meanwhile. A server gets
-    `start_timeout` seconds to answer; pauses between attempts that fail begin with `pause` seconds, and double.
+    `start_timeout` seconds to start, and `answer_timeout` to list its tools again. Pauses between attempts that fail
+    begin with `pause` seconds, and double. A call waits up to `patience` seconds for an attempt that is under way.
     """
 
-    def __init__(self, server: McpServer, changed: Changes, *, start_timeout: float, pause: float) -> None:
+    def __init__(
+        self,
+        server: McpServer,
+        changed: Changes,
+        *,
+        patience: float,
+        start_timeout: float,
+        answer_timeout: float,
+        pause: float,
+    ) -> None:
         self.server = server
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
         self._changed = changed
+        self._patience = patience
         self._start_timeout = start_timeout
+        self._answer_timeout = answer_timeout
         self._pause = pause
         self._session: Session | None = None
         self._since: float | None = None
@@ -92,7 +103,7 @@ class Connection:
                 tasks.create_task(session.listen())
                 while True:
                     await session.stale()
-                    async with asyncio.timeout(self._start_timeout):
+                    async with asyncio.timeout(self._answer_timeout):
                         self._take(await session.list_tools())
                     self._settle()
         finally:
@@ -115,7 +126,7 @@ class Connection:
     def _report(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         if self._since is None:
             log.warning("mcp.failed", server=self.server.name, reason=reason)
         else:
@@ -149,7 +160,7 @@ class Connection:
 
     async def _reach(self) -> Session:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._patience):
                 await self._changed.until(lambda: self.connected or self._pausing)
         if self._session is None or self._session.doubted:
             raise ToolUnavailable(

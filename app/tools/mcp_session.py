@@ -68,6 +68,7 @@ class Session:
 
     async def _listen_once(self) -> None:
         async with self.client.listen(tools_list_changed=True) as changes:
+            self._wake.set()  # for what changed since they were listed
             async for _ in changes:
                 self._wake.set()
 

@@ -1,0 +1,87 @@
+"""MCP servers for tests: how they are declared, started and found."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+
+from app.domain.turns import ToolSpec
+from app.tools.declarations import McpServer
+from app.tools.mcp import McpServers
+from app.tools.policy import Policy
+from app.tools.tool import Outcome, Tool, ToolContext
+
+ROOT = str(Path(__file__).parents[2])
+TIME = McpServer("time", command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "UTC"))
+PACES = McpServer("paces", command=sys.executable, args=("-m", "tests.integration.mcp_paces"), cwd=ROOT)
+OLD_PACES = McpServer("paces", command=sys.executable, args=(*PACES.args, "--old"), cwd=ROOT)
+BERLIN = '{"timezone": "Europe/Berlin"}'
+
+
+def process_of(server: McpServer) -> psutil.Process:
+    (found,) = [child for child in psutil.Process().children() if child.cmdline()[1:] == list(server.args)]
+    return found
+
+
+@asynccontextmanager
+async def time_over_http(port: int, *options: str) -> AsyncIterator[psutil.Process]:
+    """Listens when it is entered. It may be killed before it is left."""
+    command = [sys.executable, "-m", "tests.integration.mcp_time_over_http", str(port), *options]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    while b"Uvicorn running" not in (line := await process.stderr.readline()):
+        assert line, "it did not start"
+    draining = asyncio.create_task(process.stderr.read())
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await draining
+
+
+def context_with(progress: list[str] | None = None, begun: asyncio.Event | None = None) -> ToolContext:
+    """What is shown meanwhile goes to `progress`, and sets `begun`."""
+
+    def show(words: str) -> None:
+        if progress is not None:
+            progress.append(words)
+        if begun is not None:
+            begun.set()
+
+    return ToolContext("ada", uuid4(), uuid4(), "toolu_1", "key-1", show)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A tool that says when it is called."""
+
+    tool: Tool
+    called: asyncio.Event
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    @property
+    def policy(self) -> Policy:
+        return self.tool.policy
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        self.called.set()
+        return await self.tool(context, input_json)
+
+
+@dataclass(frozen=True)
+class Announcing:
+    servers: McpServers
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tools(self) -> Mapping[str, Tool]:
+        return {name: Announced(tool, self.called) for name, tool in self.servers.tools().items()}

@@ -1,0 +1,355 @@
+"""Tools of MCP servers, over stdio and HTTP: of `mcp-server-time`, and of one of ours for what that cannot do."""
+
+import asyncio
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from mcp import types
+from mcp.types import CallToolResult
+from prometheus_client import REGISTRY
+
+from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from app.tools.declarations import McpServer
+from app.tools.mcp import McpServers
+from app.tools.mcp_tool import McpTool, outcome_of, tool_name, tool_of
+from app.tools.policy import Policy
+from app.tools.tool import Tool, ToolError, ToolUnavailable
+from app.tools.toolset import Toolset
+from tests.acceptance.server import free_port
+from tests.integration.harness import Harness, results_of, texts_of
+from tests.integration.mcp_servers import (
+    BERLIN,
+    OLD_PACES,
+    PACES,
+    ROOT,
+    TIME,
+    Announcing,
+    context_with,
+    process_of,
+    time_over_http,
+)
+
+NOW = "time__get_current_time"
+
+
+def at(port: int) -> McpServer:
+    return McpServer("time", url=f"http://127.0.0.1:{port}/mcp")
+
+
+def connecting(*servers: McpServer, patience: float = 60, **timing: float) -> McpServers:
+    """Without the waits that are right between real failures."""
+    return McpServers(servers, **{"patience": patience, "pause": 0.01} | timing)
+
+
+def call(id: str) -> Reply:
+    return message_of(tool_use(NOW, {"timezone": "Europe/Berlin"}, id))
+
+
+def answer() -> Reply:
+    return message_of(text("It is late."))
+
+
+@pytest.fixture(params=["stdio", "http", "http with sessions"])
+async def time_server(request: pytest.FixtureRequest) -> AsyncIterator[McpServer]:
+    if request.param == "stdio":
+        yield TIME
+        return
+    port = free_port()
+    async with time_over_http(port, *(["--old"] if "sessions" in request.param else [])):
+        yield at(port)
+
+
+# --- in a turn -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_calls_the_tool_of_a_server_that_others_wrote(harness: Harness, time_server: McpServer) -> None:
+    async with connecting(time_server) as servers:
+        toolset = Toolset([], sources=[servers])
+        async with harness.replica(ScriptedProvider([call("a"), answer()]), toolset=toolset) as replica:
+            turn = await harness.finish(replica, await harness.ask(tools=servers.tools().values()))
+    result = results_of(turn)["a"]
+    assert not result.is_error
+    assert json.loads(result.text)["timezone"] == "Europe/Berlin"
+    assert (turn.status, texts_of(turn)) == ("complete", ["It is late."])
+
+
+async def test_a_server_killed_in_the_middle_of_a_call_is_an_outcome_and_is_there_for_the_next(
+    harness: Harness,
+) -> None:
+    async with connecting(TIME) as servers:
+        source = Announcing(servers)
+        provider = ScriptedProvider([call("a"), call("b"), answer()])
+        async with harness.replica(provider, toolset=Toolset([], sources=[source])) as replica:
+            asked = await harness.ask(tools=servers.tools().values())
+            process = process_of(TIME)
+            process.suspend()
+            finishing = asyncio.create_task(harness.finish(replica, asked))
+            await source.called.wait()
+            process.kill()
+            turn = await finishing
+    results = results_of(turn)
+    assert results["a"].is_error
+    assert results["a"].text == (
+        "The MCP server time went away in the middle of the call. What the call had done by then is not known."
+    )
+    assert json.loads(results["b"].text)["timezone"] == "Europe/Berlin"
+    assert turn.status == "complete"
+
+
+async def test_a_call_that_may_be_made_twice_survives_the_death_of_the_server() -> None:
+    async with connecting(replace(TIME, trusted=True)) as servers:
+        source = Announcing(servers)
+        process = process_of(TIME)
+        process.suspend()
+        calling = asyncio.create_task(Toolset([], sources=[source]).run(NOW, BERLIN, context_with()))
+        await source.called.wait()
+        process.kill()
+        outcome = await calling
+    assert json.loads(outcome.text)["timezone"] == "Europe/Berlin"
+    assert outcome.notes["retries"] == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--old",)], ids=["http", "http with sessions"])
+async def test_a_server_killed_over_http_is_an_outcome_and_is_found_when_it_is_back(options: tuple[str, ...]) -> None:
+    port, context = free_port(), context_with()
+    async with time_over_http(port, *options) as process, connecting(at(port)) as servers:
+        tool = servers.tools()[NOW]
+        process.suspend()
+        called = asyncio.create_task(tool(context, BERLIN))
+        await asyncio.sleep(0)
+        process.kill()
+        with pytest.raises(ToolUnavailable, match="in the middle of the call"):
+            await called
+        with pytest.raises(ToolUnavailable, match="cannot be reached now"):
+            await tool(context, BERLIN)
+        async with time_over_http(port, *options):
+            await servers.changed.until(lambda: "time" in servers.connected)
+            assert "Europe/Berlin" in (await tool(context, BERLIN)).text
+
+
+async def test_a_session_that_the_server_has_forgotten_is_begun_anew() -> None:
+    port, context = free_port(), context_with()
+    async with time_over_http(port, "--old") as process, connecting(at(port)) as servers:
+        tool = servers.tools()[NOW]
+        process.kill()
+        async with time_over_http(port, "--old"):
+            with pytest.raises(ToolUnavailable):
+                await tool(context, BERLIN)
+            assert "Europe/Berlin" in (await tool(context, BERLIN)).text
+
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_down_keeps_nobody_from_starting_and_is_there_once_it_is_up() -> None:
+    port = free_port()
+    late, gone = replace(at(port), name="late"), McpServer("gone", command="/no/such/program")
+    async with connecting(late, gone, TIME) as servers:
+        assert servers.connected == {"time"}
+        async with time_over_http(port):
+            await servers.changed.until(lambda: "late" in servers.connected)
+            assert {"late__get_current_time", NOW} <= servers.tools().keys()
+
+
+async def test_tools_stay_listed_while_their_server_is_away() -> None:
+    async with connecting(TIME) as servers:
+        assert _gauge("time") == 1
+        process_of(TIME).kill()
+        await servers.changed.until(lambda: not servers.connected)
+        assert sorted(servers.tools()) == ["time__convert_time", NOW]
+        assert _gauge("time") == 0
+        await servers.changed.until(lambda: "time" in servers.connected)
+        assert _gauge("time") == 1
+    assert _gauge("time") == 0
+
+
+def _gauge(server: str) -> float | None:
+    return REGISTRY.get_sample_value("turnstream_mcp_connected", {"server": server})
+
+
+async def test_a_server_that_says_nothing_is_not_waited_for() -> None:
+    mute = McpServer("mute", command=sys.executable, args=("-c", "import sys; sys.stdin.read()"))
+    async with connecting(mute, patience=0.01) as servers:
+        assert not servers.tools()
+        process = process_of(mute)
+    assert not process.is_running()
+
+
+async def test_a_server_that_hangs_is_noticed_by_the_first_call_that_was_given_up() -> None:
+    async with connecting(TIME, answer_timeout=0.1) as servers:
+        tool, context = servers.tools()[NOW], context_with()
+        stuck = process_of(TIME)
+        stuck.suspend()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(tool(context, BERLIN), timeout=0.01)
+        await servers.changed.until(lambda: not servers.connected)
+        await servers.changed.until(lambda: "time" in servers.connected)
+        assert "Europe/Berlin" in (await tool(context, BERLIN)).text
+        assert not stuck.is_running()
+
+
+@pytest.mark.parametrize("server", [PACES, OLD_PACES], ids=["new", "old"])
+async def test_a_tool_that_comes_later_is_listed_when_the_server_says_so(server: McpServer) -> None:
+    async with connecting(server) as servers:
+        assert "paces__grown" not in servers.tools()
+        await servers.tools()["paces__grow"](context_with(), "{}")
+        await servers.changed.until(lambda: "paces__grown" in servers.tools())
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells of the end of a process of others")
+def test_a_server_over_stdio_ends_with_us_even_when_we_are_killed() -> None:
+    program = """
+import asyncio
+from tests.integration.mcp_servers import TIME, process_of
+from tests.integration.test_mcp import connecting
+async def main():
+    async with connecting(TIME):
+        print(process_of(TIME).pid, flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE) as us:
+        assert us.stdout is not None
+        ended = os.pidfd_open(int(next(line for line in us.stdout if line.strip().isdigit())))
+        us.kill()
+    try:
+        assert select.select([ended], [], [], 30)[0]
+    finally:
+        os.close(ended)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[PACES, OLD_PACES], ids=["new", "old"])
+async def paces(request: pytest.FixtureRequest) -> AsyncIterator[McpServers]:
+    async with connecting(request.param) as servers:
+        yield servers
+
+
+async def test_progress_is_shown_to_whoever_watches(paces: McpServers) -> None:
+    shown: list[str] = []
+    outcome = await paces.tools()["paces__walk"](context_with(shown), '{"steps": 2}')
+    assert (outcome.text, shown) == ("arrived", ["step 1", "step 2", "2 of 2"])
+
+
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(paces: McpServers) -> None:
+    begun = asyncio.Event()
+    hanging = asyncio.create_task(paces.tools()["paces__hang"](context_with(begun=begun), "{}"))
+    await begun.wait()
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    outcome = await paces.tools()[tool_name("paces", "was.abandoned")](context_with(), "{}")
+    assert outcome.text == "yes"
+
+
+async def test_calls_of_one_server_run_side_by_side(paces: McpServers) -> None:
+    begun = asyncio.Event()
+    hanging = asyncio.create_task(paces.tools()["paces__hang"](context_with(begun=begun), "{}"))
+    await begun.wait()
+    assert (await paces.tools()["paces__walk"](context_with(), '{"steps": 1}')).text == "arrived"
+    assert not hanging.done()
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
+
+
+async def test_what_is_no_text_is_described_and_data_is_told_as_the_policy_says() -> None:
+    server = replace(PACES, policies={"measure": Policy(results="text")})
+    async with connecting(server) as servers:
+        shown = await servers.tools()["paces__show"](context_with(), "{}")
+        measured = await servers.tools()["paces__measure"](context_with(), "{}")
+    assert shown.text == "[image: image/png, 1,000 bytes]"
+    assert measured.text == "width: 3"
+
+
+async def test_what_the_server_says_of_a_wrong_call_is_told_to_the_model() -> None:
+    async with connecting(TIME) as servers:
+        outcome = await servers.tools()[NOW](context_with(), '{"timezone": "Europe/Nowhere"}')
+        assert outcome.is_error
+        assert "No time zone found with key Europe/Nowhere" in outcome.text
+        gone = replace(servers.tools()[NOW], name="no_such_tool")  # type: ignore[type-var]
+        with pytest.raises(ToolError, match="Unknown tool: no_such_tool"):
+            await gone(context_with(), "{}")
+        assert servers.connected
+
+
+# --- how tools are listed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "read_only", "retry_safe"),
+    [
+        (PACES, False, False),
+        (replace(PACES, trusted=True), True, True),
+        (replace(PACES, read_only=frozenset({"walk"})), True, False),
+        (replace(PACES, read_only=frozenset({"run"})), False, False),
+    ],
+    ids=["unknown", "trusted", "declared", "another declared"],
+)
+def test_a_server_is_believed_only_where_it_is_trusted(server: McpServer, read_only: bool, retry_safe: bool) -> None:
+    said = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+    spec = tool_of(server, types.Tool(name="walk", input_schema={}, annotations=said), _never).spec
+    assert (spec.read_only, spec.retry_safe) == (read_only, retry_safe)
+
+
+async def _never(tool: McpTool, arguments: object, progress: object) -> CallToolResult:
+    raise AssertionError
+
+
+async def test_only_the_tools_that_are_declared_are_offered_with_the_policies_declared_for_them() -> None:
+    slow = Policy(timeout=99)
+    server = replace(PACES, prefix="p", tools=("walk", "hang", "fly"), policies={"hang": slow})
+    async with connecting(server) as servers:
+        tools: dict[str, Tool] = dict(servers.tools())
+    assert {name: tool.policy for name, tool in tools.items()} == {"p__walk": Policy(), "p__hang": slow}
+    assert tools["p__walk"].spec.description == "Walk, and tell of every step."
+    assert json.loads(tools["p__walk"].spec.input_schema)["properties"]["steps"]["type"] == "integer"
+
+
+def test_every_name_becomes_one_that_models_may_be_told_and_no_two_become_the_same() -> None:
+    names = ["read_file", "read.file", "read/file", "x" * 100, "x" * 101, "größe", ""]
+    ours = [tool_name("files", name) for name in names]
+    assert ours[0] == "files__read_file"
+    assert all(len(name) <= 64 and name.isascii() and name.replace("-", "_").isidentifier() for name in ours)
+    assert len(set(ours)) == len(names)
+    assert ours == [tool_name("files", name) for name in names]
+
+
+def test_two_servers_with_the_same_prefix_are_refused() -> None:
+    with pytest.raises(ValueError, match="would begin with time__"):
+        McpServers([TIME, replace(PACES, prefix="time")])
+
+
+def test_whatever_a_result_is_made_of_is_told_in_words() -> None:
+    uri = "file:///notes"
+    result = CallToolResult(
+        content=[
+            types.TextContent(type="text", text="Two notes:"),
+            types.EmbeddedResource(type="resource", resource=types.TextResourceContents(uri=uri, text="buy tea")),
+            types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri=uri, blob="AAECAw==")),
+            types.ResourceLink(type="resource_link", uri=uri, name="notes", mime_type="text/plain", size=1234),
+            types.AudioContent(type="audio", data="AAEC", mime_type="audio/wav"),
+        ]
+    )
+    assert outcome_of(result, "json").text.splitlines() == [
+        "Two notes:",
+        "[resource file:///notes]",
+        "buy tea",
+        "[resource file:///notes: unknown type, 4 bytes]",
+        "[link to file:///notes: notes, text/plain, 1,234 bytes]",
+        "[audio: audio/wav, 3 bytes]",
+    ]
+
+
+def test_a_result_without_words_still_says_whether_it_is_one() -> None:
+    assert outcome_of(CallToolResult(content=[]), "json").text == "The call succeeded and returned nothing."
+    failed = outcome_of(CallToolResult(content=[], is_error=True), "json")
+    assert (failed.text, failed.kind) == ("The call failed; nothing was said of why.", "error")
+    assert outcome_of(CallToolResult(content=[], structured_content={"a": [1]}), "json").text == '{"a":[1]}'
