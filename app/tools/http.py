@@ -18,8 +18,9 @@ from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
-LONGEST_TIMEOUT = 300.0  # of a tool that was declared with a request: others wait for its slot
+LONGEST_TIMEOUT = 600.0  # of a tool that was declared with a request: others wait for its slot
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 _RESERVED = frozenset(
@@ -44,14 +45,14 @@ class HttpTool:
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         try:
-            body = self._body(context, self._checked(input_json))
+            body = self._body(context, self._fitting(input_json))
         except ValueError as error:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         key = context.idempotency_key
         request = Request(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
         return outcome_of(self.spec.name, await self._answer(request), self.policy.results, self.call.headers)
 
-    def _checked(self, input_json: str) -> object:
+    def _fitting(self, input_json: str) -> object:
         given = json.loads(input_json)
         if complaint := InputSchema(self.spec.input_schema).complaint(given):
             raise ValueError(complaint)
@@ -107,48 +108,37 @@ class HttpTools:
         await self._client.__aexit__(kind, error, traceback)
 
     def tool_for(self, spec: ToolSpec) -> HttpTool:
-        """The tool of a spec that came with a request. It is signed for hosts of the operator alone: a signature made
+        """The tool of a spec that came with a request. Raises ValueError, in words for whoever declared it, where it
+        cannot be called; its schema was checked already. It is signed for hosts of the operator alone: a signature made
         for a stranger could be shown to the operator's own services.
         """
-        call = _call_of(spec)
-        secret = self._signing_secret if self._is_ours(call.url) else None
-        policy = Policy(timeout=min(call.timeout, LONGEST_TIMEOUT))
-        return HttpTool(spec, policy, call, self._client, self._allowed, secret)
+        call = _checked(spec, self._allowed)
+        if not 0 < call.timeout <= LONGEST_TIMEOUT:
+            raise ValueError(f"the timeout must be above 0 and at most {LONGEST_TIMEOUT:g} s")
+        secret = self._signing_secret if self._allowed.names(parsed(call.url).host or "") else None
+        return HttpTool(spec, Policy(timeout=call.timeout), call, self._client, self._allowed, secret)
 
     def declared(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
-        """A tool of the operator; `internal` allows its host alone to be internal. Raises ValueError. What the tool
-        shows as its spec is without the address and the headers.
+        """A tool of the operator; `internal` allows its host, and no other, to be internal. Raises ValueError. What the
+        tool shows as its spec is without the address and the headers.
         """
-        call = _call_of(spec)
-        allowed = self._allowed.with_host(parsed(call.url).host or "") if internal else self._allowed
-        _check(spec, allowed)
+        url = parsed(spec.http.url if spec.http else "")
+        allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed
+        call = _checked(spec, allowed)
+        InputSchema.checked(spec.input_schema)
         return HttpTool(replace(spec, http=None), policy, call, self._client, allowed, self._signing_secret)
 
-    def check(self, spec: ToolSpec) -> None:
-        """Raises ValueError, in words for whoever declared it, for a spec that `tool_for` could not make work."""
-        _check(spec, self._allowed)
-        if not 0 < _call_of(spec).timeout <= LONGEST_TIMEOUT:
-            raise ValueError(f"the timeout must be above 0 and at most {LONGEST_TIMEOUT:g} s")
 
-    def _is_ours(self, url: str) -> bool:
-        try:
-            return self._allowed.names(parsed(url).host or "")
-        except UrlRefused:
-            return False
-
-
-def _call_of(spec: ToolSpec) -> HttpCall:
-    if spec.http is None:
+def _checked(spec: ToolSpec, allowed: Allowed) -> HttpCall:
+    if not _NAME.fullmatch(spec.name):
+        raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {spec.name!r} has not")
+    call = spec.http
+    if call is None:
         raise ValueError(f"{spec.name} has no URL")
-    return spec.http
-
-
-def _check(spec: ToolSpec, allowed: Allowed) -> None:
-    call = _call_of(spec)
-    InputSchema.checked(spec.input_schema)
     allowed.check(parsed(call.url))
     for name, value in call.headers.items():
         if not _HEADER.fullmatch(name) or name.lower() in _RESERVED:
             raise ValueError(f"a header cannot be called {name!r}, or is set by the server")
         if not _VALUE.fullmatch(value):
             raise ValueError(f"the value of the header {name} holds a line break or another control character")
+    return call

@@ -142,7 +142,6 @@ async def test_without_a_signing_secret_nothing_is_signed(stack: AsyncExitStack,
 async def test_a_tool_of_a_request_is_signed_for_the_operators_own_hosts_alone(tools: HttpTools) -> None:
     assert tools.tool_for(spec("https://127.0.0.1/")).signing_secret == SECRET
     assert tools.tool_for(spec("https://example.com/")).signing_secret is None
-    assert tools.tool_for(spec("https://[/")).signing_secret is None
 
 
 async def test_a_declared_tool_is_signed_and_shows_neither_address_nor_headers(strict: HttpTools) -> None:
@@ -284,14 +283,6 @@ async def test_what_is_packed_is_unpacked(tools: HttpTools, service: Service) ->
 # --- addresses -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_internal_address_is_not_called(strict: HttpTools, service: Service) -> None:
-    service.answer("/", text="secrets")
-    for host in ("127.0.0.1", "[::ffff:127.0.0.1]"):
-        outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
-        assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
-    assert service.asked == []
-
-
 @pytest.mark.parametrize("host", ["localhost", "0x7f.1"])
 async def test_a_name_that_resolves_to_an_internal_address_is_not_called(
     strict: HttpTools, service: Service, host: str
@@ -312,7 +303,14 @@ async def test_a_name_can_be_allowed(stack: AsyncExitStack, service: Service) ->
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["localhost"])))
     service.answer("/", text="sunny")
     assert await run(tools.tool_for(spec(service.url(host="localhost")))) == Outcome("sunny")
-    assert (await run(tools.tool_for(spec(service.url(scheme="https"))))).is_error
+    with pytest.raises(ValueError, match="internal"):
+        tools.tool_for(spec(service.url(scheme="https")))
+
+
+async def test_a_network_can_be_allowed_whatever_the_name(stack: AsyncExitStack, service: Service) -> None:
+    tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.0/8"])))
+    outcome = await run(tools.tool_for(spec(service.url(host="0x7f.1", scheme="https"))))
+    assert outcome.kind == "unavailable"  # it was called, but does not speak TLS
 
 
 async def test_a_declared_tool_may_be_internal_alone(strict: HttpTools, service: Service) -> None:
@@ -324,14 +322,9 @@ async def test_a_declared_tool_may_be_internal_alone(strict: HttpTools, service:
         strict.declared(spec(service.url()), Policy())
 
 
-async def test_an_unencrypted_call_is_refused(strict: HttpTools) -> None:
-    outcome = await run(strict.tool_for(spec("http://example.com/")))
-    assert outcome == Outcome("The tool weather cannot be called: the URL must begin with https://.", is_error=True)
-
-
-async def test_a_refusal_is_logged(strict: HttpTools) -> None:
+async def test_a_refusal_is_logged(strict: HttpTools, service: Service) -> None:
     with structlog.testing.capture_logs() as logs:
-        await run(strict.tool_for(spec("https://10.0.0.1/")))
+        await run(strict.tool_for(spec(service.url(host="localhost", scheme="https"))))
     assert logs[0]["event"] == "tool.refused"
 
 
@@ -420,7 +413,8 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
         (spec("https://example.com", headers={"Webhook-Signature": "v1,x"}), "'Webhook-Signature'"),
         (spec("https://example.com", headers={"a b": "c"}), "'a b'"),
         (spec("https://example.com", headers={"x-key": "a\r\nhost: b"}), "line break"),
-        (ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), "type object"),
+        (ToolSpec("a b", "", SCHEMA, http=HttpCall("https://example.com")), "letters, digits"),
+        (spec("https://ada@example.com/"), "user or a password"),
         (ToolSpec("weather", "", SCHEMA), "has no URL"),
     ],
 )
@@ -428,12 +422,13 @@ async def test_what_could_not_work_is_refused_when_it_is_declared(
     strict: HttpTools, given: ToolSpec, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        strict.check(given)
+        strict.tool_for(given)
 
 
 async def test_what_can_work_is_not(strict: HttpTools) -> None:
-    strict.check(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
+    strict.tool_for(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
 
 
-async def test_nobody_waits_longer_for_a_tool_of_a_request_than_is_right(strict: HttpTools) -> None:
-    assert strict.tool_for(spec("https://example.com", timeout=1e9)).policy.timeout == LONGEST_TIMEOUT
+async def test_a_declared_tool_needs_a_schema(strict: HttpTools) -> None:
+    with pytest.raises(ValueError, match="type object"):
+        strict.declared(ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), Policy())

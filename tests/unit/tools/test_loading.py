@@ -1,0 +1,188 @@
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+
+from app.domain.errors import ConfigError
+from app.tools import loading
+from app.tools.loading import load_installed, load_toolset
+from app.tools.tool import Tool
+
+SOURCE = """
+from contextlib import asynccontextmanager
+from functools import partial
+
+from app.tools.tool import tool
+
+events = []
+
+
+@tool()
+async def first() -> str:
+    '''The first.'''
+    return "1"
+
+
+@tool()
+async def second() -> str:
+    '''The second.'''
+    return "2"
+
+
+class Holder:
+    @tool()
+    async def third(self) -> str:
+        '''The third.'''
+        return "3"
+
+
+class Managed(Holder):
+    async def __aenter__(self):
+        events.append("opened")
+
+    async def __aexit__(self, *error):
+        events.append("closed")
+
+
+class Named:
+    tools = [first, second]
+
+
+both = [first, second]
+pair = (first, second)
+holder = Holder()
+managed = Managed()
+number = 5
+mixed = [first, 5]
+undecorated = lambda city: city
+given = partial(lambda tools: tools, both)
+
+
+def plain():
+    return first
+
+
+async def later():
+    return holder
+
+
+@asynccontextmanager
+async def opened():
+    events.append("opened")
+    yield both
+    events.append("closed")
+"""
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the folder that the program was started in."""
+    name = f"toolset_of_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(dedent(SOURCE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    del sys.modules[name]
+    return name
+
+
+def names(tools: list[Tool]) -> list[str]:
+    return [tool.spec.name for tool in tools]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("first", ["first"]),
+        ("both", ["first", "second"]),
+        ("pair", ["first", "second"]),
+        ("holder", ["third"]),
+        ("Holder", ["third"]),
+        ("Managed", ["third"]),
+        ("Named.tools", ["first", "second"]),
+        ("plain", ["first"]),
+        ("given", ["first", "second"]),
+        ("later", ["third"]),
+        ("opened", ["first", "second"]),
+    ],
+)
+async def test_a_reference_leads_to_tools(
+    module: str, stack: AsyncExitStack, attribute: str, expected: list[str]
+) -> None:
+    assert names(await load_toolset(f"{module}:{attribute}", stack)) == expected
+
+
+@pytest.mark.parametrize("attribute", ["opened", "Managed", "managed"])
+async def test_what_was_opened_is_closed_at_the_end(module: str, attribute: str) -> None:
+    async with AsyncExitStack() as stack:
+        await load_toolset(f"{module}:{attribute}", stack)
+        assert sys.modules[module].events == ["opened"]
+    assert sys.modules[module].events == ["opened", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("missing", "has no attribute 'missing'"),
+        ("number", "is no tool and has none"),
+        ("mixed", "is no tool and has none"),
+        ("undecorated", "cannot be called without arguments; is @tool missing?"),
+    ],
+)
+async def test_what_is_no_tool_is_told(module: str, stack: AsyncExitStack, attribute: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_TOOLSET: ") as caught:
+        await load_toolset(f"{module}:{attribute}", stack)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["tools", "tools.py:", ":tools", "a:b:c", "a b:c"])
+async def test_a_reference_has_a_form(stack: AsyncExitStack, reference: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not of the form package\.module:attribute"):
+        await load_toolset(reference, stack)
+
+
+async def test_a_module_that_is_not_there_is_told(stack: AsyncExitStack) -> None:
+    with pytest.raises(ConfigError, match="cannot be imported: No module named 'no_such_module'"):
+        await load_toolset("no_such_module:tools", stack)
+
+
+async def test_a_tool_that_cannot_be_one_is_told(module: str, stack: AsyncExitStack, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("from app.tools.tool import tool\n@tool()\nasync def bad(x): 'Bad.'\n")
+    with pytest.raises(ConfigError, match="the parameter x needs a type"):
+        await load_toolset(f"{module}:bad", stack)
+
+
+async def test_installed_packages_offer_tools_by_entry_points(
+    module: str, stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "shop-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{loading.GROUP}]\nb = {module}:holder\na = {module}:both\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert names(await load_installed(stack)) == ["first", "second", "third"]
+
+
+async def test_an_entry_point_that_does_not_work_is_told(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("shop", "no_such_module:tools", loading.GROUP)
+    monkeypatch.setattr(loading, "entry_points", partial(_only, broken))
+    with pytest.raises(ConfigError, match=r"the entry point shop of turnstream\.tools: no_such_module:tools cannot be"):
+        await load_installed(stack)
+
+
+def _only(point: EntryPoint, group: str) -> list[EntryPoint]:
+    return [point]
