@@ -17,7 +17,7 @@ from app.api.errors import HANDLERS
 from app.api.resolve import Defaults
 from app.api.routes import routes
 from app.api.services import Services
-from app.config import Settings
+from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.domain.ids import new_id
 from app.domain.signature import key_of
@@ -51,6 +51,7 @@ from app.storage.webhooks import Webhooks
 from app.stream.directory import Directory
 from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
+from app.tools.assembly import Wanted, open_toolset
 from app.tools.documents import document_tools, sample_documents
 from app.tools.toolset import Toolset
 
@@ -97,7 +98,7 @@ async def running(
             models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
         if toolset is None:
-            toolset = Toolset(document_tools(documents), settings.parallel_tools, settings.max_result_chars)
+            toolset = await stack.enter_async_context(open_toolset(document_tools(documents), _wanted(settings)))
         deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
         directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
         queue = Queue(database, new_id(), _address(settings), session_key)
@@ -198,6 +199,19 @@ def _receiver(settings: Settings) -> Receiver | None:
     except ValueError as error:
         raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
     return Receiver(str(settings.webhook_url), secret)
+
+
+def _wanted(settings: Settings) -> Wanted:
+    secret = settings.signing_secret
+    return Wanted(
+        file=settings.tools_file,
+        reference=settings.toolset,
+        signing_secret=None if secret is None else secret.get_secret_value(),
+        allowed=settings.http_tools_allow,
+        max_parallel=settings.parallel_tools,
+        max_result_chars=settings.max_result_chars,
+        environment=read_environment() if settings.tools_file else {},
+    )
 
 
 def _limits(settings: Settings) -> Limits:

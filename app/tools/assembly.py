@@ -30,7 +30,7 @@ class Wanted:
 
 
 @asynccontextmanager
-async def open_toolset(own: Iterable[Tool], wanted: Wanted) -> AsyncIterator[tuple[Toolset, HttpTools]]:
+async def open_toolset(own: Iterable[Tool], wanted: Wanted) -> AsyncIterator[Toolset]:
     """With the connections that its tools need. Raises ConfigError."""
     declarations = read_declarations(wanted.file, wanted.environment) if wanted.file else Declarations()
     async with AsyncExitStack() as stack:
@@ -49,7 +49,7 @@ async def open_toolset(own: Iterable[Tool], wanted: Wanted) -> AsyncIterator[tup
             )
         except ValueError as error:
             raise ConfigError(f"the tools do not go together: {error}") from None
-        yield toolset, http
+        yield toolset
 
 
 def _allowed(entries: str | None) -> Allowed:
