@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import re
 import select
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from mcp import types
@@ -15,7 +17,7 @@ from mcp.types import CallToolResult
 from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.declarations import McpServer
+from app.tools.declarations import McpServer, read_declarations
 from app.tools.mcp import McpServers
 from app.tools.mcp_tool import McpTool, outcome_of, tool_name, tool_of
 from app.tools.policy import Policy
@@ -278,6 +280,31 @@ async def test_what_the_server_says_of_a_wrong_call_is_told_to_the_model() -> No
         with pytest.raises(ToolError, match="Unknown tool: no_such_tool"):
             await gone(context_with(), "{}")
         assert servers.connected
+
+
+# --- what docs/tools.md says -------------------------------------------------------------------------------------------
+
+
+def _declared(number: int, path: Path) -> McpServer:
+    section = Path(ROOT, "docs/tools.md").read_text(encoding="utf-8").split("\n## MCP servers\n")[1]
+    example = re.findall(r"^```toml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[number]
+    path.write_text(example.replace(".venv/bin/python", sys.executable), encoding="utf-8")
+    (server,) = read_declarations(path, {"WIKI_TOKEN": "secret"}).servers
+    return server
+
+
+async def test_the_example_of_a_process_works(tmp_path: Path) -> None:
+    async with connecting(_declared(0, tmp_path / "tools.toml")) as servers:
+        tools = servers.tools()
+        assert {name: tool.policy.timeout for name, tool in tools.items()} == {NOW: 30, "time__convert_time": 5}
+        assert all(tool.spec.read_only for tool in tools.values())
+        assert "Europe/Berlin" in (await tools[NOW](context_with(), BERLIN)).text
+
+
+def test_the_example_of_an_address_is_one(tmp_path: Path) -> None:
+    server = _declared(1, tmp_path / "tools.toml")
+    assert server.headers == {"authorization": "Bearer secret"}
+    assert (server.prefix, server.tools, server.policy.timeout) == ("wiki", ("search", "read_page"), 10)
 
 
 # --- how tools are listed --------------------------------------------------------------------------------------------
