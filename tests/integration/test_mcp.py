@@ -282,7 +282,7 @@ async def test_what_the_server_says_of_a_wrong_call_is_told_to_the_model() -> No
         assert servers.connected
 
 
-# --- what docs/tools.md says -------------------------------------------------------------------------------------------
+# --- what docs/tools.md says ------------------------------------------------------------------------------------------
 
 
 def _declared(number: int, path: Path) -> McpServer:
