@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +20,7 @@ from structlog.testing import capture_logs
 
 from app.config import Settings
 from app.domain.errors import ConfigError, PermanentError
-from app.domain.signature import verify
+from app.domain.signature import headers_of, verify
 from app.engine.hooks import TurnEnded
 from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
@@ -29,6 +31,7 @@ from tests.integration.api.server import MODEL, serving
 from tests.integration.harness import OWNER, Asked, Harness
 from tests.integration.proxy import proxied
 
+PAGE = Path(__file__).parents[2] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
 # What failed is due again at once, and is found without a ring.
 AT_ONCE = WebhookPolicy(look=0.01, base=0)
@@ -256,6 +259,16 @@ async def test_the_server_tells_of_turns_that_end_in_it_and_of_those_it_never_ra
             await client.post(waiting["stream_url"].replace("/stream", "/cancel"))
             _, data = await operator.hear()
             assert (data["turn"], data["status"]) == (waiting["assistant_turn"]["id"], "cancelled")
+
+
+def test_the_receiver_of_the_page_knows_what_is_genuine() -> None:
+    code = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+    page: dict[str, Any] = {}
+    exec(compile(code, "docs/hooks.md", "exec"), page)
+    now = int(time.time())
+    assert page["is_genuine"](SECRET, headers_of(SECRET, "ended-1", now, b"{}"), b"{}")
+    assert not page["is_genuine"](SECRET, headers_of(SECRET, "ended-1", now, b"{}"), b"[]")
+    assert not page["is_genuine"](SECRET, headers_of(SECRET, "ended-1", now - 600, b"{}"), b"{}")
 
 
 # --- what fails ------------------------------------------------------------------------------------------------------
