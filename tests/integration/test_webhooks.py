@@ -244,7 +244,7 @@ async def test_a_turn_that_is_taken_back_by_its_queue_has_not_ended(harness: Har
 async def test_the_server_tells_of_turns_that_end_in_it_and_of_those_it_never_ran(
     database_url: str, operator: Operator
 ) -> None:
-    settings = {"webhook_url": operator.url, "webhook_secret": SECRET, "concurrent_turns": 1}
+    settings: dict[str, Any] = {"webhook_url": operator.url, "webhook_secret": SECRET, "concurrent_turns": 1}
     pause = Pause()
     async with serving(database_url, **settings) as server:
         slow = server.scripts.model([pause])
