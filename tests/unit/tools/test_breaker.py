@@ -93,6 +93,29 @@ async def test_a_call_that_waited_for_a_slot_is_not_made_once_the_breaker_is_ope
     assert [outcome.kind for outcome in outcomes] == ["timeout", "unavailable", "unavailable"]
 
 
+async def test_a_call_of_a_tool_that_is_left_alone_does_not_wait_for_a_slot(context: ToolContext) -> None:
+    gate, tide = Gate(), Script(SPEC, POLICY, [AWAY, AWAY])
+    tools = Toolset([gate, tide], max_parallel=1, clock=Clock())
+    await kinds(tools, context, 2)
+    running = asyncio.create_task(tools.run("gate", "{}", context))
+    await gate.reached(1)
+    assert await kinds(tools, context, 1) == ["unavailable"]
+    gate.open.set()
+    await running
+
+
+def test_a_call_that_fails_late_does_not_make_the_pause_longer() -> None:
+    clock = Clock()
+    circuit = Circuit(Breaker(failures=2, pause=10.0), clock)
+    circuit.failed()
+    circuit.failed()
+    clock.now += 9
+    circuit.failed()
+    assert circuit.wait == 1
+    clock.now += 1
+    assert circuit.wait is None
+
+
 @pytest.mark.parametrize(
     "good",
     [Outcome("ahoy"), ToolError("There is no such harbour."), Outcome("no such harbour", is_error=True)],
