@@ -17,6 +17,7 @@ from app.tools.declarations import McpServer
 
 # How long a call may take is the toolset's to say.
 _TIMEOUT = httpx2.Timeout(30, read=None)
+_GOODBYE = httpx2.Timeout(2)
 
 
 class Watched:
@@ -75,7 +76,13 @@ def _streams(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]
 @asynccontextmanager
 async def _over_http(url: str, headers: dict[str, str]) -> AsyncIterator[TransportStreams]:
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT) as client,
+        httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, event_hooks={"request": [_be_brief]}) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
+
+
+async def _be_brief(request: httpx2.Request) -> None:
+    """The end of a session is told to a server that may have stopped listening."""
+    if request.method == "DELETE":
+        request.extensions["timeout"] = _GOODBYE.as_dict()

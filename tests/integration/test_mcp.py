@@ -196,6 +196,15 @@ async def test_a_server_that_hangs_is_noticed_by_the_first_call_that_was_given_u
         assert not stuck.is_running()
 
 
+async def test_a_server_that_hangs_does_not_keep_us_from_ending() -> None:
+    port = free_port()
+    async with time_over_http(port, "--old") as process:
+        async with connecting(at(port)) as servers:
+            assert servers.connected
+            process.suspend()
+        assert not servers.connected
+
+
 @pytest.mark.parametrize("server", [PACES, OLD_PACES], ids=["new", "old"])
 async def test_a_tool_that_comes_later_is_listed_when_the_server_says_so(server: McpServer) -> None:
     async with connecting(server) as servers:
