@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from app.config import Settings
+from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.llm.models import Models, Offer
 from app.llm.scripted import ScriptedProvider
@@ -93,6 +93,16 @@ async def test_a_server_has_the_tools_of_its_settings(
     async with running(Settings(_env_file=None, **given), models) as services:
         expected = {"doc_tree", "doc_view", "doc_search", "price", "weather", "time__convert_time"}
         assert expected <= set(services.toolset.names)
+
+
+def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text("WEATHER_KEY=tok-1\nZONE=Europe/Oslo\nEMPTY\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEATHER_KEY", "tok-2")
+    found = read_environment()
+    assert (found["WEATHER_KEY"], found["ZONE"], "EMPTY" in found) == ("tok-2", "Europe/Oslo", False)
 
 
 @pytest.mark.parametrize(

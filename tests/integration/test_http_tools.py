@@ -215,6 +215,21 @@ async def test_a_connection_that_is_cut_is_a_service_that_is_away(tools: HttpToo
     assert (await run(tools.tool_for(spec(service.url())))).kind == "unavailable"
 
 
+async def test_of_an_answer_that_is_no_http_the_log_does_not_tell_the_whole_url(tools: HttpTools) -> None:
+    async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"hello\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(mumble, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with structlog.testing.capture_logs() as logs:
+            outcome = await run(tools.tool_for(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
+    assert outcome.kind == "unavailable"
+    assert logs[0]["event"] == "tool.unreachable"
+    assert "tok-123456" not in str(logs)
+
+
 async def test_a_slow_answer_is_ended_by_the_timeout(tools: HttpTools, service: Service) -> None:
     given_up = asyncio.Event()
 
@@ -348,7 +363,8 @@ async def test_secrets_and_signature_do_not_go_to_another_origin(
     tools: HttpTools, service: Service, stranger: Service
 ) -> None:
     service.redirect("/", stranger.url())
-    stranger.redirect("/", service.url("/back"))
+    stranger.redirect("/", "/again")
+    stranger.redirect("/again", service.url("/back"))
     service.answer("/back", text="sunny")
     tool = tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456", "Authorization": "Bearer tok-123456"}))
     assert await run(tool) == Outcome("sunny")
