@@ -85,7 +85,7 @@ class Connection:
                 await self._attempt()
             except _FAILURES as error:
                 self._report(error)
-            failures = 0 if self._since and monotonic() - self._since > _STEADY else failures + 1
+            failures = 0 if self._was_steady() else failures + 1
             await self._rest(failures)
 
     async def _attempt(self) -> None:
@@ -109,6 +109,9 @@ class Connection:
         finally:
             self._session = None
             self._settle()
+
+    def _was_steady(self) -> bool:
+        return self._since is not None and monotonic() - self._since > _STEADY
 
     def _take(self, tools: Sequence[types.Tool]) -> None:
         wanted = self.server.tools

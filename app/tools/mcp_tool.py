@@ -35,10 +35,10 @@ class McpTool:
     call: Call
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
-        async def progress(done: float, total: float | None, message: str | None) -> None:
-            context.progress(message or (f"{done:g}" if total is None else f"{done:g} of {total:g}"))
+        async def show(progress: float, total: float | None, message: str | None) -> None:
+            context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
-        result = await self.call(self, from_json(input_json), progress)
+        result = await self.call(self, from_json(input_json), show)
         return outcome_of(result, self.policy.results)
 
 
@@ -105,6 +105,8 @@ def _described(result: types.CallToolResult) -> Iterator[str]:
             case types.ResourceLink():
                 size = "" if block.size is None else f", {block.size:,} bytes"
                 yield f"[link to {block.uri}: {block.title or block.name}, {block.mime_type or 'unknown type'}{size}]"
+            case _:
+                pass
 
 
 def _size(base64: str) -> str:
