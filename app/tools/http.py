@@ -107,10 +107,14 @@ class HttpTools:
     ) -> None:
         await self._client.__aexit__(kind, error, traceback)
 
+    def check(self, spec: ToolSpec) -> None:
+        """Raises ValueError, in words for whoever declares it, for a spec that came with a request and cannot work."""
+        InputSchema.checked(spec.input_schema)
+        self.tool_for(spec)
+
     def tool_for(self, spec: ToolSpec) -> HttpTool:
-        """The tool of a spec that came with a request. Raises ValueError, in words for whoever declared it, where it
-        cannot be called; its schema was checked already. It is signed for hosts of the operator alone: a signature made
-        for a stranger could be shown to the operator's own services.
+        """The tool of such a spec, whose schema was checked before. Raises ValueError too. It is signed for hosts of the
+        operator alone: a signature made for a stranger could be shown to the operator's own services.
         """
         call = _checked(spec, self._allowed)
         if not 0 < call.timeout <= LONGEST_TIMEOUT:
