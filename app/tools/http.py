@@ -113,8 +113,8 @@ class HttpTools:
         self.tool_for(spec)
 
     def tool_for(self, spec: ToolSpec) -> HttpTool:
-        """The tool of such a spec, whose schema was checked before. Raises ValueError too. It is signed for hosts of the
-        operator alone: a signature made for a stranger could be shown to the operator's own services.
+        """The tool of such a spec, whose schema was checked before. Raises ValueError too. It is signed for hosts of
+        the operator alone: a signature made for a stranger could be shown to the operator's own services.
         """
         call = _checked(spec, self._allowed)
         if not 0 < call.timeout <= LONGEST_TIMEOUT:
