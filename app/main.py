@@ -53,6 +53,7 @@ from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import Wanted, open_toolset
 from app.tools.documents import document_tools, sample_documents
+from app.tools.results import result_tools
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
@@ -97,8 +98,10 @@ async def running(
         if models is None:
             models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
+        results = Results(database)
         if toolset is None:
-            toolset = await stack.enter_async_context(open_toolset(document_tools(documents), _wanted(settings)))
+            own = [*document_tools(documents), *result_tools(results, settings.max_result_chars)]
+            toolset = await stack.enter_async_context(open_toolset(own, _wanted(settings)))
         deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
         directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
         queue = Queue(database, new_id(), _address(settings), session_key)
@@ -136,7 +139,7 @@ async def running(
             turns=Turns(database),
             exchanges=Exchanges(database),
             actions=Actions(database),
-            results=Results(database),
+            results=results,
             documents=documents,
             directory=directory,
             authenticator=Authenticator(Tokens(database)),

@@ -119,9 +119,7 @@ def wanted_json(wanted: Wanted) -> dict[str, Any]:
 
 
 def degraded_json(degraded: Degraded) -> dict[str, Any]:
-    """Without an index it is said of the turn as a whole."""
-    members = {"what": degraded.what, "index": degraded.index, "tool": degraded.tool}
-    return {name: value for name, value in members.items() if value is not None}
+    return {"what": degraded.what, "index": degraded.index, "tool": degraded.tool}
 
 
 def error_json(error: TurnError | None) -> dict[str, Any] | None:

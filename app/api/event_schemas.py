@@ -1,7 +1,7 @@
 """What the stream's events carry, said for readers of the OpenAPI document; `codec.py` writes them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
@@ -104,9 +104,11 @@ class TurnErrorEvent(TurnEndEvent):
 
 
 class StatusNotice(BaseModel):
-    """A passing word about the turn. No id, never sent again."""
+    """A passing word about the turn: the stage it is in, or something of the provider's. No id, never sent again."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    stage: Literal["processing", "streaming", "executing"] | Absent = None
 
 
 class ToolProgressNotice(Event):

@@ -49,7 +49,10 @@ _PROBLEM_HEADERS = {
     503: ("Retry-After", "seconds to wait before the next try"),
 }
 _IDS = {"chat", "turn"}
-_DOCUMENT = "the document's path, such as notes/today.md; its slashes need not be encoded"
+_TEXTS = {
+    "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
+    "tool_use_id": "the id of a call",
+}
 _REF_TO_STREAM = {"$ref": "#/components/responses/Stream"}
 _ABOUT_STREAM = (
     "Server-sent events, each with JSON as its data and the cursor behind it as its id. The stream ends after the last"
@@ -118,7 +121,9 @@ def _operation(endpoint: Endpoint, refs: Refs) -> Json:
 
 def _parameters(endpoint: Endpoint) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)", endpoint.path):
-        schema = {"type": "string", "format": "uuid"} if name in _IDS else {"type": "string", "description": _DOCUMENT}
+        schema = (
+            {"type": "string", "format": "uuid"} if name in _IDS else {"type": "string", "description": _TEXTS[name]}
+        )
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for query in endpoint.queries:
         yield {"name": query.name, "in": "query", "description": query.description, "schema": _schema_of(query)}

@@ -179,11 +179,9 @@ class WantedOut(BaseModel):
 class DegradedOut(BaseModel):
     """A policy that was needed: for the tool_result at `index`, or for the turn as a whole."""
 
-    model_config = ConfigDict(json_schema_extra=without_defaults)
-
     what: str
-    index: int | Absent = None
-    tool: str | Absent = None
+    index: int | None
+    tool: str | None
 
 
 class TurnOut(BaseModel):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +16,7 @@ from app.api.auth import Authenticator
 from app.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMedia
 from app.api.fields import Body
 from app.api.resolve import Defaults
+from app.api.tool_schemas import ALTERNATIVES
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import storable
 from app.llm.models import Models
@@ -124,12 +125,19 @@ def _invalid(error: ValidationError) -> Invalid:
     return Invalid(
         [
             {
-                "field": storable(".".join(map(str, problem["loc"]))) or "(body)",
+                "field": storable(".".join(_steps(problem["loc"]))) or "(body)",
                 "message": storable(problem["msg"].removeprefix("Value error, ")),
             }
             for problem in error.errors(include_url=False, include_input=False)
         ]
     )
+
+
+def _steps(location: tuple[int | str, ...]) -> Iterator[str]:
+    """Without the name of the alternative that an item of a list was taken for."""
+    for before, step in zip((None, *location), location, strict=False):
+        if not (isinstance(before, int) and step in ALTERNATIVES):
+            yield str(step)
 
 
 def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:

@@ -2,9 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from app.api.fields import Body, JsonObject, Storable, storable_throughout
+
+# A tool of the server is named; a path to a field tells of this word, and of the types, by mistake.
+NAME = "name"
+ALTERNATIVES = frozenset({NAME, "client", "http", "provider", "result", "approve", "deny"})
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -39,7 +43,19 @@ class ProviderToolIn(Body):
     definition: JsonObject
 
 
-ToolIn = Storable | Annotated[ClientToolIn | HttpToolIn | ProviderToolIn, Field(discriminator="type")]
+def _kind_of(item: Any) -> str:
+    """Which of them a wrong item was meant to be: a complaint shall be about that one alone."""
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", NAME)
+    return kind if isinstance(kind, str) else NAME
+
+
+ToolIn = Annotated[
+    Annotated[Storable, Tag(NAME)]
+    | Annotated[ClientToolIn, Tag("client")]
+    | Annotated[HttpToolIn, Tag("http")]
+    | Annotated[ProviderToolIn, Tag("provider")],
+    Discriminator(_kind_of),
+]
 ToolsIn = Annotated[
     list[ToolIn],
     Field(max_length=200, description="names of the server's tools, and declarations of others; [] for none"),

@@ -32,7 +32,7 @@ def stream_url(chat: UUID, turn: UUID) -> str:
 
 def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None = None) -> TurnOut:
     """The turn as it is now: where it runs here, with the text that no row holds yet, and the cursor behind it."""
-    view = directory.view(turn)
+    view, rows = directory.view(turn), turn
     turn = view.turn
     assert turn.created_at is not None
     return TurnOut(
@@ -51,18 +51,21 @@ def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None =
         ended_at=turn.ended_at,
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
         rounds=[_round_out(round) for round in turn.rounds],
-        actions=_actions(turn),
+        actions=_actions(turn, rows),
         degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
     )
 
 
-def _actions(turn: Turn) -> list[WantedOut]:
-    if turn.ended:
+def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
+    """What waits in both pictures: rows have answers that a view has not, a view may have ended since."""
+    if turn.ended or rows.ended:
         return []
-    unanswered = [ask for ask in turn.asks if ask.answer is None]
-    return [WantedOut.model_validate(wanted_json(wanted)) for wanted in wanted_of(unanswered, turn.blocks)]
+    answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
+    asks = max(turn.asks, rows.asks, key=len)
+    waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
+    return [WantedOut.model_validate(wanted_json(wanted)) for wanted in wanted_of(waiting, turn.blocks)]
 
 
 def _open_block(view: LiveView) -> list[BlockOut]:

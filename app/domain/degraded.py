@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from app.domain.blocks import TOOL_RESULT
 from app.domain.steps import hopeless
 from app.domain.turns import Turn
 
@@ -27,7 +28,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
 
 def _degraded(turn: Turn) -> Iterator[Degraded]:
     for block in turn.blocks:
-        if block.notes is not None:
+        if block.type == TOOL_RESULT and block.notes is not None:
             for what in json.loads(block.notes):
                 if what not in _AS_GOOD:
                     yield Degraded(what, block.index, block.name)

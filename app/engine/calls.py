@@ -19,6 +19,7 @@ from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
+from app.tools.uses import count_uses
 
 OUTCOME_UNKNOWN = (
     "The server stopped while this call was running. Find out whether it took effect before you call again."
@@ -133,6 +134,7 @@ class Calls:
         """Settles a call whose outcome is known, or can never be."""
         outcome, state = self._unrun(call)
         if outcome is not None:
+            count_uses(self._label(call), outcome.notes)
             await self._recorder.settle_call(call, outcome, state)
         return outcome is not None
 
@@ -189,6 +191,7 @@ class Calls:
             outcome = await asyncio.shield(self._start(twin))
             if not outcome.is_error:
                 memo = replace(outcome, notes={"memo": twin.tool_use_id})
+                count_uses(self._label(call), memo.notes)
                 return await self._recorder.settle_call(call, memo)
         outcome = await self._start(call)
         if twin is None:
@@ -222,7 +225,7 @@ class Calls:
         start = perf_counter()
         outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
         seconds = perf_counter() - start
-        label = call.name if self._spec(call) else "(unknown)"
+        label = self._label(call)
         TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         outcome = replace(outcome, notes={"seconds": round(seconds, 3), **outcome.notes})
@@ -230,6 +233,13 @@ class Calls:
 
     def _progress(self, call: Block, message: str) -> None:
         self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)
+
+    def _label(self, call: Block) -> str:
+        """For metrics: what a model or a client makes up would be a series of its own for ever."""
+        spec = self._spec(call)
+        if spec is None:
+            return "(unknown)"
+        return "(declared)" if spec.http or spec.client else spec.name
 
     def _spec(self, call: Block) -> ToolSpec | None:
         return next((spec for spec in self._request.tools if spec.name == call.name), None)

@@ -42,7 +42,7 @@ class Policy:
     calls_per_turn: int | None = None
     max_result_chars: int | None = None
     retries: int = 1
-    memo: bool = True
+    memo: bool = False
     results: ResultForm = "json"
     fallback: str | None = None
     breaker: Breaker | None = field(default_factory=Breaker)

@@ -42,7 +42,7 @@ class PolicyTable(_Table):
     calls_per_turn: Annotated[int | None, BeforeValidator(_off)] = None
     max_result_chars: Annotated[int | None, BeforeValidator(_off)] = None
     retries: int = 1
-    memo: bool = True
+    memo: bool = False
     results: ResultForm = "json"
     fallback: Annotated[str | None, BeforeValidator(_off)] = None
     breaker: Annotated[BreakerTable | None, BeforeValidator(_off)] = None

@@ -70,6 +70,14 @@ class Toolset:
                 raise ValueError(_unknown(name, tools))
         return tuple(tools[name].spec for name in wanted)
 
+    def check(self, spec: ToolSpec) -> None:
+        """Raises ValueError for a tool that came with a request and cannot be called from here."""
+        if spec.http is None:
+            return
+        if self._declared is None:
+            raise ValueError(f"{spec.name}: this server calls no tools by URL")
+        self._declared(spec)
+
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
         """The policy that a call is run by; the default one for a tool that does not exist."""
         tool = self._find(name, offered)
@@ -103,7 +111,9 @@ class Toolset:
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
         """What the model is told of an outcome that comes from elsewhere: cut like one of ours."""
         sizes = self._sizes.of(self.policy(name, offered))
-        return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
+        outcome = fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
+        count_uses("(client)", outcome.notes)
+        return outcome
 
     async def _settle(
         self, name: str, input_json: str, context: ToolContext, offered: Sequence[ToolSpec] | None

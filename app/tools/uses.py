@@ -5,8 +5,8 @@ from typing import Any, Literal, get_args
 
 from app.telemetry import TOOL_POLICIES
 
-# The keys of notes that the toolset writes. docs/tools.md says what each holds.
-Use = Literal["retries", "timeout", "breaker", "fallback", "cut", "waited"]
+# The keys of notes that say so; the engine writes the last three. docs/tools.md says what each holds.
+Use = Literal["retries", "timeout", "breaker", "fallback", "cut", "waited", "memo", "calls_per_turn", "approval"]
 USES: frozenset[str] = frozenset(get_args(Use))
 
 

@@ -17,6 +17,7 @@ from app.llm.models import Models, Offer
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
 from app.storage.tokens import Tokens
+from app.tools.toolset import Toolset
 
 MODEL = "plain"
 
@@ -77,10 +78,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(database_url: str, **settings: Any) -> AsyncIterator[Server]:
+async def serving(database_url: str, toolset: Toolset | None = None, **settings: Any) -> AsyncIterator[Server]:
     scripts = Scripts()
     given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
-    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers))
+    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             app, http="httptools", log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1

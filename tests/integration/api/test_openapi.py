@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, get_args
 from uuid import UUID, uuid4
@@ -14,30 +15,35 @@ from app.api.codec import frame
 from app.api.endpoint import Endpoint
 from app.api.event_schemas import EVENTS
 from app.api.routes import ENDPOINTS
+from app.api.tool_schemas import ActionsIn
+from app.domain import events as domain
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
+from app.domain.degraded import Degraded
 from app.domain.events import (
+    ActionRequired,
     Answered,
     BlockDelta,
     BlockStart,
     BlockStop,
-    Event,
     Notice,
     Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
     TurnStart,
+    Wanted,
 )
 from app.domain.turns import TurnError
-from app.llm.scripted import Pause
-from tests.integration.api.client import Client, Parser, said
+from app.llm.scripted import Pause, message_of, text, tool_use
+from tests.integration.api.client import Client, Event, Parser, said
 from tests.integration.api.document import Document
 from tests.integration.api.server import Server, pausing, serving
 from tests.integration.proxy import proxied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+LOOK = {"type": "client", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
 JSON = {"Content-Type": "application/json"}
 STREAM = {"Accept": "text/event-stream"}
 
@@ -82,9 +88,17 @@ class World:
 
     async def fill(self, endpoint: Endpoint) -> str:
         """The endpoint's path with ids of things that are there."""
-        turn = await self.api.ask(await self.api.chat())
+        if endpoint.takes is ActionsIn:
+            return await self.waiting(endpoint)
+        model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
+        turn = await self.api.ask(await self.api.chat(), model=model)
         await self.api.put("/api/documents/there", content="x")
-        ids = {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"], "{path:path}": "there"}
+        ids = {
+            "{tool_use_id}": "c",
+            "{chat}": turn.assistant["chat_id"],
+            "{turn}": turn.assistant["id"],
+            "{path:path}": "there",
+        }
         return filled(endpoint, ids)
 
     async def running(self, endpoint: Endpoint) -> str:
@@ -92,9 +106,23 @@ class World:
         turn = await self.api.say(await self.api.chat(), model=model)
         return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
 
+    async def waiting(self, endpoint: Endpoint) -> str:
+        model = self.server.scripts.model(message_of(tool_use("look", {}, "c")), message_of(text("Hi.")))
+        turn = await self.api.say(await self.api.chat(), model=model, tools=[LOOK])
+        async with self.api.follow(turn.stream_url) as events:
+            assert "action_required" in [event.name async for event in until("action_required", events)]
+        return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
+
     async def user_turn(self, endpoint: Endpoint) -> str:
         turn = await self.api.ask(await self.api.chat())
         return filled(endpoint, {"{chat}": turn.user["chat_id"], "{turn}": turn.user["id"]})
+
+
+async def until(name: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    async for event in events:
+        yield event
+        if event.name == name:
+            return
 
 
 def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
@@ -105,7 +133,8 @@ def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
 
 
 def nothing_there(endpoint: Endpoint) -> str:
-    return filled(endpoint, {"{chat}": str(uuid4()), "{turn}": str(uuid4()), "{path:path}": "none"})
+    ids = {"{chat}": str(uuid4()), "{turn}": str(uuid4()), "{path:path}": "none", "{tool_use_id}": "none"}
+    return filled(endpoint, ids)
 
 
 def body_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -114,6 +143,8 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"content": "x"}
     if endpoint.takes is None:
         return {}
+    if endpoint.takes is ActionsIn:
+        return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
 
 
@@ -130,8 +161,10 @@ async def good(world: World, endpoint: Endpoint) -> None:
     if 204 in endpoint.statuses:
         cursor = (await world.api.events(path))[-1].id
         await world.api.get(path, params={"cursor": cursor or ""})
-    if 202 in endpoint.statuses:
+    if endpoint.handler.__name__ == "cancel":
         await world.api.request(endpoint.method, await world.running(endpoint))
+    if endpoint.handler.__name__ == "create_turn":
+        await world.api.request(endpoint.method, await world.running(endpoint), json={**said("Hi"), "on_busy": "steer"})
 
 
 async def unreadable(world: World, endpoint: Endpoint) -> None:
@@ -149,7 +182,11 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
-    path = await (world.user_turn(endpoint) if "{turn}" in endpoint.path else world.running(endpoint))
+    if endpoint.takes is ActionsIn:
+        path = await world.fill(endpoint)
+        await world.api.request(endpoint.method, path, **body_of(endpoint))
+    else:
+        path = await (world.user_turn(endpoint) if "{turn}" in endpoint.path else world.running(endpoint))
     await world.api.request(endpoint.method, path, **body_of(endpoint))
 
 
@@ -239,7 +276,7 @@ async def test_the_bounds_of_a_limit_are_as_listed(api: Client, document: Docume
 USAGE = {"output_tokens": 1}
 CALL = Block(1, 1, 1, "tool_use", '{"a":1}', '{"type":"tool_use","id":"c","name":"n","input":{}}', "c", "n")
 THOUGHT = Block(0, 1, 1, "thinking", "Hm", '{"type":"thinking","thinking":"","signature":"s"}')
-EXAMPLES: list[Event] = [
+EXAMPLES: list[domain.Event] = [
     TurnStart(0, UUID(int=1), UUID(int=2), "m", 1, "running"),
     RoundStart(1, 1, 3, (Answered("c", "n", False),)),
     BlockStart(1, 0, 1, "text", None, None),
@@ -252,6 +289,10 @@ EXAMPLES: list[Event] = [
     BlockStop(1, Block(3, 1, 1, "text", "x", '{"type":"text","text":"","citations":[{"a":1}]}')),
     BlockStop(1, Block(4, 1, 1, "redacted_thinking", "", '{"type":"redacted_thinking","data":"x"}')),
     RoundStop(1, 1, None, USAGE),
+    ActionRequired(1, 1, (Wanted("c", "n", "approval", '{"a":1}', "0", datetime(2026, 1, 1, tzinfo=UTC)),)),
+    BlockStop(1, Block(5, 1, 1, "tool_result", "x", None, "c", "n", notes='{"retries":1}')),
+    BlockStop(1, Block(6, 1, 1, "user_text", "x", notes='{"steer":"s"}')),
+    TurnEnd(1, "complete", "end_turn", USAGE, None, (Degraded("retries", 5, "n"), Degraded("all_tools_failed"))),
     Reset(2, 0),
     TurnEnd(1, "complete", "end_turn", USAGE, None),
     TurnEnd(1, "cancelled", "cancelled", USAGE, None),
@@ -259,13 +300,14 @@ EXAMPLES: list[Event] = [
 ]
 NOTICES = [
     Notice("status", {"provider_event": "{}"}),
+    Notice("status", {"stage": "executing"}),
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
     Notice("retry", {"error": "overloaded_error", "seconds": 1.5}),
 ]
 
 
 async def test_every_event_there_is_is_described(document: Document) -> None:
-    assert {type(event) for event in EXAMPLES} == set(get_args(Event))
+    assert {type(event) for event in EXAMPLES} == set(get_args(domain.Event))
     written = b"".join(frame(event, Cursor(1, 2, 3)) for event in EXAMPLES)
     written += b"".join(frame(notice, None) for notice in NOTICES)
     events = Parser().feed(written)

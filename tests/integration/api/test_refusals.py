@@ -37,7 +37,7 @@ BAD_TURNS: dict[str, tuple[Any, str]] = {
     "model that is no text": ({**said("x"), "model": "any-\ud800"}, "model"),
     "model with NUL": ({**said("x"), "model": "any-\0"}, "model"),
     "empty model": ({**said("x"), "model": ""}, "model"),
-    "unknown tool": ({**said("x"), "tools": ["doc_view", "none such"]}, "tools"),
+    "unknown tool": ({**said("x"), "tools": ["doc_view", "none such"]}, "tools.1"),
     "tool that is no text": ({**said("x"), "tools": ["\ud800"]}, "tools.0"),
     "tool that is a number": ({**said("x"), "tools": [1]}, "tools.0"),
     "system prompt with NUL": ({**said("x"), "system_prompt": "\0"}, "system_prompt"),
@@ -71,7 +71,7 @@ BAD_CHATS: dict[str, tuple[Any, str]] = {
     "lone surrogate in the title": ({"title": "\udfff"}, "title"),
     "NUL in the system prompt": ({"system_prompt": "\0"}, "system_prompt"),
     "unknown model": ({"settings": {"model": "none such"}}, "settings.model"),
-    "unknown tool": ({"settings": {"tools": ["none such"]}}, "settings.tools"),
+    "unknown tool": ({"settings": {"tools": ["none such"]}}, "settings.tools.0"),
     "lone surrogate in the settings": (
         {"settings": {"params": {"thinking": {"a": "\ud800"}}}},
         "settings.params.thinking",

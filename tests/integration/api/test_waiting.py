@@ -1,0 +1,445 @@
+"""Turns that wait for a person: client tools and approvals, answered through the API."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, message_of, text, tool_use
+from app.tools.tool import tool, tools_of
+from app.tools.toolset import Toolset
+from tests.integration.api.client import Client, Event, Said, said, words_of
+from tests.integration.api.document import Document
+from tests.integration.api.server import Server, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FIND = {
+    "type": "client",
+    "name": "findNodes",
+    "description": "Finds nodes of the graph that the user sees.",
+    "input_schema": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+}
+CATS = {"kind": "cat"}
+
+
+@dataclass
+class Office:
+    """Tools with effects: what they did is kept."""
+
+    sent: list[tuple[str, str]] = field(default_factory=list)
+
+    @tool(approval="always")
+    async def send_mail(self, to: str, words: str) -> str:
+        """Sends a mail."""
+        self.sent.append((to, words))
+        return f"sent to {to}"
+
+    @tool(approval=lambda input: input["euros"] > 100)
+    async def pay(self, euros: int) -> str:
+        """Pays."""
+        self.sent.append(("bank", str(euros)))
+        return f"paid {euros}"
+
+    @tool(approval="always", approval_expiry=0.001)
+    async def launch(self) -> str:
+        """Launches."""
+        self.sent.append(("pad", "launch"))
+        return "up"
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def desk(database_url: str, office: Office) -> AsyncIterator[Server]:
+    async with serving(database_url, Toolset(tools_of(office))) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def clerk(desk: Server, document: Document) -> AsyncIterator[Client]:
+    async with Client(desk.url, document) as client:
+        yield client
+
+
+def calls_of(*calls: tuple[str, dict[str, Any], str]) -> Reply:
+    return message_of(*(tool_use(name, given, id) for name, given, id in calls))
+
+
+async def until_asked(api: Client, turn: Said, cursor: str | None = None) -> Event:
+    async with api.follow(turn.stream_url, cursor) as events:
+        async for event in events:
+            if event.name == "action_required":
+                return event
+    raise AssertionError("nothing was asked for")
+
+
+async def until_waiting(api: Client, turn: Said) -> Any:
+    """The turn once it has let go of its replica."""
+    await until_asked(api, turn)
+    while (found := await api.json("GET", turn.url))["status"] == "running":
+        pass
+    return found
+
+
+async def answer(
+    api: Client, turn: Said, *actions: dict[str, Any], expect: int = 202, headers: dict[str, str] | None = None
+) -> Any:
+    return await api.json("POST", f"{turn.url}/actions", expect, json={"actions": list(actions)}, headers=headers)
+
+
+def result(call: str, output: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "result", "tool_use_id": call, "output": output, **more}
+
+
+def decision(kind: str, wanted: dict[str, Any], **more: Any) -> dict[str, Any]:
+    ids = {"tool_use_id": wanted["tool_use_id"], "input_digest": wanted["input_digest"]}
+    return {"type": kind, **ids, **more}
+
+
+def results_of(turn: Any) -> dict[str, tuple[str, bool]]:
+    return {b["tool_use_id"]: (b["text"], b["is_error"]) for b in turn["blocks"] if b["type"] == "tool_result"}
+
+
+async def finished(api: Client, turn: Said) -> Any:
+    await api.events(turn.stream_url)
+    return await api.json("GET", turn.url)
+
+
+# --- client tools ------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_waits_for_every_client_tool_and_goes_on_with_their_results(api: Client, server: Server) -> None:
+    model, provider = server.scripts.provider(
+        calls_of(("findNodes", CATS, "a"), ("findNodes", {"kind": "dog"}, "b")), message_of(text("Two."))
+    )
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    asked = await until_asked(api, turn)
+    assert [(call["tool_use_id"], call["type"], call["input"]) for call in asked.data["calls"]] == [
+        ("a", "client", CATS),
+        ("b", "client", {"kind": "dog"}),
+    ]
+    waiting = await until_waiting(api, turn)
+    assert waiting["status"] == "waiting"
+    assert waiting["actions"] == asked.data["calls"]
+    half = await answer(api, turn, result("b", "Rex"))
+    assert [call["tool_use_id"] for call in half["actions"]] == ["a"]
+    await answer(api, turn, result("a", {"names": ["Tom"]}))
+    ended = await finished(api, turn)
+    assert ended["status"] == "complete"
+    assert results_of(ended) == {"a": ('{"names":["Tom"]}', False), "b": ("Rex", False)}
+    sent = provider.requests[-1].messages[-1]
+    assert [block.tool_use_id for block in sent.blocks] == ["a", "b"]
+
+
+async def test_a_reader_that_kept_its_cursor_sees_what_was_asked_once_and_then_the_rest(
+    api: Client, server: Server
+) -> None:
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Done.")))
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    asked = await until_asked(api, turn)
+    await answer(api, turn, result("a", "none", is_error=True))
+    rest = await api.events(turn.stream_url, asked.id)
+    whole = await api.events(turn.stream_url)
+    names = [event.name for event in whole]
+    assert names.count("action_required") == 1
+    after = names.index("action_required") + 1
+    assert [event.name for event in rest if event.id] == names[after:]
+
+
+async def test_the_empty_result_of_a_client_tool_is_told_in_words(api: Client, server: Server) -> None:
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("None.")))
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    await until_asked(api, turn)
+    await answer(api, turn, result("a", None))
+    assert results_of(await finished(api, turn)) == {"a": ("The call succeeded and returned nothing.", False)}
+
+
+async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api: Client, server: Server) -> None:
+    turn = await api.say(await api.chat(), model=server.scripts.model(calls_of(("findNodes", CATS, "a"))), tools=[FIND])
+    await until_waiting(api, turn)
+    await api.json("POST", f"{turn.url}/cancel", 202)
+    ended = await finished(api, turn)
+    assert (ended["status"], ended["actions"]) == ("cancelled", [])
+    assert results_of(ended) == {"a": ("This call has no result: the turn ended (cancelled).", True)}
+    late = await answer(api, turn, result("a", "Tom"), expect=409)
+    assert "has ended (cancelled)" in late["detail"]
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "names"),
+    [
+        (result("nobody", "x"), 422, "actions.0.tool_use_id"),
+        ({"type": "deny", "tool_use_id": "a", "input_digest": "0"}, 422, "actions.0.type"),
+        ({"type": "result"}, 422, "actions.0.tool_use_id"),
+        ({"type": "guess", "tool_use_id": "a"}, 422, "actions.0"),
+        (result("a", "\u0000"), 422, "actions.0.output"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_refused_by_field(
+    api: Client, server: Server, action: dict[str, Any], status: int, names: str
+) -> None:
+    turn = await api.say(await api.chat(), model=server.scripts.model(calls_of(("findNodes", CATS, "a"))), tools=[FIND])
+    await until_asked(api, turn)
+    refused = await answer(api, turn, action, expect=status)
+    assert [error["field"] for error in refused["errors"]] == [names]
+    assert [call["tool_use_id"] for call in (await api.json("GET", turn.url))["actions"]] == ["a"]
+    await api.json("POST", f"{turn.url}/cancel", 202)
+
+
+async def test_all_answers_of_a_request_are_taken_or_none(api: Client, server: Server) -> None:
+    calls = calls_of(("findNodes", CATS, "a"), ("findNodes", CATS, "b"))
+    turn = await api.say(await api.chat(), model=server.scripts.model(calls), tools=[FIND])
+    await until_asked(api, turn)
+    await answer(api, turn, result("a", "Tom"), result("c", "Tom"), expect=422)
+    await answer(api, turn, result("a", "Tom"), result("a", "Tim"), expect=422)
+    assert len((await api.json("GET", turn.url))["actions"]) == 2
+    await api.json("POST", f"{turn.url}/cancel", 202)
+
+
+async def test_an_answer_that_is_sent_again_with_its_key_is_taken_once(api: Client, server: Server) -> None:
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Done.")))
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    await until_asked(api, turn)
+    key = str(uuid4())
+    for _ in range(2):
+        await answer(api, turn, result("a", "Tom"), headers={"Idempotency-Key": key})
+    refused = await answer(api, turn, result("a", "Tim"), expect=422, headers={"Idempotency-Key": key})
+    assert refused["errors"][0]["field"] == "Idempotency-Key"
+    assert results_of(await finished(api, turn)) == {"a": ("Tom", False)}
+
+
+# --- approvals ---------------------------------------------------------------------------------------------------
+
+MAIL = ("send_mail", {"to": "ada", "words": "Hi"}, "a")
+OTHER_MAIL = ("send_mail", {"to": "bob", "words": "Hi"}, "b")
+
+
+async def asked_for(desk: Server, clerk: Client, *calls: tuple[str, dict[str, Any], str]) -> tuple[Said, Any]:
+    model = desk.scripts.model(calls_of(*calls), message_of(text("Done.")))
+    turn = await clerk.say(await clerk.chat(), model=model)
+    return turn, (await until_asked(clerk, turn)).data["calls"]
+
+
+async def test_one_call_is_allowed_with_other_arguments_and_one_refused(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    turn, (first, second) = await asked_for(desk, clerk, MAIL, OTHER_MAIL)
+    assert office.sent == []
+    await answer(clerk, turn, decision("approve", first, input={"to": "ada", "words": "Dear Ada"}))
+    await answer(clerk, turn, decision("deny", second, reason="not him"))
+    ended = await finished(clerk, turn)
+    assert office.sent == [("ada", "Dear Ada")]
+    told = results_of(ended)
+    assert told["a"][0].startswith('The user changed the input to {"to":"ada","words":"Dear Ada"}')
+    assert told["b"] == ("The user did not allow this call of send_mail. The user says: not him", True)
+    notes = {
+        block["tool_use_id"]: block["notes"]["approval"] for block in ended["blocks"] if block["type"] == "tool_result"
+    }
+    assert notes["a"]["decision"] == "approve"
+    assert notes["b"] == {"decision": "denied"}
+    assert ended["degraded"] == []
+
+
+async def test_a_function_of_the_input_decides_who_is_asked(desk: Server, clerk: Client, office: Office) -> None:
+    turn, asked = await asked_for(desk, clerk, ("pay", {"euros": 10}, "a"), ("pay", {"euros": 1000}, "b"))
+    assert [call["tool_use_id"] for call in asked] == ["b"]
+    waiting = await until_waiting(clerk, turn)
+    assert results_of(waiting) == {"a": ("paid 10", False)}
+    await answer(clerk, turn, decision("approve", asked[0]))
+    await finished(clerk, turn)
+    assert office.sent == [("bank", "10"), ("bank", "1000")]
+
+
+async def test_a_decision_is_used_once(desk: Server, clerk: Client, office: Office) -> None:
+    turn, (first, second) = await asked_for(desk, clerk, MAIL, OTHER_MAIL)
+    await answer(clerk, turn, decision("approve", first))
+    again = await answer(clerk, turn, decision("approve", first), expect=409)
+    assert "has its answer already (approve" in again["detail"]
+    changed = await answer(clerk, turn, decision("deny", first), expect=409)
+    assert "has its answer already" in changed["detail"]
+    await answer(clerk, turn, decision("deny", second))
+    await finished(clerk, turn)
+    assert office.sent == [("ada", "Hi")]
+
+
+async def test_a_decision_about_another_input_is_refused(desk: Server, clerk: Client, office: Office) -> None:
+    turn, (first, second) = await asked_for(desk, clerk, MAIL, OTHER_MAIL)
+    swapped = decision("approve", {**first, "input_digest": second["input_digest"]})
+    refused = await answer(clerk, turn, swapped, expect=409)
+    assert "another input" in refused["detail"]
+    await answer(clerk, turn, decision("deny", first), decision("deny", second))
+    await finished(clerk, turn)
+    assert office.sent == []
+
+
+async def test_changed_arguments_are_validated_again(desk: Server, clerk: Client, office: Office) -> None:
+    turn, (first,) = await asked_for(desk, clerk, MAIL)
+    refused = await answer(clerk, turn, decision("approve", first, input={"to": 7}), expect=422)
+    assert refused["errors"][0]["field"] == "actions.0.input"
+    await answer(clerk, turn, decision("approve", first))
+    await finished(clerk, turn)
+    assert office.sent == [("ada", "Hi")]
+
+
+async def test_nobody_answers_in_time(desk: Server, clerk: Client, office: Office) -> None:
+    model = desk.scripts.model(calls_of(("launch", {}, "a")), message_of(text("No launch.")))
+    turn = await clerk.ask(await clerk.chat(), model=model)
+    assert results_of(turn.assistant) == {"a": ("This call was not run: nobody answered in time.", True)}
+    assert office.sent == []
+
+
+async def test_an_answer_that_comes_too_late_is_refused(desk: Server, clerk: Client, office: Office) -> None:
+    turn, (wanted,) = await asked_for(desk, clerk, MAIL)
+    await until_waiting(clerk, turn)
+    connection = await asyncpg.connect(desk.database_url)
+    async with connection.transaction():  # nobody else sees yet that it has expired
+        await connection.execute("UPDATE asks SET expires_at = now() - interval '1 minute'")
+    await connection.close()
+    response = await clerk.request("POST", f"{turn.url}/actions", json={"actions": [decision("approve", wanted)]})
+    assert response.status_code == 409
+    await finished(clerk, turn)
+    assert office.sent == []
+
+
+async def test_whether_a_tool_needs_leave_is_listed(clerk: Client) -> None:
+    tools = (await clerk.json("GET", "/api/tools"))["tools"]
+    assert {tool["name"]: tool["approval"] for tool in tools} == {
+        "send_mail": "always",
+        "pay": "by_input",
+        "launch": "always",
+    }
+
+
+# --- while the model talks ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Gate:
+    pause: Pause = field(default_factory=Pause)
+
+    @tool()
+    async def dig(self) -> str:
+        """Digs until somebody says stop."""
+        self.pause.reached.set()
+        await self.pause.go.wait()
+        return "a hole"
+
+
+def words_to(request: ModelRequest) -> list[str]:
+    return [block.text for message in request.messages for block in message.blocks if message.role == "user"]
+
+
+async def test_what_is_said_meanwhile_goes_in_with_the_results_of_the_tools(
+    database_url: str, document: Document
+) -> None:
+    gate = Gate()
+    async with serving(database_url, Toolset(tools_of(gate))) as server, Client(server.url, document) as api:
+        model, provider = server.scripts.provider(calls_of(("dig", {}, "a")), message_of(text("Stopped.")))
+        chat = await api.chat()
+        turn = await api.say(chat, "Dig", model=model)
+        await gate.pause.reached.wait()
+        key = {"Idempotency-Key": str(uuid4())}
+        for _ in range(2):
+            steered = await api.json(
+                "POST", f"{chat}/turns", 202, json={**said("Not so deep"), "on_busy": "steer"}, headers=key
+            )
+            assert (steered["user_turn"], steered["steered"]) == (None, True)
+            assert steered["assistant_turn"]["id"] == turn.assistant["id"]
+        gate.pause.go.set()
+        ended = await finished(api, turn)
+        assert [block["type"] for block in ended["blocks"]] == ["tool_use", "tool_result", "user_text", "text"]
+        assert words_to(provider.requests[-1]) == ["Dig", "a hole", "Not so deep"]
+
+
+async def test_what_is_said_while_the_last_words_are_spoken_is_answered_too(api: Client, server: Server) -> None:
+    pause = Pause()
+    first = list(message_of(text("All ", "done.")))
+    model = server.scripts.model([*first[:3], pause, *first[3:]], message_of(text("You are welcome.")))
+    chat = await api.chat()
+    turn = await api.say(chat, model=model)
+    await pause.reached.wait()
+    await api.json("POST", f"{chat}/turns", 202, json={**said("Thanks"), "on_busy": "steer"})
+    pause.go.set()
+    ended = await finished(api, turn)
+    assert [block["text"] for block in ended["blocks"]] == ["All done.", "Thanks", "You are welcome."]
+
+
+async def test_who_says_something_else_instead_of_answering_has_answered(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    turn, _ = await asked_for(desk, clerk, MAIL)
+    await until_waiting(clerk, turn)
+    chat = turn.url.rpartition("/turns/")[0]
+    refused = await clerk.json("POST", f"{chat}/turns", 409, json=said("Wait"))
+    assert "waits for an action" in refused["detail"]
+    await clerk.json("POST", f"{chat}/turns", 202, json={**said("Wait"), "on_busy": "steer"})
+    ended = await finished(clerk, turn)
+    assert results_of(ended)["a"][0].startswith("This call was not run: the user said something else")
+    assert words_of(ended) == "Done."
+    assert office.sent == []
+
+
+async def paused(api: Client, server: Server, chat: str) -> tuple[Said, Pause]:
+    pause = Pause()
+    first = list(message_of(text("One ", "two.")))
+    turn = await api.say(chat, "First", model=server.scripts.model([*first[:3], pause, *first[3:]]))
+    await pause.reached.wait()
+    return turn, pause
+
+
+async def test_an_enqueued_message_runs_next(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    turn, pause = await paused(api, server, chat)
+    model, provider = server.scripts.provider(message_of(text("Second.")), message_of(text("Third.")))
+    next_one = await api.say(chat, "Second?", model=model, on_busy="enqueue")
+    third = await api.say(chat, "Third?", model=model, on_busy="enqueue")
+    assert (next_one.user["parent_id"], next_one.assistant["status"]) == (turn.assistant["id"], "queued")
+    pause.go.set()
+    ended = await finished(api, third)
+    assert words_of(ended) == "Third."
+    assert words_to(provider.requests[-1]) == ["First", "Second?", "Third?"]
+
+
+async def test_an_interrupted_turn_keeps_its_words_and_the_next_one_runs(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    turn, _ = await paused(api, server, chat)
+    waiting = await api.say(chat, "Second?", on_busy="enqueue")
+    third = await api.say(chat, "Third!", on_busy="interrupt", model="plain")
+    assert (await finished(api, third))["status"] == "complete"
+    stopped = await api.json("GET", turn.url)
+    assert (stopped["status"], words_of(stopped)) == ("cancelled", "One ")
+    assert (await api.json("GET", waiting.url))["status"] == "cancelled"
+
+
+async def test_a_branch_runs_beside_as_a_sibling(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    before = await api.ask(chat, "Hello")
+    turn, pause = await paused(api, server, chat)
+    other = await api.say(chat, "Or this?", on_busy="branch", model="plain")
+    assert (other.user["parent_id"], turn.user["parent_id"]) == (before.assistant["id"], before.assistant["id"])
+    assert (await finished(api, other))["status"] == "complete"
+    assert (await api.json("GET", turn.url))["status"] == "running"
+    pause.go.set()
+    await finished(api, turn)
+
+
+async def test_a_turn_that_stands_behind_another_is_cancelled_with_it_still_in_order(
+    api: Client, server: Server
+) -> None:
+    chat = await api.chat()
+    turn, pause = await paused(api, server, chat)
+    behind = await api.say(chat, "Second?", on_busy="enqueue")
+    held = await api.json("POST", f"{behind.url}/cancel", 202)
+    assert held["status"] == "queued"
+    pause.go.set()
+    assert (await finished(api, behind))["status"] == "cancelled"
+    assert (await api.json("GET", turn.url))["status"] == "complete"
