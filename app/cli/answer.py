@@ -15,6 +15,7 @@ from app.cli.screen import Output, Size, Surface
 _FRAMES: Final = 10  # a second
 _AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
 _STOPPING: Final = "stopping"
+_STAGES: Final = {"processing": "waiting for the model", "executing": "running tools"}
 _EMPTY: Final = Line("", 0)
 
 
@@ -26,6 +27,7 @@ class Answer(Protocol):
     def take(self, event: follow.Event) -> None: ...
     def stopping(self) -> None: ...
     def draw(self) -> None: ...
+    def pause(self) -> None: ...
     def finish(self) -> None: ...
 
 
@@ -39,16 +41,20 @@ class LiveAnswer:
         self._console = console
         self._surface = surface
         self._clock = clock
+        self._away = 0.0
+        self._left_at: float | None = None
         self._began = clock()
         self._renderer = Renderer(console)
         self._parts = Parts()
         self._watch = Watch()
         self._kept: list[Part] = []
         self._taken_back = False
+        self._apart = False
         self._passing = ""
+        self._stage = ""
 
     def take(self, event: follow.Event) -> None:
-        data, now = event.data, self._clock()
+        data, now = event.data, self._now()
         match event.name:
             case "block_start":
                 self._watch.began[data["index"]] = now
@@ -58,6 +64,10 @@ class LiveAnswer:
                 self._watch.progress[data["tool_use_id"]] = data["message"]
             case "reset":
                 self._take_back(data["index"])
+            case "status":
+                self._stage = data.get("stage", self._stage)
+            case follow.CONNECTED:  # what passed by in between was not heard
+                self._stage = ""
             case _:
                 pass
         if event.name == follow.DISCONNECTED and not self._surface.room(self._size()):
@@ -70,7 +80,7 @@ class LiveAnswer:
         self.draw()
 
     def draw(self) -> None:
-        size, now = self._size(), self._clock()
+        size, now = self._size(), self._now()
         room, spin = self._surface.room(size), int(now * _FRAMES)
         parts, rendered = self._news(now, spin, room)
         keys = "Ctrl-C stops" if self._passing != _STOPPING else "Ctrl-C waits no longer"
@@ -83,19 +93,28 @@ class LiveAnswer:
         changing = [*chain.from_iterable(rendered[keep:]), *status]
         self._show(parts[:keep], rendered[:keep], changing[-room:] if room else [], size)
 
+    def pause(self) -> None:
+        """Leaves the terminal to a person who is asked something. What may still change is shown again afterwards; the
+        time until then does not count.
+        """
+        parts, rendered = self._news(self._now())
+        keep = next((place for place, part in enumerate(parts) if not part.settled), len(parts))
+        self._show(parts[:keep], rendered[:keep], [], self._size())
+        self._apart, self._left_at = True, self._clock()
+
     def finish(self) -> None:
         """The turn as it is now, for good."""
-        now = self._clock()
+        now = self._now()
         parts, rendered = self._news(now)
         seconds = now - self._began if self._watch.began else None
-        for line in last_words(self.state, seconds):
-            rendered.append([_EMPTY, *self._renderer.fold(line)])
+        if words := last_words(self.state, seconds):
+            rendered.append([_EMPTY, *chain.from_iterable(map(self._renderer.fold, words))])
         self._show(parts, rendered, [], self._size())
 
     def _news(self, now: float, spin: int = 0, tallest: int | None = None) -> tuple[list[Part], list[list[Line]]]:
         """The parts that are not printed yet, and their lines."""
         parts = self._parts.of(self.state, self._watch, now)[len(self._kept) :]
-        before = self._kept[-1] if self._kept and not self._taken_back else None
+        before = self._kept[-1] if self._kept and not (self._taken_back or self._apart) else None
         return parts, self._renderer.lines(parts, spin, before=before, tallest=tallest)
 
     def _show(self, parts: list[Part], rendered: Iterable[list[Line]], changing: list[Line], size: Size) -> None:
@@ -104,6 +123,7 @@ class LiveAnswer:
             kept = [_EMPTY, *self._renderer.fold(_AGAIN), *kept]
             self._taken_back = False
         self._surface.show([*kept, *changing], len(kept), size)
+        self._apart = self._apart and not parts
         self._kept += parts
 
     def _take_back(self, index: int) -> None:
@@ -118,8 +138,17 @@ class LiveAnswer:
             return self._passing or "sending"
         if block := self.state.open_block:
             return {"thinking": "thinking", "text": "writing"}.get(block["type"], "choosing tools")
+        if self._stage in _STAGES:
+            return _STAGES[self._stage]
         runs = any(isinstance(part.content, Fold) and part.content.look == "running" for part in parts)
         return "running tools" if runs else "waiting for the model"
+
+    def _now(self) -> float:
+        now = self._clock()
+        if self._left_at is not None:
+            self._away += now - self._left_at
+            self._left_at = None
+        return now - self._away
 
     def _size(self) -> Size:
         return Size(self._console.width, self._console.height)
@@ -147,11 +176,15 @@ class PlainAnswer:
     def draw(self) -> None:
         pass
 
-    def finish(self) -> None:
+    def pause(self) -> None:
+        """All there is until somebody answers."""
         self._print(None)
         if self._printed and not self._printed[-1].endswith("\n"):
             self._out.write("\n")
         self._out.flush()
+
+    def finish(self) -> None:
+        self.pause()
         for line in last_words(self.state, None):
             self._note(line.name)
 

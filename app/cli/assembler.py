@@ -17,7 +17,8 @@ class StreamError(TurnstreamError):
 class Assembler:
     """The state of one turn after the events so far. `blocks` are JSON objects as `GET …/turns/{turn}` has them; the
     one that is still written has `open` set. `rounds` are by number what their start and stop said; one that is asked
-    for again takes the place of the one before.
+    for again takes the place of the one before. `actions` are the calls that wait for a person, as far as
+    is known here.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,8 @@ class Assembler:
         self.stop_reason: str | None = None
         self.usage: Json = {}
         self.error: Json | None = None
+        self.actions: list[Json] = []
+        self.degraded: list[Json] = []
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> "Assembler":
@@ -40,6 +43,7 @@ class Assembler:
                 block.pop("interrupted", None)
         state.rounds = {round["round"]: dict(round) for round in turn["rounds"] if round["stop_reason"] != "voided"}
         state.stop_reason, state.usage, state.error = turn["stop_reason"], turn["usage"], turn["error"]
+        state.actions, state.degraded = list(turn.get("actions", ())), list(turn.get("degraded", ()))
         if f"turn_{turn['status']}" in ENDS:
             state.end = f"turn_{turn['status']}"
         return state
@@ -47,6 +51,16 @@ class Assembler:
     @property
     def open_block(self) -> Json | None:
         return self.blocks[-1] if self.blocks and self.blocks[-1].get("open") else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing goes on until a person answers: every call without a result is one of `actions`."""
+        if self.end is not None or not self.actions or self.open_block is not None:
+            return False
+        answered = {(block["round"], block.get("tool_use_id")) for block in self.blocks}
+        calls = [block for block in self.blocks if block["type"] == "tool_use" and not block.get("interrupted")]
+        open_calls = {call.get("id") for call in calls if (call["round"], call.get("id")) not in answered}
+        return open_calls <= {action["tool_use_id"] for action in self.actions}
 
     def apply(self, event: str, data: Mapping[str, Any]) -> None:
         """Takes the next event. What it does not know, and passing notices, change nothing. Raises StreamError."""
@@ -66,7 +80,9 @@ class Assembler:
             case "block_stop":
                 self._stop_block(data)
             case "reset":
-                del self.blocks[data["index"] :]
+                self._forget(data["index"])
+            case "action_required":
+                self.actions = list(data["calls"])
             case "turn_complete" | "turn_cancelled" | "turn_error":
                 self._end(event, data)
             case _:
@@ -76,6 +92,8 @@ class Assembler:
         if self.open_block is not None or data["index"] != len(self.blocks):
             raise StreamError(f"block {data['index']} begins where block {len(self.blocks)} was to come")
         self.blocks.append({**data, "text": "", "open": True})
+        if data["type"] == "tool_result":
+            self.actions = [action for action in self.actions if action["tool_use_id"] != data.get("tool_use_id")]
 
     def _extend(self, data: Mapping[str, Any]) -> None:
         block = self._opened(data["index"])
@@ -89,6 +107,11 @@ class Assembler:
         del block["open"]
         block.update(data)
 
+    def _forget(self, index: int) -> None:
+        del self.blocks[index:]
+        calls = {block.get("id") for block in self.blocks}
+        self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
+
     def _opened(self, index: int) -> Json:
         block = self.open_block
         if block is None or block["index"] != index:
@@ -98,5 +121,5 @@ class Assembler:
     def _end(self, event: str, data: Mapping[str, Any]) -> None:
         if self.open_block is not None:
             raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")
-        self.end = event
+        self.end, self.actions, self.degraded = event, [], list(data.get("degraded", ()))
         self.stop_reason, self.usage, self.error = data["stop_reason"], data["usage"], data.get("error")

@@ -14,11 +14,15 @@ from rich.text import Text
 
 from app.cli.answer import Answer, LiveAnswer, PlainAnswer
 from app.cli.assembler import Assembler, Json
+from app.cli.attendant import Attendant
+from app.cli.carry import Carrier
 from app.cli.client import Client, Refused
 from app.cli.conversation import Conversation
+from app.cli.dialogue import Dialogue
 from app.cli.listing import plain_chats, print_chats
-from app.cli.session import Session, carry_out
-from app.cli.terminal import is_terminal, open_console, prepare_prompt, surface_of, watching
+from app.cli.session import Session
+from app.cli.terminal import edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
+from app.cli.unattended import how_to_answer
 from app.config import read_settings
 
 # The ids of chats are UUIDs of version 7, which begin with the time: with a 0 for some thousand years.
@@ -26,6 +30,7 @@ _CHAT: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)
 _LISTED: Final = 20
 _ALL: Final = 1_000_000
 _INTERRUPTED: Final = 130  # what a shell expects of a program that Ctrl-C ended
+_WAITING: Final = 3
 
 
 @click.command()
@@ -35,17 +40,37 @@ _INTERRUPTED: Final = 130  # what a shell expects of a program that Ctrl-C ended
 @click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server  [default: the one on this machine]")
 @click.option("--token", envvar="TURNSTREAM_TOKEN", help="who you are, where the server asks for it")
 @click.option("--model", help="the model that answers  [default: the chat's, or the server's]")
+@click.option("--editor", envvar=["VISUAL", "EDITOR"], help="what edits the arguments of a call  [default: one line]")
+@click.option("--no-input", is_flag=True, help="leave calls waiting that wait for a person; needs a QUESTION")
 def chat(
-    words: tuple[str, ...], newest: bool, lists: bool, server: str | None, token: str | None, model: str | None
+    words: tuple[str, ...],
+    newest: bool,
+    lists: bool,
+    server: str | None,
+    token: str | None,
+    model: str | None,
+    editor: str | None,
+    no_input: bool,
 ) -> None:
     """Talk to a running server.
 
     CHAT is the beginning of a chat's id, as --list shows it; without it a new chat begins. With a QUESTION (or with one
     on standard input; "-" puts standard input into the question) the answer is printed, and that is all.
+
+    A call that a person must allow, or that only the client can run, is asked about where there is a terminal.
+    Elsewhere it is left waiting, and how to answer it is said on standard error.
+
+    \b
+    Exit codes: 0  the answer is complete
+                1  it failed
+                3  it waits for a person
+              130  it was stopped
     """
     named, words = (words[0], words[1:]) if words and _CHAT.fullmatch(words[0]) else (None, words)
     console = open_console()
     question = None if lists else _question(words)
+    if no_input and not lists and question is None:
+        raise click.UsageError("--no-input leaves nothing to do without a question")
     client = Client(server or _server_here(), token)
     with asyncio.Runner() as runner:
         try:
@@ -53,16 +78,41 @@ def chat(
                 _list(console, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
                 return
             chosen = runner.run(_choose(client, named, newest))
-            session = Session(client, partial(_show, console), model)
+            session, do = Session(client, partial(_show, console), model), Carrier(runner, console)
+            attendant = _attendant(session, do, editor)
             if question is not None:
                 session.chat = chosen["id"] if chosen else None
-                with watching(console):
-                    sys.exit(_exit_code(carry_out(runner, session.ask(question))))
+                state = do(session.ask(question))
+                if _is_attended() and not no_input:
+                    state = attendant.attend(state)
+                _tell_of_waiting(state, client.server, token=token is not None)
+                sys.exit(_exit_code(state))
             runner.run(client.chats(1))  # says at once when there is no server
             prepare_prompt()
-            Conversation(runner, client, session, console).run(chosen)
+            Conversation(client, session, attendant, do).run(chosen)
         finally:
             runner.run(client.aclose())
+
+
+def _is_attended() -> bool:
+    return sys.stdin.isatty() and is_terminal()
+
+
+def _attendant(session: Session, do: Carrier, editor: str | None) -> Attendant:
+    edit = partial(edit_text, editor)
+    return Attendant(session, Dialogue(do.console, read_answer, edit, lambda: datetime.now().astimezone()), do)
+
+
+def _tell_of_waiting(state: Assembler, server: str, *, token: bool) -> None:
+    if state.actions:
+        for line in how_to_answer(state, server, token=token):
+            print(f"turnstream: {line}", file=sys.stderr)
+
+
+def _exit_code(state: Assembler) -> int:
+    if state.actions:
+        return _WAITING
+    return {"turn_complete": 0, "turn_cancelled": _INTERRUPTED}.get(state.end or "", 1)
 
 
 def _question(words: tuple[str, ...]) -> str | None:
@@ -100,10 +150,6 @@ def _list(console: Console, chats: list[Json]) -> None:
             console.print(Text(f"These are the newest {_LISTED}. All: turnstream chat --list | less", "dim"))
     else:
         sys.stdout.write(plain_chats(chats))
-
-
-def _exit_code(state: Assembler) -> int:
-    return {"turn_complete": 0, "turn_cancelled": _INTERRUPTED}.get(state.end or "", 1)
 
 
 def _server_here() -> str:

@@ -112,6 +112,14 @@ class Client:
         path = f"/api/chats/{chat}/turns" if chat else "/api/turns"
         return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
 
+    async def turn(self, chat: str, turn: str) -> Json:
+        return await self._insist("GET", f"/api/chats/{chat}/turns/{turn}", _PATIENCE)
+
+    async def act(self, chat: str, turn: str, action: Json, key: str) -> Json:
+        """The turn, with the answer to a call that waits; stored once however often it is posted with this `key`."""
+        path, body = f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}
+        return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
+
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._insist("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _HURRY)
 

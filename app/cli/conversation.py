@@ -1,34 +1,32 @@
 """The prompt: what is typed goes to the server, but for the few lines that begin with a slash."""
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from rich.console import Console
 from rich.text import Text
 
 from app.cli.assembler import Assembler, Json
+from app.cli.attendant import Attendant
+from app.cli.carry import Carrier
 from app.cli.client import Client, Refused
 from app.cli.listing import print_chats, short_ids, title_of
-from app.cli.parts import clean
-from app.cli.session import Session, carry_out
-from app.cli.terminal import watching
+from app.cli.parts import clean, sentence
+from app.cli.session import Session
 from app.cli.unfold import unfolded
 from app.domain.errors import TurnstreamError
-
-T = TypeVar("T")
 
 HELP: Final = """\
 /list          the newest chats
 /open N or ID  open a chat, by its number in the list or the beginning of its id
-/open          show this chat again, and what still runs in it
+/open          show this chat again, and what still runs or waits in it
 /new           start another chat
 /more          the last answer with its thinking, and its tools with input and result
 /quit          leave (Ctrl-D does too)
-Ctrl-C         stop the answer that is being written; at the prompt, leave"""
+Ctrl-C         stop the answer that is being written; at the prompt, leave
+When a call waits for you: Ctrl-D leaves it waiting, Ctrl-C stops the answer"""
 _COMMAND: Final = re.compile(r"/(\w*)(?:\s+(.*))?", re.DOTALL)
 _LISTED: Final = 20
 _TURNS_SHOWN: Final = 20
@@ -36,13 +34,14 @@ _LINES_SHOWN: Final = 12
 
 
 class Conversation:
-    """`runner` runs what talks to the server; in between, the prompt has the terminal to itself."""
+    """`attendant` asks about calls that wait; `do` has the terminal while something is done."""
 
-    def __init__(self, runner: asyncio.Runner, client: Client, session: Session, console: Console) -> None:
-        self._runner = runner
+    def __init__(self, client: Client, session: Session, attendant: Attendant, do: Carrier) -> None:
         self._client = client
         self._session = session
-        self._console = console
+        self._attendant = attendant
+        self._do = do
+        self._console = do.console
         self._listed: list[Json] = []
         self._last: Assembler | None = None
         self._commands: Mapping[str, Callable[[str], None]] = {
@@ -77,7 +76,9 @@ class Conversation:
             if turn["role"] == "user":
                 self._show_question(turn)
             else:
-                self._last = self._do(self._session.follow(turn))
+                self._last = self._attended(self._do(self._session.follow(turn)))
+            if self._last and self._last.waits:  # whatever was said after it waits too
+                break
         self._console.print()
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class Conversation:
             command(rest)
 
     def _ask(self, text: str) -> None:
-        self._last = self._do(self._session.ask(text))
+        self._last = self._attended(self._do(self._session.ask(text)))
         self._console.print()
 
     def _help(self, _: str) -> None:
@@ -119,16 +120,18 @@ class Conversation:
 
     # --- the terminal ------------------------------------------------------------------------------------------------
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        with watching(self._console):
-            return carry_out(self._runner, work)
+    def _attended(self, state: Assembler) -> Assembler:
+        state = self._attendant.attend(state)
+        if state.waits:
+            self._say("Left waiting. /open asks again.")
+        return state
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
         except TurnstreamError as error:
             hint = " (/open shows it)" if isinstance(error, Refused) and error.status == 409 else ""
-            self._say(f"{str(error)[:1].upper()}{str(error)[1:]}{hint}.")
+            self._say(sentence(f"{str(error).rstrip('.')}{hint}"))
         except KeyboardInterrupt:
             self._say("Interrupted. What the server was told, it may go on with.")
 

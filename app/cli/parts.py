@@ -9,14 +9,16 @@ from typing import Any, Final, Literal
 from rich.markdown import Markdown
 
 from app.cli.assembler import Assembler, Json
+from app.cli.notes import degraded_line, edited_input, remarks, why_not_run
 
-Look = Literal["thinking", "thought", "writing", "running", "ok", "failed", "stopped", "other"]
+Look = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
 # What a terminal would obey instead of showing it.
 _CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 _LONGEST_VALUE: Final = 60
 _SHORTEST_TIME: Final = 0.1  # seconds; what is shorter is not worth a number
 _LONGEST_FOLD: Final = 400
+_CHANGING: Final = frozenset({"thinking", "writing", "running", "waiting"})
 _AS_USUAL: Final = frozenset({"end_turn", "stop_sequence"})
 _REASONS: Final = {
     "max_tokens": "cut off at max_tokens",
@@ -30,6 +32,13 @@ _REASONS: Final = {
 @dataclass(frozen=True, slots=True)
 class Prose:
     markdown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the user said while the turn ran."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class Part:
     first: int
     last: int
     number: int
-    content: Prose | Fold
+    content: Prose | Said | Fold
     settled: bool
 
 
@@ -113,8 +122,10 @@ class Parts:
             for number, piece in enumerate(pieces):
                 if piece.strip():
                     yield Part(first, last, number, Prose(piece), over or number < len(pieces) - 1)
+        elif run[0]["type"] == "user_text":
+            yield Part(first, last, 0, Said(clean(run[0]["text"])), not run[0].get("open"))
         elif fold := calls.fold(run[0]):
-            settled = state.end is not None or fold.look not in {"thinking", "writing", "running"}
+            settled = state.end is not None or fold.look not in _CHANGING
             yield Part(first, last, 0, fold, settled)
 
 
@@ -126,6 +137,11 @@ def passages(blocks: Sequence[Json]) -> list[str]:
 
 def last_words(state: Assembler, seconds: float | None) -> list[Fold]:
     """How the turn ended, where that is worth a line; with `seconds` also what it took."""
+    degraded = one_line(degraded_line(state.degraded))
+    return ([Fold("other", degraded)] if degraded else []) + _end_of(state, seconds)
+
+
+def _end_of(state: Assembler, seconds: float | None) -> list[Fold]:
     match state.end:
         case "turn_cancelled":
             return [Fold("stopped", "stopped")]
@@ -207,16 +223,23 @@ class _Calls:
             return self._answered(block, name, details, result)
         if self._state.end or block.get("interrupted"):
             return Fold("stopped", name, details, "not run to its end")
+        if any(action["tool_use_id"] == block.get("id") for action in self._state.actions):
+            return Fold("waiting", name, details, "waits for a person")
         waited = self._seconds(index, self._now, since=self._watch.ended)
         progress = one_line(self._watch.progress.get(block.get("id") or "", ""))
         return Fold("running", name, details, " · ".join(filter(None, [progress, waited])))
 
     def _answered(self, block: Json, name: str, details: str, result: Json) -> Fold:
         seconds = self._seconds(block["index"], self._watch.began.get(result["index"]), since=self._watch.ended)
+        if why_not := why_not_run(result):
+            return Fold("stopped", name, details, why_not)
+        if (edited := edited_input(result)) is not None:
+            details = short_input(edited)
+        after = [*map(one_line, remarks(result)), seconds]
         if not result.get("is_error"):
-            return Fold("ok", name, details, seconds)
+            return Fold("ok", name, details, " · ".join(filter(None, after)))
         said = next(iter(result["text"].strip().splitlines()), "")
-        return Fold("failed", name, details, " · ".join(filter(None, [one_line(said), seconds])))
+        return Fold("failed", name, details, " · ".join(filter(None, [one_line(said), *after])))
 
     def _seconds(self, index: int, then: float | None, since: Mapping[int, float] | None = None) -> str:
         start = (self._watch.began if since is None else since).get(index)
@@ -238,6 +261,11 @@ def span(seconds: float) -> str:
 
 def one_line(text: str) -> str:
     return clean(" ".join(text[:_LONGEST_FOLD].split()))
+
+
+def sentence(words: str) -> str:
+    words = clean(words).rstrip(".")
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def short_input(value: Any) -> str:

@@ -10,7 +10,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 from rich.theme import Theme
 
-from app.cli.parts import Fold, Look, Part, Prose
+from app.cli.parts import Fold, Look, Part, Prose, Said
 
 THEME: Final = Theme(
     {
@@ -30,6 +30,7 @@ _MARKS: Final[Mapping[Look, tuple[str, str, str]]] = {  # sign, sign where there
     "thought": ("∴", "*", "dim"),
     "writing": ("", "", "dim"),
     "running": ("", "", ""),
+    "waiting": ("?", "?", "yellow"),
     "ok": ("✓", "+", "green"),
     "failed": ("✗", "x", "red"),
     "stopped": ("■", "-", "yellow"),
@@ -38,6 +39,7 @@ _MARKS: Final[Mapping[Look, tuple[str, str, str]]] = {  # sign, sign where there
 
 
 _THOUGHTS: Final = frozenset({"thinking", "thought"})
+_APART: Final = frozenset({Prose, Said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Renderer:
     def lines(
         self, parts: Iterable[Part], spin: int = 0, *, before: Part | None = None, tallest: int | None = None
     ) -> list[list[Line]]:
-        """The lines of each part. An empty one goes before prose, before what follows prose, and before the very first.
+        """The lines of each part. An empty one goes before words, before what follows words, and before the very first.
         Of code that is still growing only the last `tallest` lines are rendered.
         """
         rendered: list[list[Line]] = []
@@ -75,10 +77,12 @@ class Renderer:
         for part in parts:
             if isinstance(part.content, Fold):
                 lines = self.fold(part.content, spin)
+            elif isinstance(part.content, Said):
+                lines = self.of(Text("> " + part.content.text.strip().replace("\n", "\n  "), "bold"))
             else:
                 key = (_end_of(part, tallest), self._console.width)
                 lines = known[key] = self._known.get(key) or _without_margin(self.of(_prose(key[0])))
-            apart = before is None or Prose in {type(before.content), type(part.content)}
+            apart = before is None or not _APART.isdisjoint({type(before.content), type(part.content)})
             rendered.append([Line("", 0), *lines] if apart else lines)
             before = part
         self._known = known

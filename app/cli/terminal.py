@@ -8,6 +8,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
 
+import click
 from rich.console import Console
 
 from app.cli.render import THEME
@@ -48,6 +49,42 @@ def prepare_prompt() -> None:
     """A text that is pasted with its line breaks is one message, not one for each line."""
     if _readline is not None and "libedit" not in (_readline.__doc__ or ""):
         _readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+def read_answer(prompt: str, draft: str = "") -> str:
+    """A line that begins with `draft`, where lines can be edited. What was typed before the question is no answer to
+    it. Raises EOFError and KeyboardInterrupt.
+    """
+    if _termios is not None and sys.stdin.isatty():
+        _termios.tcflush(sys.stdin, _termios.TCIFLUSH)
+    with _drafting(draft):
+        line = input(prompt)
+    return line.encode(errors="replace").decode().strip()
+
+
+def edit_text(editor: str | None, text: str) -> str | None:
+    """`text` as it was left in `editor`, or on one line where there is none; None for no change."""
+    if editor is not None:
+        try:
+            return click.edit(text, editor, extension=".json")
+        except click.ClickException as error:
+            click.echo(f"{error.message}; here is one line instead:")
+    return read_answer("", " ".join(line.strip() for line in text.splitlines()))
+
+
+@contextmanager
+def _drafting(draft: str) -> Iterator[None]:
+    """What is answered is not what the arrow keys bring back at the next prompt."""
+    if _readline is None:
+        yield
+        return
+    _readline.set_startup_hook(lambda: _readline.insert_text(draft))
+    _readline.set_auto_history(False)
+    try:
+        yield
+    finally:
+        _readline.set_startup_hook(None)
+        _readline.set_auto_history(True)
 
 
 @contextmanager

@@ -1,0 +1,76 @@
+"""What is noted on results, in words: which policies a call needed, and what a person decided about it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from app.cli.assembler import Json
+
+_WORDS: Final[Mapping[str, str]] = {
+    "retries": "tried again",
+    "timeout": "out of time",
+    "breaker": "left alone",
+    "fallback": "replaced by another tool",
+    "cut": "cut",
+    "waited": "had to wait",
+    "calls_per_turn": "called too often",
+    "memo": "as before",
+    "all_tools_failed": "no tool worked",
+}
+_NOT_RUN: Final[Mapping[str, str]] = {
+    "denied": "not allowed",
+    "expired": "nobody answered in time",
+    "superseded": "not run, because something else was said",
+}
+# Every call takes its time, and what became of an approval is told otherwise.
+_UNSAID: Final = frozenset({"seconds", "approval"})
+
+
+def remarks(result: Json) -> list[str]:
+    """What is worth a word about a tool_result."""
+    edited = ["edited"] if edited_input(result) is not None else []
+    return edited + [_word(note) for note in _notes(result) if note not in _UNSAID]
+
+
+def why_not_run(result: Json) -> str:
+    """Why a call that waited for a person was not run; empty for one that was."""
+    return _NOT_RUN.get(_approval(result).get("decision", ""), "")
+
+
+def edited_input(result: Json) -> Any:
+    """What a person made of the arguments; None for nothing."""
+    text = _approval(result).get("input")
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+def degraded_line(degraded: Sequence[Json]) -> str:
+    """`degraded: search cut, tried again · fetch out of time · no tool worked`; empty for nothing."""
+    by_tool: dict[str, list[str]] = {}
+    for item in degraded:
+        words = by_tool.setdefault(item.get("tool", ""), [])
+        if (word := _word(item["what"])) not in words:
+            words.append(word)
+    told = " · ".join(_told(by_tool))
+    return f"degraded: {told}" if told else ""
+
+
+def _told(by_tool: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for tool, words in by_tool.items():
+        yield f"{tool} {', '.join(words)}".strip()
+
+
+def _notes(result: Json) -> Mapping[str, Any]:
+    notes = result.get("notes")
+    return notes if isinstance(notes, dict) else {}
+
+
+def _approval(result: Json) -> Mapping[str, Any]:
+    approval = _notes(result).get("approval")
+    return approval if isinstance(approval, dict) else {}
+
+
+def _word(note: str) -> str:
+    return _WORDS.get(note, note.replace("_", " "))
