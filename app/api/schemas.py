@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.fields import Absent, Body, JsonObject, Storable, without_defaults
-from app.api.tool_schemas import ToolsIn
+from app.api.tool_schemas import ToolChoiceIn, ToolsIn
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
@@ -27,7 +27,7 @@ class Params(Body):
     thinking: JsonObject | None = None
     output_config: JsonObject | None = None
     stop_sequences: Annotated[list[Storable] | None, Field(max_length=100)] = None
-    tool_choice: JsonObject | None = None
+    tool_choice: ToolChoiceIn | None = None
 
 
 class LimitsIn(Body):

@@ -1,8 +1,8 @@
 """What the API takes about tools: which a turn has, and what people answer to calls that wait for them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from app.api.fields import Body, JsonObject, Storable, storable_throughout
 
@@ -60,6 +60,20 @@ ToolsIn = Annotated[
     list[ToolIn],
     Field(max_length=200, description="names of the server's tools, and declarations of others; [] for none"),
 ]
+
+
+class ToolChoiceIn(Body):
+    """Whether tools may, must or must not be called: `any` or `tool` hold for the first round, or no turn would end."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: Annotated[ToolName | None, Field(description="which, where the type is tool")] = None
+    disable_parallel_tool_use: Annotated[bool | None, Field(description="at most one call in each reply")] = None
+
+    @model_validator(mode="after")
+    def _names_a_tool(self) -> Self:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("a `name` goes with the type `tool`, and with no other")
+        return self
 
 
 class ResultIn(Body):

@@ -10,14 +10,19 @@ from app.stream.directory import Directory
 
 log = structlog.get_logger(__name__)
 
+_PATIENCE = 10
+
 
 class Mirror:
-    """`interval` is the tick in seconds: what a reader of a remote turn waits longer than one of a local turn."""
+    """`interval` is the tick in seconds: what a reader of a remote turn waits longer than one of a local turn. One that
+    waits for a person is looked at every tenth tick.
+    """
 
     def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
         self._snapshots = snapshots
         self._directory = directory
         self._interval = interval
+        self._ticks = 0
 
     async def run(self) -> None:
         """For ever."""
@@ -30,7 +35,12 @@ class Mirror:
 
     async def look(self) -> None:
         """One tick. Nobody reads elsewhere's turns: nothing is asked."""
-        views = {view.turn.id: view for view in self._directory.mirrored()}
+        self._ticks += 1
+        patient = self._ticks % _PATIENCE == 0
+        mirrored = self._directory.mirrored()
+        views = {
+            view.turn.id: view for view in mirrored if patient or view.turn.status != "waiting" or view.provisional
+        }
         if not views:
             return
         found = await self._snapshots.take({turn: view.turn for turn, view in views.items()})
