@@ -16,6 +16,8 @@ Dialect = Literal["turnstream", "relay", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """Every other chat goes to `second_port`; at `mirror_port` each turn has a second reader. 0: there is none."""
+
     plan: str
     chats: int = 1
     ramp_seconds: float = 1.0
@@ -25,6 +27,8 @@ class Load:
     cuts: int = 0
     gap_ms: int = 100
     replays: int = 0
+    second_port: int = 0
+    mirror_port: int = 0
     seed: int = 1
 
     def options(self) -> list[str]:
@@ -38,6 +42,8 @@ class Load:
             "--cuts": self.cuts,
             "--gap-ms": self.gap_ms,
             "--replays": self.replays,
+            "--second-port": self.second_port,
+            "--mirror-port": self.mirror_port,
             "--seed": self.seed,
         }
         return [str(word) for pair in values.items() for word in pair]
@@ -73,6 +79,7 @@ class LoadResult:
     first_delta: Times | None
     opening: Times | None
     delta: Times | None
+    mirror: Times | None
     replay: Times | None
     rejoin: Times | None
     steady_seconds: float

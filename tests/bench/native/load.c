@@ -4,6 +4,8 @@
 //   --dialect turnstream|relay|provider --port P --chats N --plan "deltas=200 rate=50" --ramp SECONDS --limit SECONDS
 //   --burst 1        open every chat first, then send all the turns at once, each on a new connection
 //   --readers N      further clients that follow the turn of the first chat
+//   --second-port P  every other chat goes there
+//   --mirror-port P  each turn has a second reader, there; its deltas are timed apart
 //   --cuts N --gap-ms M   drop each connection N times in mid-turn, come back within M ms with Last-Event-ID;
 //                         after the end ask once more, which has to be answered with 204
 //   --replays N      after the end read the whole turn N times again from its beginning
@@ -17,8 +19,8 @@ enum step { OPEN, SEND, FOLLOW, ASK_AFTER_END };
 enum phase { RESTING, CONNECTING, WAITING_FOR_REPLY, FINISHED };
 
 struct client {
-  int socket, number;
-  bool reader, socket_reused, attached, turn_done;
+  int socket, number, port, follows;
+  bool reader, mirror, socket_reused, attached, turn_done;
   enum step step;
   enum phase phase;
   int64_t wake, wanted, asked, first_sent, last_sent;
@@ -32,7 +34,7 @@ struct client {
 
 static const struct dialect *dialect;
 static char plan[400];
-static int port, chats = 1, readers, cuts, gap_ms, replays, poller;
+static int port, second_port, mirror_port, chats = 1, readers, cuts, gap_ms, replays, poller;
 static bool burst;
 static double ramp_seconds = 1;
 
@@ -91,7 +93,7 @@ static void build_request(struct client *it) {
   } else
     snprintf(path, sizeof path, "GET %s", it->url);
   it->request.length = 0;
-  buffer_print(&it->request, "%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: %s\r\n", path, port,
+  buffer_print(&it->request, "%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: %s\r\n", path, it->port,
                it->step == FOLLOW ? "text/event-stream" : "*/*");
   if (it->step >= FOLLOW && it->last_id[0]) buffer_print(&it->request, "Last-Event-ID: %s\r\n", it->last_id);
   if (body[0]) buffer_print(&it->request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
@@ -106,7 +108,7 @@ static void send_request(struct client *it) {
 }
 
 static void dial(struct client *it) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(it->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   int yes = 1;
   it->socket = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   setsockopt(it->socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -140,7 +142,8 @@ static void note_token(struct client *it, const struct token *token, int64_t rec
     }
   }
   if (sent > it->last_sent) it->last_sent = sent;
-  add_delta(sent - started, late);
+  if (it->mirror) histogram_add(&mirror, late);
+  else add_delta(sent - started, late);
 }
 
 static void take_delta(struct client *it, const char *data, size_t length, int64_t received) {
@@ -207,10 +210,12 @@ static void take_events(struct client *it, int64_t received) {
 
 static int64_t start_of(int place, int count) { return (place + drand48()) / count * ramp_seconds * 1000000; }
 
-static void wake_readers(const char *url) {
+static void wake_readers(const struct client *of) {
   for (int i = chats; i < client_count; i++) {
-    snprintf(clients[i].url, sizeof clients[i].url, "%s", url);
-    rest(&clients[i], now_us() + start_of(i - chats, readers), FOLLOW);
+    struct client *it = &clients[i];
+    if (it->follows != of->number) continue;
+    snprintf(it->url, sizeof it->url, "%s", of->url);
+    rest(it, now_us() + (it->mirror ? 0 : start_of(i - chats, readers)), FOLLOW);
   }
 }
 
@@ -249,7 +254,7 @@ static void ended_document(struct client *it) {
     opened_chat(it);
   } else if (!json_string(body, "stream_url", it->url, sizeof it->url)) fail(it, "no stream_url");
   else {
-    if (it->number == 0) wake_readers(it->url);
+    wake_readers(it);
     begin(it, FOLLOW);
   }
 }
@@ -309,7 +314,7 @@ static void wake_due(int64_t now) {
 
 static void create_clients(void) {
   int expected = (plan_number(plan, "deltas", 20) + plan_number(plan, "thinking", 0)) * (plan_number(plan, "rounds", 0) + 1);
-  client_count = chats + readers;
+  client_count = chats + readers + (mirror_port ? chats : 0);
   clients = checked(calloc(client_count, sizeof *clients));
   started = now_us();
   for (int i = 0; i < client_count; i++) {
@@ -317,10 +322,13 @@ static void create_clients(void) {
     it->socket = -1;
     it->number = i;
     it->reader = i >= chats;
+    it->mirror = i >= chats + readers;
+    it->follows = it->mirror ? i - chats - readers : it->reader ? 0 : i;
+    it->port = it->mirror ? mirror_port : second_port && it->follows % 2 ? second_port : port;
     it->cuts_left = it->reader ? 0 : cuts;
     it->cut_at = 1 + expected * drand48() / (cuts + 1);
     it->replays_left = it->reader ? 0 : replays;
-    checks_start(&it->checks, it->reader ? 0 : i, expected);
+    checks_start(&it->checks, it->follows, expected);
     if (it->reader) rest(it, INT64_MAX, FOLLOW);
     else rest(it, started + (burst ? 0 : start_of(i, chats)), OPEN);
   }
@@ -363,6 +371,8 @@ int main(int count, char **words) {
   signal(SIGPIPE, SIG_IGN);
   dialect = find_dialect(option(count, words, "--dialect", "turnstream"));
   port = atoi(option(count, words, "--port", "8000"));
+  second_port = atoi(option(count, words, "--second-port", "0"));
+  mirror_port = atoi(option(count, words, "--mirror-port", "0"));
   chats = atoi(option(count, words, "--chats", "1"));
   snprintf(plan, sizeof plan, "plan %s", option(count, words, "--plan", "deltas=200 rate=50"));
   ramp_seconds = atof(option(count, words, "--ramp", "1"));

@@ -3,7 +3,7 @@
 #include "common.h"
 #include "histogram.h"
 
-static struct histogram first_delta, opening, delta, replay, rejoin;
+static struct histogram first_delta, opening, delta, mirror, replay, rejoin;
 enum { SLICE_US = 100000, SLICES = 1200 };
 static struct histogram *slices[SLICES]; // of the delta latencies, by send time
 static struct {
@@ -46,6 +46,7 @@ static void print_results(double wall_seconds, int64_t steady_from, int64_t stea
   histogram_print("first_delta", &first_delta);
   histogram_print("opening", &opening);
   histogram_print("delta", &delta);
+  histogram_print("mirror", &mirror);
   histogram_print("replay", &replay);
   histogram_print("rejoin", &rejoin);
   print_steady(steady_from, steady_until);
