@@ -1,10 +1,12 @@
-"""`python -m tests.bench`: turnstream and a bare relay in turn on one CPU, the tools on another."""
+"""`python -m tests.bench`: several replicas; then turnstream beside a bare relay, each alone on one CPU."""
 
+import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,47 +16,64 @@ from tests.bench.candidates import NAMES, Candidate, Name, relay, served, turnst
 from tests.bench.database import Postgres, bench_database
 from tests.bench.native import ROOT, NoCompilerError
 from tests.bench.processes import StartError, cpu_seconds, raise_file_limit, waited_seconds
+from tests.bench.programme import Programme, quick_set, whole
 from tests.bench.provider import FakeProvider, fake_provider
-from tests.bench.report import Results, markdown, write_into
-from tests.bench.scenarios import Bench, FaultError, Figures, Scenario, full, quick, warm_up
+from tests.bench.report import Results, comparison, trial_tables, write_into
+from tests.bench.scenarios import Bench, FaultError, Figures, Scenario, warm_up
+from tests.bench.trials import Rows, Site, Trial
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 console = Console(stderr=True, highlight=False)
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="One repetition of a small set: about a minute.")
-@click.option("--repetitions", default=3, show_default=True)
+@click.argument("names", nargs=-1, type=click.Choice(whole().names()), metavar="[NAME]...")
+@click.option("--quick", "is_quick", is_flag=True, help="One repetition of a small set: about two minutes.")
+@click.option("--repetitions", default=3, show_default=True, help="Of what is compared with the relay.")
 @click.option("--minutes", default=15.0, show_default=True, help="No repetition starts that would pass this.")
 @click.option("--only", type=click.Choice(NAMES), help="Measure one candidate alone.")
-@click.option("--scenario", "pattern", default="", help="Only scenarios whose title contains this.")
-@click.option("--write/--no-write", default=None, help=f"Put the table into {PAGE.name} (default: after a whole run).")
-def main(is_quick: bool, repetitions: int, minutes: float, only: Name | None, pattern: str, write: bool | None) -> None:
+@click.option("--write/--no-write", default=None, help=f"Put the tables into {PAGE.name} (default: after a whole run).")
+def main(
+    names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: Name | None, write: bool | None
+) -> None:
+    """NAME is what to measure, everything by default: memory, readers, streams, burst, capacity, unpaced, catch-up,
+    reconnects (beside a relay); recovery, remote, journal, replicas (several servers).
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()
-    scenarios = [each for each in (quick() if is_quick else full()) if pattern in each.title]
-    whole = not (is_quick or only or pattern)
+    programme = quick_set() if is_quick else whole()
+    if names:
+        programme = programme.only(names)
+    if only == "relay":
+        programme = replace(programme, trials=())
     try:
-        faults, page = measure(scenarios, 1 if is_quick else repetitions, minutes * 60, only)
+        faults, pages = measure(programme, 1 if is_quick else repetitions, minutes * 60, only)
     except (NoCompilerError, StartError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(page)
-    if whole if write is None else write:
-        write_into(PAGE, page)
+    for section, page in pages.items():
+        click.echo(page)
+        if write or (write is None and not (is_quick or only or names)):
+            write_into(PAGE, section, page)
     if faults:
         raise click.ClickException("\n".join(faults))
 
 
-def measure(scenarios: list[Scenario], repetitions: int, seconds: float, only: Name | None) -> tuple[list[str], str]:
-    """Returns what went wrong, and the table."""
+def measure(
+    programme: Programme, repetitions: int, seconds: float, only: Name | None
+) -> tuple[list[str], dict[str, str]]:
+    """Returns what went wrong, and the tables by the section of the page that they belong to."""
+    until, load_before = time.monotonic() + seconds, os.getloadavg()[0]
     with ExitStack() as owned:
         folder = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="turnstream-bench-")))
         provider = owned.enter_context(fake_provider(folder))
         database = owned.enter_context(nullcontext() if only == "relay" else bench_database(folder))
-        candidates = [each for each in candidates_for(database) if only in {None, each.name}]
         run = Run(provider, database, folder)
-        run.repeat(candidates, scenarios, repetitions, seconds)
-        return run.faults, markdown(run.results, database.version if database else None)
+        if database is not None:
+            run.try_all(programme.trials, Site(provider, database, folder))
+        candidates = [each for each in candidates_for(database) if only in {None, each.name}]
+        if programme.scenarios:
+            run.repeat(candidates, programme.scenarios, repetitions, until)
+        return run.faults, run.pages(load_before)
 
 
 def candidates_for(database: Postgres | None) -> list[Candidate]:
@@ -64,18 +83,39 @@ def candidates_for(database: Postgres | None) -> list[Candidate]:
 class Run:
     def __init__(self, provider: FakeProvider, database: Postgres | None, folder: Path) -> None:
         self.results = Results()
+        self.tables: dict[Trial, Rows] = {}
         self.faults: list[str] = []
         self._provider = provider
         self._database = database
         self._folder = folder
 
-    def repeat(self, candidates: list[Candidate], scenarios: list[Scenario], repetitions: int, seconds: float) -> None:
+    def pages(self, load_before: float) -> dict[str, str]:
+        version = self._database.version if self._database else None
+        compared = {"figures": comparison(self.results, version)} if self.results.seen else {}
+        tried = {"trials": trial_tables(self.tables, version, load_before)} if self.tables else {}
+        return compared | tried
+
+    def try_all(self, trials: Iterable[Trial], site: Site) -> None:
+        for trial in trials:
+            try:
+                rows = trial.run(site)
+            except (FaultError, StartError) as fault:
+                self._note_fault(f"{trial.name}: {fault}")
+                continue
+            self.tables[trial] = rows
+            for measure, figures in rows.items():
+                shown = " / ".join("–" if figure is None else f"{figure:.4g}" for figure in figures)  # noqa: RUF001
+                console.print(f"{trial.name}, {measure}: {shown}", soft_wrap=True)
+
+    def repeat(
+        self, candidates: list[Candidate], scenarios: Iterable[Scenario], repetitions: int, until: float
+    ) -> None:
         """Candidates take turns, and the one that goes first changes: slow drift of the machine hits both."""
         started = time.monotonic()
         for repetition in range(repetitions):
-            spent = time.monotonic() - started
-            if spent * (repetition + 1) > seconds * max(repetition, 1):
-                console.print(f"stopped after {repetition} repetitions: {spent:.0f} s are gone")
+            now = time.monotonic()
+            if repetition and now + (now - started) / repetition > until:
+                console.print(f"stopped after {repetition} repetitions: the time is over")
                 return
             for candidate in candidates if repetition % 2 == 0 else reversed(candidates):
                 try:
@@ -83,7 +123,7 @@ class Run:
                 except StartError as error:
                     self._note_fault(str(error))
 
-    def _measure(self, candidate: Candidate, scenarios: list[Scenario]) -> None:
+    def _measure(self, candidate: Candidate, scenarios: Iterable[Scenario]) -> None:
         mine = [each for each in scenarios if each.only in {None, candidate.name}]
         for batch in batches(mine):
             with served(candidate, self._provider.url, self._folder) as server:

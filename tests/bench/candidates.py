@@ -1,7 +1,7 @@
 """The servers that are compared, and how each is started."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,13 @@ class Candidate:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def turnstream(database_url: str) -> Candidate:
+def turnstream(database_url: str, settings: Mapping[str, str] | None = None) -> Candidate:
+    environment = {"DATABASE_URL": database_url, "TURNSTREAM_HOST": "127.0.0.1"}
     return Candidate(
         "turnstream",
         (str(Path(sys.executable).with_name("turnstream")), "serve"),
         "/readyz",
-        {"DATABASE_URL": database_url, "TURNSTREAM_HOST": "127.0.0.1"},
+        environment | dict(settings or {}),
     )
 
 
@@ -56,13 +57,15 @@ class Server:
 
 
 @contextmanager
-def served(candidate: Candidate, provider_url: str, folder: Path) -> Iterator[Server]:
-    port, log = free_port(), folder / f"{candidate.name}.log"
+def served(
+    candidate: Candidate, provider_url: str, folder: Path, *, port: int = 0, cpu: int | None = SERVER_CPU
+) -> Iterator[Server]:
+    port, log = port or free_port(), folder / f"{candidate.name}.log"
     command, environment = candidate.command, candidate.environment | provider_environment(provider_url)
     if candidate.name == "relay":
         command = (*command, "--port", str(port))
     environment |= {"TURNSTREAM_PORT": str(port)}
-    with running(command, cpu=SERVER_CPU, log=log, environment=environment) as process:
+    with running(command, cpu=cpu, log=log, environment=environment) as process:
         wait_until_answering(process, port, candidate.ready_path, log)
         yield Server(candidate.name, port, process)
 

@@ -30,16 +30,35 @@ class Postgres:
         living = sum(own_cpu_seconds(each) for each in family(self.postmaster))
         return living + ended.children_user + ended.children_system
 
+    def backend_seconds(self) -> float:
+        """Of the living backends that serve this database; 0 when it runs elsewhere."""
+        if self.postmaster is None:
+            return 0.0
+        name = urlsplit(self.url).path.removeprefix("/")
+        return sum(own_cpu_seconds(each) for each in family(self.postmaster) if serves(each, name))
+
+
+def serves(process: psutil.Process, database: str) -> bool:
+    with suppress(psutil.Error):
+        return database in " ".join(process.cmdline()).split()
+    return False
+
 
 @contextmanager
 def bench_database(folder: Path) -> Iterator[Postgres]:
-    with server_url(folder) as server:
-        name = f"bench_{secrets.token_hex(4)}"
-        asyncio.run(execute(server, f"CREATE DATABASE {name}"))
-        try:
-            yield asyncio.run(describe(server, name))
-        finally:
-            asyncio.run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+    with server_url(folder) as server, new_database(server) as made:
+        yield made
+
+
+@contextmanager
+def new_database(server: str) -> Iterator[Postgres]:
+    """`server` is the address of any other database beside it."""
+    name = f"bench_{secrets.token_hex(4)}"
+    asyncio.run(execute(server, f"CREATE DATABASE {name}"))
+    try:
+        yield asyncio.run(describe(server, name))
+    finally:
+        asyncio.run(execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 @contextmanager

@@ -26,11 +26,11 @@ def raise_file_limit() -> None:
 
 
 @contextmanager
-def on_cpu(cpu: int) -> Iterator[None]:
-    """Children started inside inherit the CPU. With a single CPU everything shares it."""
+def on_cpu(cpu: int | None) -> Iterator[None]:
+    """Children started inside inherit the CPU; None is any. With a single CPU everything shares it."""
     allowed = os.sched_getaffinity(0)
     present = range(os.cpu_count() or 1)
-    os.sched_setaffinity(0, {cpu} if cpu in present else allowed)
+    os.sched_setaffinity(0, {cpu} if cpu is not None and cpu in present else allowed)
     try:
         yield
     finally:
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    command: Sequence[str], *, cpu: int, log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str], *, cpu: int | None, log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[psutil.Popen]:
     with on_cpu(cpu), log.open("ab") as output:
         process = psutil.Popen(command, env=os.environ | dict(environment or {}), stdout=output, stderr=output)

@@ -3,7 +3,7 @@
 import platform
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.bench.candidates import Name
 from tests.bench.scenarios import Figures
+from tests.bench.trials import Rows, Trial
 
-START, END = "<!-- figures: start -->", "<!-- figures: end -->"
 PACKAGES = ("anthropic", "starlette", "sse-starlette", "uvicorn", "uvloop", "asyncpg")
 
 
@@ -67,9 +67,23 @@ def median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def markdown(results: Results, postgres_version: str | None) -> str:
+def comparison(results: Results, postgres_version: str | None) -> str:
     head = "| | turnstream | bare relay | ratio |\n|---|---:|---:|---:|"
-    return "\n".join([conditions(results, postgres_version), "", head, *table_lines(results.rows())])
+    disturbed = f"The servers waited {results.disturbance():.1%} of their CPU time for their CPU."
+    words = (conditions(f"medians of {results.repetitions()}", postgres_version), disturbed)
+    return "\n".join([" ".join(words), "", head, *table_lines(results.rows())])
+
+
+def trial_tables(tables: Mapping[Trial, Rows], postgres_version: str | None, load_before: float) -> str:
+    words = conditions(f"load average {load_before:.1f} before", postgres_version)
+    return "\n".join([words, *(line for trial, rows in tables.items() for line in trial_lines(trial, rows))])
+
+
+def trial_lines(trial: Trial, rows: Rows) -> Iterator[str]:
+    yield f"\n| **{trial.name}**: {trial.title} | {' | '.join(trial.columns)} |"
+    yield "|---|" + "---:|" * len(trial.columns)
+    for measure, figures in rows.items():
+        yield f"| {measure} | {' | '.join(map(shown, figures))} |"
 
 
 def table_lines(rows: Iterable[Row]) -> Iterable[str]:
@@ -85,18 +99,18 @@ def table_lines(rows: Iterable[Row]) -> Iterable[str]:
 def shown(value: float | None) -> str:
     if value is None:
         return "–"  # noqa: RUF001
+    if isinstance(value, int):
+        return f"{value:,}"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def conditions(results: Results, postgres_version: str | None) -> str:
+def conditions(how: str, postgres_version: str | None) -> str:
     packages = [f"{name} {version(name)}" for name in PACKAGES]
     database = [f"PostgreSQL {postgres_version}"] if postgres_version else []
     versions = ", ".join([f"Python {platform.python_version()}", *database, *packages])
-    today = datetime.now(UTC).date().isoformat()
-    waited = f"The servers waited {results.disturbance():.1%} of their CPU time for their CPU."
-    return f"{today}, medians of {results.repetitions()}. {machine()}. {versions}. {waited}"
+    return f"{datetime.now(UTC).date().isoformat()}, {how}. {machine()}. {versions}."
 
 
 def machine() -> str:
@@ -106,9 +120,9 @@ def machine() -> str:
     return f"{len(models) or '?'} CPUs ({name}), Linux {platform.release()}"
 
 
-def write_into(page: Path, figures: str) -> None:
-    """Replaces what stands between the markers."""
-    text = page.read_text()
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{START}\n{figures}\n{END}{after}")
+def write_into(page: Path, section: str, figures: str) -> None:
+    """Replaces what stands between the markers of the section."""
+    start, end = f"<!-- {section}: start -->", f"<!-- {section}: end -->"
+    before, rest = page.read_text().split(start)
+    _, after = rest.split(end)
+    page.write_text(f"{before}{start}\n{figures}\n{end}{after}")

@@ -27,6 +27,9 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """`name` is what it is asked for by; several may share one."""
+
+    name: str
     title: str
     run: Callable[[Bench], Figures]
     only: Name | None = None
@@ -179,26 +182,26 @@ def reconnects(chats: int, cuts: int) -> Callable[[Bench], Figures]:
 
 def full() -> list[Scenario]:
     return [
-        Scenario("200 open turns that wait", waiting(200), fresh_server=True),
-        Scenario("1,000 readers of one turn", many_readers(1000), only="turnstream", fresh_server=True),
-        Scenario("1 stream of 50/s", streams(1, 150), fresh_server=True),
-        Scenario("50 streams of 50/s", streams(50, 200)),
-        Scenario("200 streams of 50/s", streams(200, 200)),
-        Scenario("500 streams of 50/s", streams(500, 150)),
-        Scenario("burst of 200 turns", burst(200)),
-        Scenario("most deltas/s, p99 under 100 ms", capacity(5)),
-        Scenario("1 stream of 5,000 deltas, unpaced", unpaced(5000)),
-        Scenario("catch-up of 5,000 deltas", catch_up(5000, 10), only="turnstream"),
-        Scenario("100 streams, each cut 3 times", reconnects(100, 3), only="turnstream"),
+        Scenario("memory", "200 open turns that wait", waiting(200), fresh_server=True),
+        Scenario("readers", "1,000 readers of one turn", many_readers(1000), only="turnstream", fresh_server=True),
+        Scenario("streams", "1 stream of 50/s", streams(1, 150), fresh_server=True),
+        Scenario("streams", "50 streams of 50/s", streams(50, 200)),
+        Scenario("streams", "200 streams of 50/s", streams(200, 200)),
+        Scenario("streams", "500 streams of 50/s", streams(500, 150)),
+        Scenario("burst", "burst of 200 turns", burst(200)),
+        Scenario("capacity", "most deltas/s, p99 under 100 ms", capacity(5)),
+        Scenario("unpaced", "1 stream of 5,000 deltas, unpaced", unpaced(5000)),
+        Scenario("catch-up", "catch-up of 5,000 deltas", catch_up(5000, 10), only="turnstream"),
+        Scenario("reconnects", "100 streams, each cut 3 times", reconnects(100, 3), only="turnstream"),
     ]
 
 
 def quick() -> list[Scenario]:
     return [
-        Scenario("100 readers of one turn", many_readers(100), only="turnstream", fresh_server=True),
-        Scenario("50 streams of 50/s", streams(50, 100), fresh_server=True),
-        Scenario("200 streams of 50/s", streams(200, 100)),
-        Scenario("burst of 50 turns", burst(50)),
-        Scenario("catch-up of 5,000 deltas", catch_up(5000, 3), only="turnstream"),
-        Scenario("20 streams, each cut 3 times", reconnects(20, 3), only="turnstream"),
+        Scenario("readers", "100 readers of one turn", many_readers(100), only="turnstream", fresh_server=True),
+        Scenario("streams", "50 streams of 50/s", streams(50, 100), fresh_server=True),
+        Scenario("streams", "200 streams of 50/s", streams(200, 100)),
+        Scenario("burst", "burst of 50 turns", burst(50)),
+        Scenario("catch-up", "catch-up of 5,000 deltas", catch_up(5000, 3), only="turnstream"),
+        Scenario("reconnects", "20 streams, each cut 3 times", reconnects(20, 3), only="turnstream"),
     ]

@@ -1,0 +1,53 @@
+"""What a run measures: everything, or a quick set; and of either only what was named."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tests.bench.journal_cost import journal_cost
+from tests.bench.recovery import recovery
+from tests.bench.remote import remote
+from tests.bench.replicas import replicas
+from tests.bench.scenarios import Scenario, full, quick
+from tests.bench.trials import Trial
+
+RECOVERY = ("median", "worst", "target")
+REMOTE = ("on the owner", "on the other", "difference", "target")
+JOURNAL = ("every 100 ms", "never", "difference", "share, %", "target, %")
+REPLICAS = ("one server", "two replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    scenarios: tuple[Scenario, ...]
+    trials: tuple[Trial, ...]
+
+    def names(self) -> list[str]:
+        return [*dict.fromkeys(each.name for each in self.scenarios), *(each.name for each in self.trials)]
+
+    def only(self, names: Collection[str]) -> "Programme":
+        return Programme(
+            tuple(each for each in self.scenarios if each.name in names),
+            tuple(each for each in self.trials if each.name in names),
+        )
+
+
+def whole() -> Programme:
+    return Programme(
+        tuple(full()),
+        (
+            Trial("recovery", "20 turns, their server killed 5 times", RECOVERY, recovery(5)),
+            Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
+            Trial("journal", "two servers side by side, of which one journals", JOURNAL, journal_cost(200, 2)),
+            Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
+        ),
+    )
+
+
+def quick_set() -> Programme:
+    return Programme(
+        tuple(quick()),
+        (
+            Trial("recovery", "20 turns, their server killed once", RECOVERY, recovery(1)),
+            Trial("remote", "20 turns of 50/s, each with two readers", REMOTE, remote(20, 150)),
+        ),
+    )

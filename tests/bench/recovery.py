@@ -1,0 +1,107 @@
+"""How long a reader waits for news after `kill -9`: where the server is started again, and where another takes over."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from tests.bench.candidates import Server
+from tests.bench.reader import PATIENCE, Reader, begin_turn, check_whole, stored_texts
+from tests.bench.scenarios import RATE, FaultError, warm_up
+from tests.bench.trials import SELDOM, Rows, Site, metric
+
+TURNS = 20
+DELTAS = 2 * RATE
+BEFORE = RATE // 2  # deltas that every reader has when the server is killed
+TAKEOVER_TARGET = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """From the signal until the process was gone, on the clock of `time.monotonic`."""
+
+    began: float
+    over: float
+
+
+def recovery(kills: int) -> Callable[[Site], Rows]:
+    def run(site: Site) -> Rows:
+        restarted, ready = restarts(site, kills)
+        taken_over = takeovers(site, kills)
+        return {
+            "server started again at its address: first new delta, s": (*summary(restarted), None),
+            "of this until the new process is ready, s": (*summary(ready), None),
+            "second replica takes over: first new delta, s": (*summary(taken_over), TAKEOVER_TARGET),
+        }
+
+    return run
+
+
+def summary(seconds: Sequence[float]) -> tuple[float, float]:
+    return statistics.median(seconds), max(seconds)
+
+
+def restarts(site: Site, kills: int) -> tuple[list[float], list[float]]:
+    """What readers waited, and what the server took to be there again."""
+    waited, ready = [], []
+    with ExitStack() as stack:
+        server = stack.enter_context(site.served())
+        for _ in range(kills):
+            warm_up(server)
+            with watched_turns(owner=server, readers_at=server.port) as readers:
+                death = kill(server, readers)
+                server = stack.enter_context(site.served(port=server.port))
+                ready.append(time.monotonic() - death.began)
+                waited += waited_for_news(readers, death)
+    return waited, ready
+
+
+def takeovers(site: Site, kills: int) -> list[float]:
+    waited = []
+    with site.served(SELDOM) as survivor:
+        warm_up(survivor)
+        for _ in range(kills):
+            with site.served() as owner:
+                warm_up(owner)
+                with watched_turns(owner=owner, readers_at=survivor.port) as readers:
+                    waited += waited_for_news(readers, kill(owner, readers))
+    return waited
+
+
+@contextmanager
+def watched_turns(owner: Server, readers_at: int) -> Iterator[list[Reader]]:
+    """Readers of turns in mid-text. Afterwards each has followed its turn to the end, and has the whole of it."""
+    chats = [f"{number:03d}" for number in range(TURNS)]
+    paths = [begin_turn(owner.port, f"plan deltas={DELTAS} rate={RATE} chat={chat}") for chat in chats]
+    readers = [Reader(readers_at, path) for path in paths]
+    with ThreadPoolExecutor(TURNS) as pool:
+        following = [pool.submit(reader.follow) for reader in readers]
+        until = time.monotonic() + PATIENCE
+        while min(reader.tokens for reader in readers) < BEFORE and time.monotonic() < until:
+            time.sleep(0.01)
+        if (running := metric(owner.port, "turnstream_turns_running")) != TURNS:
+            raise FaultError(f"{running:.0f} of {TURNS} turns run on the server that shall be killed")
+        yield readers
+        for each in following:
+            each.result()
+    for reader, chat in zip(readers, chats, strict=True):
+        check_whole(reader, stored_texts(readers_at, reader.path), chat, DELTAS)
+
+
+def kill(server: Server, readers: Sequence[Reader]) -> Death:
+    began = time.monotonic()
+    server.process.kill()
+    server.process.wait()
+    death = Death(began, time.monotonic())
+    for reader in readers:
+        reader.watch_for_new(death.over)
+    return death
+
+
+def waited_for_news(readers: Sequence[Reader], death: Death) -> list[float]:
+    for reader in readers:
+        if not reader.new.wait(PATIENCE):
+            raise FaultError(f"nothing new came in {PATIENCE:.0f} s after a kill")
+    return [reader.new_at - death.began for reader in readers]

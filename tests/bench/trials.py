@@ -1,0 +1,48 @@
+"""What is measured with several servers, or with one that dies. Each trial starts its own and fills a small table."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.candidates import Server, served, turnstream
+from tests.bench.database import Postgres
+from tests.bench.processes import SERVER_CPU, get
+from tests.bench.provider import FakeProvider
+
+Rows = Mapping[str, tuple[float | None, ...]]
+
+# Where a replica shall run no turns: it looks for them without a ring so seldom that it never meets one.
+SELDOM = {"TURNSTREAM_POLL_INTERVAL": "600"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What servers are started on."""
+
+    provider: FakeProvider
+    database: Postgres
+    folder: Path
+
+    def served(
+        self, settings: Mapping[str, str] | None = None, *, port: int = 0, cpu: int | None = SERVER_CPU
+    ) -> AbstractContextManager[Server]:
+        candidate = turnstream(self.database.url, settings)
+        return served(candidate, self.provider.url, self.folder, port=port, cpu=cpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`run` returns a row of figures, one for each of `columns`, by what they measure."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    run: Callable[[Site], Rows]
+
+
+def metric(port: int, name: str) -> float:
+    """Over all its labels."""
+    _, body = get(port, "/metrics")
+    samples = (line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+    return sum(float(value) for sample, value in samples if sample.partition("{")[0] == name)
