@@ -1,12 +1,11 @@
 """A turn that waits for a person, brought on: each call is asked about, the server is told, the rest is shown."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Set
 from typing import Any, Protocol, TypeVar
 
 from app.cli.assembler import Assembler, Json
 from app.cli.client import Refused
-from app.cli.dialogue import Dialogue
-from app.cli.session import Asked, Session, asked
+from app.cli.session import Asked, asked
 
 T = TypeVar("T")
 
@@ -15,12 +14,28 @@ class Do(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
+class Waiting(Protocol):
+    """The turn that is watched, as a session has it."""
+
+    async def waiting(self) -> list[Json]: ...
+    async def act(self, call: Json, action: Json, /) -> None: ...
+    async def go_on(self, passed: Set[Asked], /) -> Assembler: ...
+    async def stop(self) -> Assembler: ...
+
+
+class Person(Protocol):
+    """Somebody who is asked; None leaves the call waiting, EOFError all of them, KeyboardInterrupt stops the turn."""
+
+    def ask(self, call: Json, more: int, /) -> Json | None: ...
+    def say(self, words: str, /) -> None: ...
+
+
 class Attendant:
     """`do` carries out what has to do with the server."""
 
-    def __init__(self, session: Session, dialogue: Dialogue, do: Do) -> None:
+    def __init__(self, session: Waiting, person: Person, do: Do) -> None:
         self._session = session
-        self._dialogue = dialogue
+        self._person = person
         self._do = do
 
     def attend(self, state: Assembler) -> Assembler:
@@ -40,7 +55,7 @@ class Attendant:
     def _ask_all(self, passed: set[Asked]) -> None:
         while calls := [call for call in self._do(self._session.waiting()) if asked(call) not in passed]:
             try:
-                action = self._dialogue.ask(calls[0], len(calls) - 1)
+                action = self._person.ask(calls[0], len(calls) - 1)
             except EOFError:
                 print()
                 passed.update(map(asked, calls))
@@ -54,4 +69,4 @@ class Attendant:
         try:
             self._do(self._session.act(call, action))
         except Refused as error:
-            self._dialogue.say(str(error))
+            self._person.say(str(error))

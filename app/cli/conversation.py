@@ -129,11 +129,19 @@ class Conversation:
     def _attempt(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except Refused as error:
+            self._say(sentence(self._why(error)))
         except TurnstreamError as error:
-            hint = " (/open shows it)" if isinstance(error, Refused) and error.status == 409 else ""
-            self._say(sentence(f"{str(error).rstrip('.')}{hint}"))
+            self._say(sentence(str(error)))
         except KeyboardInterrupt:
             self._say("Interrupted. What the server was told, it may go on with.")
+
+    def _why(self, error: Refused) -> str:
+        if error.status != 409:
+            return str(error)
+        if self._last is not None and self._last.waits:
+            return "a call still waits for your answer: /open asks again, and Ctrl-C there stops the turn"
+        return f"{str(error).rstrip('.')} (/open shows it)"
 
     def _greet(self) -> None:
         self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from app.config import Settings, read_settings
 from app.domain.errors import TurnstreamError
-from app.main import open_database
+from app.main import default_model, open_database
 from app.storage.tokens import Tokens
 
 
@@ -18,7 +18,7 @@ def doctor() -> None:
     for name, field in Settings.model_fields.items():
         alias = getattr(field.validation_alias, "choices", [name])[0]
         click.echo(f"{alias} = {_shown(getattr(settings, name))}\n    {field.description}")
-    click.echo(f"\nmodel: {settings.default_model}")
+    click.echo(f"\nmodel: {default_model(settings)}")
     try:
         count = asyncio.run(_count_tokens(settings))
     except TurnstreamError as error:

@@ -15,7 +15,7 @@ import uvloop
 from app.api.stream import end_streams
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
-from app.main import application, running
+from app.main import application, default_model, running
 from app.telemetry import configure_logging
 
 WELCOME = """
@@ -113,7 +113,7 @@ def _welcome(settings: Settings, port: int) -> str:
     host = "127.0.0.1" if settings.host in _EVERYWHERE else settings.host
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
-        model=settings.default_model,
+        model=default_model(settings),
         database="DATABASE_URL" if settings.database_url else f"embedded in {settings.data_dir}",
         command=_command(),
     )

@@ -126,6 +126,49 @@ def test_the_status_says_what_goes_on_and_is_gone_in_the_end() -> None:
     assert stage.glass.lines == ["", "Hello", "", "· demo · 3 tokens in, 4 out · 0.0 s"]
 
 
+def test_a_question_in_between_has_the_terminal_to_itself_and_its_time_does_not_count() -> None:
+    stage = Stage()
+    stage.block(0, "text", "I book it.")
+    stage.event("block_start", index=1, round=1, type="tool_use", id="a", name="book")
+    stage.event("block_stop", index=1, input={"room": "12"})
+    stage.event("action_required", round=1, calls=[{"tool_use_id": "a"}])
+    assert '? book room="12" · waits for a person' in stage.glass.text
+    stage.now = 2.0
+    stage.answer.pause()
+    assert stage.glass.lines == ["", "I book it."]
+    stage.glass.write("\r\nAllow? yes\r\n")
+    stage.now = 100.0
+    stage.event(CONNECTED)
+    assert " 2.0 s · Ctrl-C stops" in stage.glass.text
+    stage.event("block_start", index=2, round=1, type="tool_result", tool_use_id="a", name="book")
+    stage.event("block_stop", index=2, is_error=False)
+    stage.end()
+    assert stage.glass.lines == [
+        *("", "I book it.", "", "Allow? yes", ""),
+        '✓ book room="12" · 2.0 s',
+        *("", "· demo · 3 tokens in, 4 out · 2.0 s"),
+    ]
+
+
+def test_the_stage_that_the_server_tells_of_is_shown_until_the_connection_is_another() -> None:
+    stage = Stage()
+    stage.event("status", stage="executing")
+    assert "running tools" in stage.glass.text
+    stage.event("status", provider_event="ping")
+    assert "running tools" in stage.glass.text
+    stage.event(CONNECTED)
+    assert "waiting for the model" in stage.glass.text
+
+
+def test_what_the_user_said_meanwhile_is_shown_as_the_users_words() -> None:
+    stage = Stage()
+    stage.block(0, "text", "One.")
+    stage.block(1, "user_text", "Rather\nnot.")
+    stage.block(2, "text", "Two.", round=2)
+    stage.end()
+    assert stage.glass.lines[:8] == ["", "One.", "", "> Rather", "  not.", "", "Two.", ""]
+
+
 def test_words_that_a_terminal_would_obey_do_not_reach_it() -> None:
     stage = Stage()
     stage.block(0, "text", "before\x1b[2J\x1b]0;title\x07after")
@@ -182,6 +225,13 @@ def test_a_pipe_gets_a_round_when_it_can_no_more_be_taken_back() -> None:
     answer.take(Event("turn_complete", {"stop_reason": "end_turn", "usage": {}}))
     answer.finish()
     assert out.getvalue() == "I look it up.\n\nHere it *is*:\x1b\n"
+
+
+def test_a_pipe_gets_what_was_said_before_a_person_is_waited_for() -> None:
+    answer, out, notes = plain()
+    say(answer, 0, 1, "I ask.")
+    answer.pause()
+    assert (out.getvalue(), notes.getvalue()) == ("I ask.\n", "")
 
 
 def test_a_pipe_gets_no_words_about_the_answer() -> None:

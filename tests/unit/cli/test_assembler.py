@@ -93,6 +93,8 @@ def test_a_turn_read_as_json_goes_on_where_its_open_block_is() -> None:
     assert state.blocks[1] == {"index": 1, "round": 1, "type": "text", "text": "halfway"}
     assert state.end is None
     assert Assembler.of({**turn, "status": "error"}).end == "turn_error"
+    assert Assembler.of({**turn, "actions": [{"tool_use_id": "a"}]}).actions == [{"tool_use_id": "a"}]
+    assert Assembler.of({**turn, "degraded": [{"what": "cut"}]}).degraded == [{"what": "cut"}]
 
 
 def test_a_reset_forgets_the_blocks_that_are_written_anew() -> None:
@@ -145,3 +147,46 @@ def started(kind: str) -> Assembler:
     state = Assembler()
     state.apply("block_start", {"index": 0, "round": 1, "type": kind})
     return state
+
+
+# --- what waits for a person -----------------------------------------------------------------------------------------
+
+
+def asking(*waiting: str, calls: tuple[str, ...] = ("a", "b")) -> Assembler:
+    state = Assembler()
+    for index, identity in enumerate(calls):
+        state.apply("block_start", {"index": index, "round": 1, "type": "tool_use", "id": identity, "name": "book"})
+        state.apply("block_stop", {"index": index, "input": {}})
+    state.apply("action_required", {"round": 1, "calls": [{"tool_use_id": identity} for identity in waiting]})
+    return state
+
+
+def result(state: Assembler, identity: str) -> None:
+    index = len(state.blocks)
+    state.apply("block_start", {"index": index, "round": 1, "type": "tool_result", "tool_use_id": identity})
+    state.apply("block_stop", {"index": index, "is_error": False})
+
+
+def test_a_call_waits_until_its_result_begins() -> None:
+    state = asking("a", "b")
+    result(state, "b")
+    assert [action["tool_use_id"] for action in state.actions] == ["a"]
+    assert state.waits
+    result(state, "a")
+    assert (state.actions, state.waits) == ([], False)
+
+
+def test_a_turn_does_not_wait_while_another_call_runs() -> None:
+    state = asking("a")
+    assert not state.waits
+    result(state, "b")
+    assert state.waits
+
+
+def test_a_call_that_is_taken_back_waits_no_more_and_nothing_waits_after_the_end() -> None:
+    state = asking("a", "b")
+    state.apply("reset", {"attempt": 2, "index": 1})
+    assert [action["tool_use_id"] for action in state.actions] == ["a"]
+    degraded = [{"what": "cut", "index": 3, "tool": "book"}]
+    state.apply("turn_cancelled", {"stop_reason": "cancelled", "usage": {}, "degraded": degraded})
+    assert (state.actions, state.waits, state.degraded) == ([], False, degraded)

@@ -5,7 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.assembler import Assembler, Json
-from app.cli.parts import Fold, Part, Parts, Pieces, Prose, Watch, clean, last_words, passages, short_input, span
+from app.cli.parts import (
+    Fold,
+    Part,
+    Parts,
+    Pieces,
+    Prose,
+    Said,
+    Watch,
+    clean,
+    last_words,
+    passages,
+    sentence,
+    short_input,
+    span,
+)
 
 ANSWER = """# Tides
 
@@ -164,6 +178,32 @@ def test_a_server_tool_and_its_result_are_one_line_too() -> None:
     assert [part.content for part in parts_of(asked, found)] == [Fold("ok", "web_search", 'query="tides"')]
 
 
+def test_a_call_that_waits_for_a_person_says_so_and_is_not_settled() -> None:
+    state = Assembler()
+    state.blocks, state.actions = [call(0)], [{"tool_use_id": "call_1"}]
+    (part,) = Parts().of(state, Watch(), 0.0)
+    assert part.content == Fold("waiting", "search", 'query="tides"', "waits for a person")
+    assert not part.settled
+
+
+def test_a_call_that_nobody_allowed_is_no_failure() -> None:
+    denied = result(1, "The user did not allow it.", is_error=True, notes={"approval": {"decision": "denied"}})
+    assert fold_of(call(0), denied) == Fold("stopped", "search", 'query="tides"', "not allowed")
+
+
+def test_a_call_shows_the_arguments_it_was_run_with_and_what_it_needed() -> None:
+    notes = {"approval": {"decision": "approve", "input": '{"query": "moon"}'}, "retries": 1}
+    assert fold_of(call(0), result(1, notes=notes)) == Fold("ok", "search", 'query="moon"', "edited · tried again")
+    assert fold_of(call(0), result(1, "no", is_error=True, notes={"retries": 1})).note == "no · tried again"
+
+
+def test_what_the_user_said_meanwhile_stands_in_its_place() -> None:
+    blocks = [block(0, "text", "One."), block(1, "user_text", "Stop\x1b"), block(2, "text", "Two.", round=2)]
+    assert [part.content for part in parts_of(*blocks)] == [Prose("One."), Said("Stop\ufffd"), Prose("Two.")]
+    assert [part.settled for part in parts_of(block(0, "user_text", "St", open=True))] == [False]
+    assert passages(blocks) == ["One.", "Two."]
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -207,9 +247,21 @@ def test_a_turn_that_ended_as_usual_needs_no_word_but_what_it_took() -> None:
     assert cost.name == "demo · 2,010 tokens in, 5 out · 2.5 s"
 
 
+def test_a_turn_that_needed_a_policy_says_so_in_one_line_before_all_else() -> None:
+    state = ended("turn_complete", "end_turn")
+    state.degraded = [{"what": "cut", "index": 1, "tool": "search"}]
+    assert [fold.name for fold in last_words(state, None)] == ["degraded: search cut"]
+    assert len(last_words(state, 1.0)) == 2
+
+
 def test_a_turn_that_ended_otherwise_says_so() -> None:
     assert [fold.name for fold in last_words(ended("turn_complete", "max_tokens"), None)] == ["cut off at max_tokens"]
     assert [fold.name for fold in last_words(ended("turn_cancelled", "cancelled"), None)] == ["stopped"]
     error = {"type": "overloaded_error", "message": "Overloaded", "request_id": "req_1"}
     (fold,) = last_words(ended("turn_error", "error", error), None)
     assert fold.name == "the turn failed: overloaded_error: Overloaded (request req_1)"
+
+
+@pytest.mark.parametrize("words", ["it is too late", "It is too late."])
+def test_a_sentence_begins_and_ends_like_one(words: str) -> None:
+    assert sentence(words) == "It is too late."
