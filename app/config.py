@@ -41,6 +41,15 @@ class Settings(BaseSettings):
     anthropic_base_url: str | None = Field(
         None, validation_alias=_theirs("ANTHROPIC_BASE_URL"), description="another address of the Anthropic API"
     )
+    openai_api_key: SecretStr | None = Field(
+        None, validation_alias=_theirs("OPENAI_API_KEY"), description="for OpenAI's models"
+    )
+    openai_base_url: str | None = Field(
+        None, validation_alias=_theirs("OPENAI_BASE_URL"), description="another server that speaks OpenAI's API"
+    )
+    models_file: Path | None = Field(
+        None, validation_alias=_ours("MODELS_FILE"), description="TOML file of models and providers, beside our own"
+    )
     host: str = Field("127.0.0.1", validation_alias=_ours("HOST"), description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, validation_alias=_ours("PORT"), description="port to listen on")
     data_dir: Path = Field(
@@ -152,10 +161,6 @@ class Settings(BaseSettings):
         "info", validation_alias=_ours("LOG_LEVEL"), description="least severe log line that is written"
     )
 
-    @property
-    def default_model(self) -> str:
-        return self.model or ("claude-sonnet-5-5" if self.anthropic_api_key else "demo")
-
 
 def read_settings() -> Settings:
     """Raises ConfigError with a sentence for every setting that is wrong."""
@@ -167,7 +172,7 @@ def read_settings() -> Settings:
 
 
 def read_environment() -> Mapping[str, str]:
-    """What `$NAME` stands for in the file of tools: variables of the environment, and those of the `.env` file."""
+    """What `$NAME` stands for in the files of tools and models: the environment's variables, and the `.env` file's."""
     found = dotenv_values(".env")
     return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 

@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -30,9 +30,10 @@ from app.engine.rescuer import Rescuer
 from app.engine.retries import RetryPolicy
 from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.engine.worker import Worker, WorkerPolicy
-from app.llm.anthropic import AnthropicProvider
-from app.llm.demo import DemoProvider
-from app.llm.models import CLAUDE, CLAUDE_MODELS, Models, Offer
+from app.llm.connect import connect_providers
+from app.llm.demo import DEMO, DemoProvider
+from app.llm.models import Models, Offer
+from app.llm.registry import ProviderSpec, read_registry
 from app.storage.actions import Actions
 from app.storage.chats import Chats
 from app.storage.database import Database, connect, plain_url
@@ -55,9 +56,12 @@ from app.tools.assembly import Wanted, open_toolset
 from app.tools.documents import document_tools, sample_documents
 from app.tools.results import result_tools
 from app.tools.toolset import Toolset
+from app.web.page import page_routes
 
 log = structlog.get_logger(__name__)
 
+PREFERRED = "claude-sonnet-5-5"
+PREFERRED = "claude-sonnet-5-5"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -72,7 +76,7 @@ def create_app(
             app.state.services = services
             yield
 
-    app = Starlette(routes=routes(), lifespan=lifespan, exception_handlers=dict(HANDLERS))
+    app = Starlette(routes=[*routes(), *page_routes()], lifespan=lifespan, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # the host it sends people to is the one they named
     return app
 
@@ -111,11 +115,12 @@ async def running(
             directory,
             models.provider_for,
             toolset,
-            worker_policy(settings),
+            worker_policy(settings, models.fallbacks),
             pace,
             [*deliveries, *hooks],
         )
-        if settings.default_model == "demo":
+        model = default_model(settings)
+        if model == DEMO:
             await _offer_samples(documents)
         settle_garbage_collector()
         journal = Journal(database)
@@ -145,7 +150,7 @@ async def running(
             authenticator=Authenticator(Tokens(database)),
             toolset=toolset,
             models=models,
-            defaults=Defaults(settings.default_model, settings.system_prompt, _limits(settings)),
+            defaults=Defaults(model, settings.system_prompt, _limits(settings)),
             ring=worker.ring,
             cancel=worker.cancel,
             tell=worker.tell,
@@ -181,13 +186,13 @@ def _address(settings: Settings) -> str:
     return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
 
 
-def worker_policy(settings: Settings) -> WorkerPolicy:
+def worker_policy(settings: Settings, fallbacks: Callable[[str], Sequence[str]]) -> WorkerPolicy:
     retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
     return WorkerPolicy(
         concurrent_turns=settings.concurrent_turns,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
-        model=ModelPolicy(retries, settings.stall_timeout),
+        model=ModelPolicy(retries, settings.stall_timeout, fallbacks),
     )
 
 
@@ -230,16 +235,34 @@ def _limits(settings: Settings) -> Limits:
 
 @asynccontextmanager
 async def _models(settings: Settings) -> AsyncIterator[Models]:
-    if settings.anthropic_api_key is None:
-        log.warning("model.demo", note="no ANTHROPIC_API_KEY: answers are a script's, not a model's")
-        yield Models([Offer(DemoProvider(settings.demo_delay), ["demo"])])
-        return
-    key = settings.anthropic_api_key.get_secret_value()
-    provider = AnthropicProvider(key, settings.anthropic_base_url)
-    try:
-        yield Models([Offer(provider, CLAUDE_MODELS, [settings.model or CLAUDE, CLAUDE])])
-    finally:
-        await provider.aclose()
+    async with connect_providers(_providers(settings)) as offers:
+        if not offers:
+            log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+            offers.append(Offer(DemoProvider(settings.demo_delay), [DEMO]))
+        elif settings.model is not None:
+            offers.append(Offer(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
+        yield Models(offers)
+
+
+def _providers(settings: Settings) -> Sequence[ProviderSpec]:
+    """Settings of providers are ours too: a value that was given in code goes before the environment."""
+    keys = {"ANTHROPIC_API_KEY": settings.anthropic_api_key, "OPENAI_API_KEY": settings.openai_api_key}
+    urls = {"ANTHROPIC_BASE_URL": settings.anthropic_base_url, "OPENAI_BASE_URL": settings.openai_base_url}
+    secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
+    return read_registry(
+        settings.models_file, {**read_environment(), **secrets, **{n: u or "" for n, u in urls.items()}}
+    )
+
+
+def default_model(settings: Settings) -> str:
+    """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
+    providers = _providers(settings)
+    if settings.model is not None or not providers:
+        return settings.model or DEMO
+    listed = [model.id for provider in providers for model in provider.models]
+    if not listed:
+        raise ConfigError("TURNSTREAM_MODEL: say which model answers where nobody names one")
+    return PREFERRED if PREFERRED in listed else listed[0]
 
 
 async def _check_exposure(settings: Settings, tokens: Tokens) -> None:

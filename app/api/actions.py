@@ -26,7 +26,7 @@ async def act(request: Request) -> Response:
     found = await services.actions.answer(owner, chat, turn, decisions, idempotency_key_of(request, body))
     if not found.ended:
         await services.tell(turn)
-    return json_response(turn_out(found, services.directory), 202)
+    return json_response(turn_out(found, services), 202)
 
 
 async def get_whole(request: Request) -> Response:

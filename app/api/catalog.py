@@ -1,5 +1,7 @@
 """What can be asked for: models and tools."""
 
+from dataclasses import asdict
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -7,15 +9,31 @@ from starlette.responses import Response
 from app.api.chats import json_response
 from app.api.schemas import ModelOut, ModelsOut, ToolOut, ToolsOut
 from app.api.services import begin
+from app.llm.models import Model
 
 
 async def list_models(request: Request) -> Response:
     services, _ = await begin(request)
     default = services.defaults.model
     listed = dict(services.models.listed())
-    listed.setdefault(default, services.models.provider_for(default).name)
-    models = [ModelOut(id=model, provider=name, default=model == default) for model, name in listed.items()]
+    chosen = services.models.check(default)
+    listed.setdefault(chosen.id, (chosen, services.models.provider_for(default).name))
+    models = [_model_out(model, provider, default=model is chosen) for model, provider in listed.values()]
     return json_response(ModelsOut(models=models))
+
+
+def _model_out(model: Model, provider: str, *, default: bool) -> ModelOut:
+    return ModelOut(
+        id=model.id,
+        provider=provider,
+        default=default,
+        context_window=model.context_window,
+        max_output=model.max_output,
+        can=None if model.can is None else sorted(model.can),
+        prices=asdict(model.prices) if model.prices else None,
+        aliases=list(model.aliases),
+        fallbacks=list(model.fallbacks),
+    )
 
 
 async def list_tools(request: Request) -> Response:

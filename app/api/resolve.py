@@ -9,7 +9,7 @@ from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
 from app.domain.errors import RequestRefused
 from app.domain.turns import Limits, TurnRequest
-from app.llm.models import Models
+from app.llm.models import Model, Models
 from app.storage.chats import Chat
 from app.tools.toolset import Toolset
 
@@ -38,16 +38,20 @@ def resolve(
     Raises RequestRefused.
     """
     settings = ChatSettings.model_validate(chat.settings)
-    model = options.model or settings.model or (before.model if before else defaults.model)
-    models.check(model)
+    model = models.check(options.model or settings.model or (before.model if before else defaults.model))
     tools = _tools(options, settings, before, toolset)
-    return TurnRequest(
-        model=model,
-        system=_system(options, chat, before, defaults),
-        params=_checked(_params(settings.params) | _params(options.params), tools),
-        tools=tools.specs,
-        limits=_limits(defaults.limits, settings.limits, options.limits),
-        provider_tools=tools.provider,
+    if not model.does("tools") and options.tools is None and settings.tools is None:
+        tools = Chosen()  # nobody asked for them
+    return _within(
+        model,
+        TurnRequest(
+            model=model.id,
+            system=_system(options, chat, before, defaults),
+            params=_checked(_params(settings.params) | _params(options.params), tools),
+            tools=tools.specs,
+            limits=_limits(defaults.limits, settings.limits, options.limits),
+            provider_tools=tools.provider,
+        ),
     )
 
 
@@ -61,6 +65,21 @@ def _system(options: TurnOptions, chat: Chat, before: TurnRequest | None, defaul
 
 def _params(params: Params | None) -> dict[str, Any]:
     return params.model_dump(exclude_none=True) if params else {}
+
+
+def _within(model: Model, asked: TurnRequest) -> TurnRequest:
+    """Raises RequestRefused for what the model cannot do, before anything is spent."""
+    params = asked.params
+    if (asked.tools or asked.provider_tools) and not model.does("tools"):
+        raise RequestRefused(f"{model.id} cannot use tools", field="tools")
+    if (params.get("thinking") or {}).get("type") not in {None, "disabled"} and not model.does("thinking"):
+        raise RequestRefused(f"{model.id} cannot think aloud", field="params.thinking")
+    if (params.get("output_config") or {}).get("format") and not model.does("structured_output"):
+        raise RequestRefused(f"{model.id} has no structured output", field="params.output_config.format")
+    most, wanted = model.max_output, params.get("max_tokens")
+    if most is not None and wanted is not None and wanted > most:
+        raise RequestRefused(f"{model.id} writes at most {most:,} tokens", field="params.max_tokens")
+    return asked
 
 
 def _checked(params: dict[str, Any], tools: Chosen) -> dict[str, Any]:
@@ -88,14 +107,16 @@ def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:
 
 def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Toolset) -> TurnRequest:
     """The request of a regeneration: that of the answer it stands beside, but for what `options` say."""
-    model = options.model or asked.model
-    models.check(model)
+    model = models.check(options.model or asked.model)
     tools = _tools(options, ChatSettings(), asked, toolset)
-    return TurnRequest(
-        model=model,
-        system=asked.system if options.system_prompt is None else options.system_prompt or None,
-        params=_checked({**asked.params, **_params(options.params)}, tools),
-        tools=tools.specs,
-        limits=_limits(asked.limits, options.limits),
-        provider_tools=tools.provider,
+    return _within(
+        model,
+        TurnRequest(
+            model=model.id,
+            system=asked.system if options.system_prompt is None else options.system_prompt or None,
+            params=_checked({**asked.params, **_params(options.params)}, tools),
+            tools=tools.specs,
+            limits=_limits(asked.limits, options.limits),
+            provider_tools=tools.provider,
+        ),
     )

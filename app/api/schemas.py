@@ -154,6 +154,7 @@ class RoundOut(BaseModel):
     usage: dict[str, Any]
     request_id: str | None
     messages: int
+    model: Annotated[str | None, Field(description="the model that was asked")]
     started_at: datetime | None
     first_delta_at: datetime | None
     sealed_at: datetime | None
@@ -195,6 +196,7 @@ class TurnOut(BaseModel):
     stop_reason: str | None
     error: ErrorOut | None
     usage: dict[str, Any]
+    cost: Annotated[float | None, Field(description="null where a price is not known")]
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -235,6 +237,14 @@ class ModelOut(BaseModel):
     id: str
     provider: str
     default: bool
+    context_window: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    max_output: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    can: Annotated[
+        list[str] | None, Field(description="what it can do; null where nobody said, then nothing is refused")
+    ]
+    prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
+    aliases: list[str]
+    fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is down")]
 
 
 class ModelsOut(BaseModel):

@@ -72,7 +72,7 @@ async def cancel(request: Request) -> Response:
     turn = await services.turns.cancel(owner, id_of(request, "chat"), id_of(request, "turn"))
     if not turn.ended:
         await services.cancel(turn.id)
-    return json_response(turn_out(turn, services.directory), 200 if turn.ended else 202)
+    return json_response(turn_out(turn, services), 200 if turn.ended else 202)
 
 
 async def get_path(request: Request) -> Response:
@@ -96,7 +96,7 @@ async def get_turn(request: Request) -> Response:
     services, owner = await begin(request)
     turn = await services.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     siblings = await services.turns.siblings([turn.id])
-    return json_response(turn_out(turn, services.directory, siblings[turn.id]))
+    return json_response(turn_out(turn, services, siblings[turn.id]))
 
 
 async def get_siblings(request: Request) -> Response:
@@ -105,7 +105,7 @@ async def get_siblings(request: Request) -> Response:
     await services.turns.get(owner, chat, turn)
     siblings = await services.turns.siblings([turn])
     turns = await services.turns.several(owner, chat, siblings[turn])
-    return json_response(SiblingsOut(turns=[turn_out(turn, services.directory) for turn in turns]))
+    return json_response(SiblingsOut(turns=[turn_out(turn, services) for turn in turns]))
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ async def _say(
 def _steered(request: Request, services: Services, owner: str, turn: Turn) -> Response:
     if _wants_stream(request):
         return stream_response(services, owner, turn)
-    answer = turn_out(turn, services.directory)
+    answer = turn_out(turn, services)
     url = stream_url(turn.chat_id, turn.id)
     return json_response(ExchangeOut(user_turn=None, assistant_turn=answer, stream_url=url, steered=True), 202)
 
@@ -196,8 +196,8 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
     if _wants_stream(request):
         return stream_response(services, owner, turn)
     body = ExchangeOut(
-        user_turn=turn_out(exchange.user_turn, services.directory),
-        assistant_turn=turn_out(turn, services.directory),
+        user_turn=turn_out(exchange.user_turn, services),
+        assistant_turn=turn_out(turn, services),
         stream_url=stream_url(turn.chat_id, turn.id),
     )
     return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
@@ -205,5 +205,5 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
 
 async def _page(services: Services, path: list[Turn]) -> Response:
     siblings = await services.turns.siblings([turn.id for turn in path])
-    turns = [turn_out(turn, services.directory, siblings[turn.id]) for turn in path]
+    turns = [turn_out(turn, services, siblings[turn.id]) for turn in path]
     return json_response(PathPage(turns=turns, next=path[0].parent_id if path else None))

@@ -6,12 +6,13 @@ from uuid import UUID
 
 from app.api.codec import block_json, degraded_json, error_json, wanted_json
 from app.api.schemas import BlockOut, ChatOut, DegradedOut, ErrorOut, RoundOut, TurnOut, WantedOut
+from app.api.services import Services
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, wanted_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
+from app.llm.models import Models
 from app.storage.chats import Chat
-from app.stream.directory import Directory
 from app.stream.live import LiveView
 
 
@@ -30,9 +31,9 @@ def stream_url(chat: UUID, turn: UUID) -> str:
     return f"/api/chats/{chat}/turns/{turn}/stream"
 
 
-def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None = None) -> TurnOut:
+def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> TurnOut:
     """The turn as it is now: where it runs here, with the text that no row holds yet, and the cursor behind it."""
-    view, rows = directory.view(turn), turn
+    view, rows = services.directory.view(turn), turn
     turn = view.turn
     assert turn.created_at is not None
     return TurnOut(
@@ -46,6 +47,7 @@ def turn_out(turn: Turn, directory: Directory, siblings: Sequence[UUID] | None =
         stop_reason=turn.stop_reason,
         error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
         usage=dict(turn.usage),
+        cost=_cost(turn, services.models),
         created_at=turn.created_at,
         started_at=turn.started_at,
         ended_at=turn.ended_at,
@@ -66,6 +68,15 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
     return [WantedOut.model_validate(wanted_json(wanted)) for wanted in wanted_of(waiting, turn.blocks)]
+
+
+def _cost(turn: Turn, models: Models) -> float | None:
+    """Of all its rounds, voided ones too: they were paid for."""
+    if turn.request is None:
+        return None
+    costs = [models.cost(round.model or turn.request.model, round.usage) for round in turn.rounds]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known and len(known) == len(costs) else None
 
 
 def _open_block(view: LiveView) -> list[BlockOut]:

@@ -8,6 +8,7 @@ from app.domain.blocks import TOOL_RESULT
 from app.domain.steps import hopeless
 from app.domain.turns import Turn
 
+FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
 # What is noted on results that are as good as any.
 _AS_GOOD = frozenset({"seconds", "memo", "approval"})
@@ -32,5 +33,8 @@ def _degraded(turn: Turn) -> Iterator[Degraded]:
             for what in json.loads(block.notes):
                 if what not in _AS_GOOD:
                     yield Degraded(what, block.index, block.name)
-    if turn.request is not None and hopeless(turn):
-        yield Degraded(ALL_TOOLS_FAILED)
+    if turn.request is not None:
+        if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
+            yield Degraded(FALLBACK_MODEL)
+        if hopeless(turn):
+            yield Degraded(ALL_TOOLS_FAILED)

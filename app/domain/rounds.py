@@ -10,12 +10,14 @@ from typing import Any
 class Round:
     """One model call. `usage` is the provider's object, last figures winning; `data` is what else the provider said of
     the message and may need back (container, stop_details), as JSON text. A round of one number may have been begun by
-    several attempts; at most one of them is sealed, by attempt `sealed_by`.
+    several attempts; at most one of them is sealed, by attempt `sealed_by`. `model` is the one that was asked, where it
+    is known.
     """
 
     number: int
     attempt: int
     messages: int = 0
+    model: str | None = None
     stop_reason: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     request_id: str | None = None

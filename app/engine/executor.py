@@ -47,10 +47,11 @@ Stage = Literal["processing", "streaming", "executing"]
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """How model calls are made. `stall_timeout` is in seconds."""
+    """How model calls are made. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down."""
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     stall_timeout: float = 120.0
+    fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
 
 
 class Executor:
@@ -85,6 +86,8 @@ class Executor:
         self._reply: Accumulator | None = None
         self._ahead: Sequence[Change] = ()  # what the reply has said and no row holds yet, when a write is cut short
         self._first_delta_at: datetime | None = None
+        self._model = self.request.model
+        self._fallbacks = list(policy.fallbacks(self._model))
 
     @property
     def turn(self) -> Turn:
@@ -178,7 +181,7 @@ class Executor:
         await self._tell_of_round()
 
     async def _listen(self, step: CallModel, reply: Accumulator) -> None:
-        request, provider = self._model_request(step), self._provider_for(self.request.model)
+        request, provider = self._model_request(step), self._provider_for(self._model)
         begun = False
         self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
@@ -202,8 +205,8 @@ class Executor:
     def _model_request(self, step: CallModel) -> ModelRequest:
         sealed = [round for round in self.turn.rounds if round.sealed]
         return ModelRequest(
-            model=self.request.model,
-            messages=build_messages([*self._ancestors, self.turn]),
+            model=self._model,
+            messages=build_messages([*self._ancestors, self.turn], self._model),
             system=self.request.system,
             params=_params_of_round(self.request.params, step.round),
             tools=self.request.tools,
@@ -218,6 +221,7 @@ class Executor:
             Round(
                 number=number,
                 attempt=self.turn.attempt,
+                model=self._model,
                 messages=len(messages),
                 usage=reply.usage,
                 request_id=reply.request_id,
@@ -292,10 +296,22 @@ class Executor:
         shown = self._has_output()
         if self._unsealed() is not None:
             await self._settle(error, charge=shown)
-        delay = self._retries.delay(error, charged=not shown)
+        try:
+            delay = self._retries.delay(error, charged=not shown)
+        except PermanentError:
+            if not self._fallbacks:
+                raise
+            delay = 0.0
+            self._fall_back(error)
         log.warning("provider.retry", error=error.type, message=error.message, seconds=round(delay, 3))
         self._recorder.notify("retry", error=error.type, seconds=round(delay, 3))
         await asyncio.sleep(delay)
+
+    def _fall_back(self, error: TransientError) -> None:
+        """The rest of this run is another model's; a later run tries the first again."""
+        log.warning("model.fallback", model=self._model, fallback=self._fallbacks[0], error=error.type)
+        self._model = self._fallbacks.pop(0)
+        self._retries.reset()
 
     async def _settle(self, error: ProviderError, *, charge: bool) -> None:
         """The one rule for an interrupted round, whoever interrupted it. A crash was charged when the lease lapsed."""

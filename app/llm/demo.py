@@ -18,6 +18,7 @@ from app.llm.messages import GO_ON
 from app.llm.provider import BlockText, Message, ModelRequest, Part
 from app.llm.scripted import message_of, text, thinking, tool_use
 
+DEMO = "demo"
 _INTRODUCTION = "This is a scripted demo, no model is answering: set ANTHROPIC_API_KEY for that. "
 _COMMON = re.compile(
     "about|also|could|does|find|from|give|have|hello|help|into|know|like|look|more|please|show|some|tell|than|thank|that|"

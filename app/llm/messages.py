@@ -35,15 +35,17 @@ _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 Said = tuple[Literal["user", "assistant"], Block]
 
 
-def build_messages(path: Sequence[Turn]) -> tuple[Message, ...]:
-    """The messages for the turn at the end of `path`, which is the assistant turn that runs."""
+def build_messages(path: Sequence[Turn], model: str | None = None) -> tuple[Message, ...]:
+    """The messages for the turn at the end of `path`, which is the assistant turn that runs; for `model` where that is
+    not the one it asked for.
+    """
     said: list[Said] = []
     for turn in path:
         if turn.role == "user":
             said += [("user", block) for block in turn.blocks if _is_sendable(block) and not _is_blank(block)]
         else:
             said += _stand_in_for_user(said)
-            _add_answer(said, turn, path[-1])
+            _add_answer(said, turn, path[-1], model or _model_of(path[-1]))
     return _as_messages(_drop_last_thoughts(said))
 
 
@@ -54,14 +56,16 @@ def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
     return [("user", Block(0, 0, 0, TEXT, GO_ON if said else NO_USER))]
 
 
-def _add_answer(said: list[Said], turn: Turn, running: Turn) -> None:
+def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None) -> None:
     rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
     blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
     said += _said_meanwhile(turn, 0)
-    if not _thinking_holds(turn.request, running.request):
-        blocks = [block for block in blocks if block.type not in _THOUGHTS]
+    framed = _same_frame(turn.request, running.request)
     for round in rounds:
-        mine = _drop_blank_reply([block for block in blocks if block.round == round.number])
+        mine = [block for block in blocks if block.round == round.number]
+        if not framed or (round.model or _model_of(turn)) != model:
+            mine = [block for block in mine if block.type not in _THOUGHTS]
+        mine = _drop_blank_reply(mine)
         said += [("assistant", block) for block in mine]
         if calls := [block for block in mine if block.is_call]:
             said += [("user", _result(turn, call)) for call in calls]
@@ -165,17 +169,17 @@ def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if not _is_blank(block)]
 
 
-# --- thinking holds only under the request it was thought under ---------------------------------------------
+# --- thinking holds only for the model, and under the request, that it was thought by and under -------------
 
 
-def _thinking_holds(then: TurnRequest | None, now: TurnRequest | None) -> bool:
+def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
     if then is None or now is None:
         return then is now
-    return _bound_to(then) == _bound_to(now)
+    return (then.system, then.tools, then.provider_tools) == (now.system, now.tools, now.provider_tools)
 
 
-def _bound_to(request: TurnRequest) -> tuple[object, ...]:
-    return request.model, request.system, request.tools, request.provider_tools
+def _model_of(turn: Turn) -> str | None:
+    return turn.request.model if turn.request else None
 
 
 # --- what the user's side says after a round ----------------------------------------------------------------

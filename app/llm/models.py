@@ -1,66 +1,128 @@
-"""Which models there are, and whose they are."""
+"""Which models there are, whose they are, and what each can do."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from app.domain.errors import PermanentError, RequestRefused
-from app.llm.provider import Provider
+from app.llm.provider import ModelRequest, Part, Provider
 
-CLAUDE = "claude-"
-CLAUDE_MODELS = tuple(
-    CLAUDE + name
-    for name in (
-        "fable-5-2",
-        "mythos-5-2",
-        "opus-5-5",
-        "sonnet-5-5",
-        "haiku-5-5",
-        "fable-5-1",
-        "mythos-5-1",
-        "opus-5",
-        "sonnet-5",
-        "fable-5",
-        "mythos-5",
-        "opus-4-8",
-        "opus-4-7",
-        "opus-4-6",
-        "sonnet-4-6",
-        "opus-4-5",
-        "sonnet-4-5",
-        "haiku-4-5",
-    )
-)
+Ability = Literal["tools", "parallel_tools", "thinking", "images", "documents", "structured_output", "caching"]
+ABILITIES: frozenset[str] = frozenset(get_args(Ability))
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of a million tokens, in one currency of the operator's choice."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def of(self, usage: Mapping[str, Any]) -> float:
+        """What the usage of one round costs. `input_tokens` are those that no cache was used for."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        parts = (
+            (self.input, "input_tokens"),
+            (self.output, "output_tokens"),
+            (read, "cache_read_input_tokens"),
+            (write, "cache_creation_input_tokens"),
+        )
+        return sum(price * (usage.get(name) or 0) for price, name in parts) / _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`upstream` is the provider's own id, where ours is another. `context_window` and `max_output` are in tokens.
+    Where nobody said what it `can` do, nothing is refused. `fallbacks` are tried in order when it is down.
+    """
+
+    id: str
+    upstream: str | None = None
+    context_window: int | None = None
+    max_output: int | None = None
+    can: frozenset[str] | None = None
+    prices: Prices | None = None
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+
+    def does(self, ability: Ability) -> bool:
+        return self.can is None or ability in self.can
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A provider, the model ids it lists, and the prefixes of further ids that it takes unlisted."""
+    """A provider, the models it lists (a bare id says nothing of what it can do), and the prefixes of further ids that
+    it takes unlisted.
+    """
 
     provider: Provider
-    models: Sequence[str]
+    models: Sequence[Model | str]
     prefixes: Sequence[str] = ()
 
-    def serves(self, model: str) -> bool:
-        return model in self.models or any(model.startswith(prefix) for prefix in self.prefixes)
+    def listed(self) -> Iterable[Model]:
+        return (Model(model) if isinstance(model, str) else model for model in self.models)
 
 
+@dataclass(frozen=True, slots=True)
 class Models:
-    def __init__(self, offers: Sequence[Offer]) -> None:
-        self._offers = offers
+    offers: Sequence[Offer] = field(default_factory=list)
 
-    def listed(self) -> Mapping[str, str]:
-        """Model id → provider name."""
-        return {model: offer.provider.name for offer in self._offers for model in offer.models}
+    def listed(self) -> Mapping[str, tuple[Model, str]]:
+        """By id, with the name of the provider."""
+        return {model.id: (model, offer.provider.name) for offer in self.offers for model in offer.listed()}
 
-    def check(self, model: str) -> None:
-        """Raises RequestRefused for a model that nobody here serves."""
-        if not any(offer.serves(model) for offer in self._offers):
+    def check(self, name: str) -> Model:
+        """The model of that id or alias. Raises RequestRefused for one that nobody here serves."""
+        found = self._find(name)
+        if found is None:
             have = ", ".join(self.listed())
-            raise RequestRefused(f"there is no model {model!r} here; there are: {have}", field="model")
+            raise RequestRefused(f"there is no model {name!r} here; there are: {have}", field="model")
+        return found[1]
 
-    def provider_for(self, model: str) -> Provider:
+    def provider_for(self, name: str) -> Provider:
         """Raises PermanentError: a turn may be older than the present configuration."""
-        for offer in self._offers:
-            if offer.serves(model):
-                return offer.provider
-        raise PermanentError("model_not_available", f"no provider for the model {model!r} is configured here")
+        found = self._find(name)
+        if found is None:
+            raise PermanentError("model_not_available", f"no provider for the model {name!r} is configured here")
+        offer, model = found
+        return offer.provider if model.upstream is None else _Renamed(offer.provider, model.upstream)
+
+    def fallbacks(self, name: str) -> Sequence[str]:
+        found = self._find(name)
+        return () if found is None else found[1].fallbacks
+
+    def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
+        """None where no prices are known."""
+        found = self._find(name)
+        return None if found is None or found[1].prices is None else found[1].prices.of(usage)
+
+    def _find(self, name: str) -> tuple[Offer, Model] | None:
+        """A listed model of any offer goes before an unlisted one."""
+        for offer in self.offers:
+            for model in offer.listed():
+                if name == model.id or name in model.aliases:
+                    return offer, model
+        for offer in self.offers:
+            if any(name.startswith(prefix) for prefix in offer.prefixes):
+                return offer, Model(name)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """A provider that knows the model by another id."""
+
+    provider: Provider
+    model: str
+
+    @property
+    def name(self) -> str:
+        return self.provider.name
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        return self.provider.stream(replace(request, model=self.model))

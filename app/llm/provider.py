@@ -18,8 +18,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the model not to use them. `resume_data`
-    is what the last round's provider said it needs back (a container, say), as JSON text.
+    """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the
+    model not to use them. `resume_data` is what the last round's provider said it needs back (a container, say), as
+    JSON text.
     """
 
     model: str

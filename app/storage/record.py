@@ -43,8 +43,8 @@ _CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id
 BEGIN_ROUND = Statement(
     _FENCED
     + """
-    INSERT INTO rounds (turn_id, number, attempt, messages, request_id, usage, data, started_at)
-    SELECT id, :number, :attempt, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
+    INSERT INTO rounds (turn_id, number, attempt, model, messages, request_id, usage, data, started_at)
+    SELECT id, :number, :attempt, :model, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
     FROM fenced
     ON CONFLICT (turn_id, number, attempt) DO UPDATE SET messages = EXCLUDED.messages
     RETURNING turn_id
@@ -147,7 +147,10 @@ WAIT = Statement(
 TAKE_IN = Statement(
     _FENCED
     + """
-    , taken AS (UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced WHERE steers.id = ANY(CAST(:steers AS uuid[])))
+    , taken AS (
+        UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced
+        WHERE steers.id = ANY(CAST(:steers AS uuid[]))
+    )
     """
     + _INSERT_BLOCKS
     + " RETURNING turn_id"
@@ -217,6 +220,7 @@ class Records:
         await self._write(
             BEGIN_ROUND,
             number=round.number,
+            model=round.model,
             messages=round.messages,
             request_id=round.request_id,
             usage=to_json(round.usage),

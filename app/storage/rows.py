@@ -60,6 +60,7 @@ def round_from(row: Row) -> Round:
     return Round(
         number=row["number"],
         attempt=row["attempt"],
+        model=row["model"],
         messages=row["messages"],
         stop_reason=row["stop_reason"],
         usage=from_json(row["usage"]),

@@ -143,6 +143,7 @@ rounds = Table(
     Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("attempt", Integer, primary_key=True),
+    Column("model", Text),
     Column("messages", Integer, nullable=False),
     Column("request_id", Text),
     Column("stop_reason", Text),

@@ -1,30 +1,83 @@
+"""Which model a name means, who serves it, and what it costs."""
+
 import pytest
 
 from app.domain.errors import PermanentError, RequestRefused
-from app.llm.models import CLAUDE, CLAUDE_MODELS, Models, Offer
-from app.llm.scripted import ScriptedProvider
+from app.llm.models import Model, Models, Offer, Prices
+from app.llm.provider import ModelRequest
+from app.llm.scripted import ScriptedProvider, message_of, text
 
-CLAUDES = ScriptedProvider([])
-DEMO = ScriptedProvider([])
-MODELS = Models([Offer(CLAUDES, ("claude-opus-5-5",), (CLAUDE,)), Offer(DEMO, ("demo",))])
-
-
-def test_models_are_listed_with_their_providers() -> None:
-    assert MODELS.listed() == {"claude-opus-5-5": "scripted", "demo": "scripted"}
-    assert all(name.startswith(CLAUDE) for name in CLAUDE_MODELS)
-
-
-@pytest.mark.parametrize(
-    ("model", "provider"), [("claude-opus-5-5", CLAUDES), ("claude-of-tomorrow", CLAUDES), ("demo", DEMO)]
+LISTED = Model(
+    "big", aliases=("best",), fallbacks=("small",), prices=Prices(3.0, 15.0, cache_read=0.3, cache_write=3.75)
 )
-def test_a_model_is_served_by_whoever_lists_it_or_takes_its_prefix(model: str, provider: ScriptedProvider) -> None:
-    MODELS.check(model)
-    assert MODELS.provider_for(model) is provider
 
 
-def test_a_model_that_nobody_serves_is_refused_and_cannot_be_called() -> None:
-    with pytest.raises(RequestRefused, match=r"no model 'gpt'.*demo") as refused:
-        MODELS.check("gpt")
+def models() -> tuple[Models, ScriptedProvider, ScriptedProvider]:
+    one, other = (ScriptedProvider(lambda _: message_of(text("Hi"))) for _ in range(2))
+    offers = [Offer(one, [LISTED], ["big", "x-"]), Offer(other, ["small", Model("renamed", upstream="y-1")], ["y-"])]
+    return Models(offers), one, other
+
+
+def test_a_model_is_found_by_its_id_an_alias_or_a_prefix() -> None:
+    found, one, other = models()
+    assert found.check("big") is LISTED
+    assert found.check("best") is LISTED
+    assert found.check("x-2") == Model("x-2")
+    assert found.provider_for("best") is one
+    assert found.provider_for("y-2") is other
+    assert found.check("small").can is None
+
+
+def test_what_is_listed_goes_before_what_only_begins_alike() -> None:
+    one, other = ScriptedProvider([]), ScriptedProvider([])
+    found = Models([Offer(one, [], ["big"]), Offer(other, ["big-2"])])
+    assert found.provider_for("big-2") is other
+    assert found.provider_for("big-3") is one
+
+
+def test_an_unknown_model_is_refused_with_those_there_are() -> None:
+    found, *_ = models()
+    with pytest.raises(
+        RequestRefused, match="there is no model 'huge' here; there are: big, small, renamed"
+    ) as refused:
+        found.check("huge")
     assert refused.value.field == "model"
-    with pytest.raises(PermanentError, match="gpt"):
-        MODELS.provider_for("gpt")
+    with pytest.raises(PermanentError, match="model_not_available"):
+        found.provider_for("huge")
+    assert (found.fallbacks("huge"), found.cost("huge", {})) == ((), None)
+
+
+async def test_a_model_may_have_another_name_with_its_provider() -> None:
+    found, _, other = models()
+    renamed = found.provider_for("renamed")
+    assert renamed.name == other.name
+    async for _ in renamed.stream(ModelRequest("renamed", ())):
+        pass
+    assert other.requests[0].model == "y-1"
+
+
+def test_every_model_is_listed_with_its_provider() -> None:
+    found, *_ = models()
+    assert {id: provider for id, (_, provider) in found.listed().items()} == dict.fromkeys(
+        ("big", "small", "renamed"), "scripted"
+    )
+
+
+def test_a_model_of_which_nobody_said_what_it_can_do_is_refused_nothing() -> None:
+    assert Model("m").does("images")
+    assert Model("m", can=frozenset({"images"})).does("images")
+    assert not Model("m", can=frozenset()).does("images")
+
+
+def test_a_cost_counts_cached_tokens_at_their_own_price() -> None:
+    found, *_ = models()
+    usage = {
+        "input_tokens": 1_000_000,
+        "output_tokens": 100_000,
+        "cache_read_input_tokens": 1_000_000,
+        "cache_creation_input_tokens": None,
+    }
+    assert found.cost("big", usage) == pytest.approx(3 + 1.5 + 0.3)
+    assert found.fallbacks("best") == ("small",)
+    assert found.cost("small", usage) is None
+    assert Prices(2, 4).of({"cache_read_input_tokens": 500_000, "cache_creation_input_tokens": 500_000}) == 2

@@ -1,0 +1,109 @@
+"""The file of models, and the operator's beside it."""
+
+from pathlib import Path
+
+import pytest
+
+from app.domain.errors import ConfigError
+from app.llm.models import Model, Prices
+from app.llm.registry import ProviderSpec, read_registry
+
+KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
+
+
+def read(folder: Path, text: str, **environment: str) -> dict[str, ProviderSpec]:
+    file = folder / "models.toml"
+    file.write_text(text)
+    return {spec.name: spec for spec in read_registry(file, environment)}
+
+
+def model_of(spec: ProviderSpec, id: str) -> Model:
+    return next(model for model in spec.models if model.id == id)
+
+
+def test_a_provider_without_its_key_is_left_out() -> None:
+    assert read_registry(None, {}) == []
+    assert [spec.name for spec in read_registry(None, {"ANTHROPIC_API_KEY": "a"})] == ["anthropic"]
+    assert [spec.name for spec in read_registry(None, KEYS)] == ["anthropic", "openai"]
+
+
+def test_our_own_file_knows_the_models_of_a_family() -> None:
+    (spec,) = read_registry(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://gateway"})
+    assert (spec.key, spec.base_url, spec.prefixes) == ("a", "http://gateway", ("claude-",))
+    model = model_of(spec, "claude-sonnet-5-5")
+    assert model.context_window == 200_000
+    assert model.does("tools")
+
+
+def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+        [providers.local]
+        api = "openai-chat"
+        base_url = "http://${HOST}:8001/v1"
+        headers = { X-Team = "$TEAM" }
+
+        [models.claude-sonnet-5-5]
+        aliases = ["sonnet"]
+        fallbacks = ["claude-haiku-5-5"]
+        prices = { input = 3.0, output = 15.0 }
+
+        [models.claude-opus-5-5]
+        enabled = false
+
+        [families.llama]
+        provider = "local"
+        can = ["tools"]
+        models = ["llama-8", "llama-70"]
+
+        [models.llama-70]
+        context_window = 8000
+        upstream = "meta/llama-70"
+        """,
+        ANTHROPIC_API_KEY="a",
+        HOST="gpu",
+        TEAM="blue",
+    )
+    local = found["local"]
+    assert (local.key, local.base_url, local.headers) == (None, "http://gpu:8001/v1", {"X-Team": "blue"})
+    assert local.models == (
+        Model("llama-8", can=frozenset({"tools"})),
+        Model("llama-70", "meta/llama-70", context_window=8000, can=frozenset({"tools"})),
+    )
+    sonnet = model_of(found["anthropic"], "claude-sonnet-5-5")
+    assert (sonnet.context_window, sonnet.prices) == (200_000, Prices(3.0, 15.0))
+    assert (sonnet.aliases, sonnet.fallbacks) == (("sonnet",), ("claude-haiku-5-5",))
+    assert "claude-opus-5-5" not in {model.id for model in found["anthropic"].models}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x =", "models.toml: "),
+        ("[models.m]\nprovider = 'nobody'", r"\[models.m\] provider: there is no \[providers.nobody\]"),
+        ("[models.m]\nprovider = 'openai'\nfallbacks = ['n']", r"\[models.m\] fallbacks: there is no \[models.n\]"),
+        (
+            "[models.m]\nprovider = 'openai'\naliases = ['claude-opus-5']",
+            r"\[models.m\] aliases: claude-opus-5 is \[models.claude-opus-5\] already",
+        ),
+        ("[models.m]\nprovider = 'openai'\ncan = ['fly']", r"\[models.m.can\] 0: input should be 'tools'"),
+        ("[models.m]\nprovider = 'openai'\nwindow = 1", r"\[models.m\] window: extra inputs are not permitted"),
+        ("[models.m]\ncan = []", r"\[models.m\] provider: field required"),
+        ("colour = 'red'", "colour: extra inputs"),
+        ("[providers.p]\napi = 'soap'", r"\[providers.p\] api: input should be"),
+        ("[providers.openai]\nenabled = 3", r"\[providers.openai\] enabled: input should be a valid boolean"),
+    ],
+)
+def test_a_wrong_file_stops_the_start_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, text, **KEYS)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODELS_FILE: .*nowhere\.toml cannot be read: No such file"):
+        read_registry(tmp_path / "nowhere.toml", {})
+
+
+def test_a_provider_can_be_taken_out(tmp_path: Path) -> None:
+    assert "openai" not in read(tmp_path, "[providers.openai]\nenabled = false", **KEYS)
