@@ -53,9 +53,9 @@ class PseudoTerminal:
         """Returns once each of `texts` stands on the terminal or in its scrollback."""
         await self._until(lambda: all(text in self.glass.text for text in texts), f"{texts} not")
 
-    async def sees_prompt(self) -> None:
-        """Returns once the last line is an empty prompt."""
-        await self._until(lambda: self.glass.lines[-1:] == [">"], "no prompt")
+    async def sees_prompt(self, prompt: str = ">") -> None:
+        """Returns once the last line is this prompt, with nothing behind it."""
+        await self._until(lambda: self.glass.lines[-1:] == [prompt], f"no prompt {prompt}")
 
     async def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
         try:

@@ -2,119 +2,34 @@
 
 import asyncio
 import signal
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-import httpx2
 import pytest
 
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.acceptance.conftest import StartServer
-from tests.acceptance.pseudo_terminal import PseudoTerminal
-from tests.acceptance.server import TURNSTREAM, Server, clean_environment, free_port
+from tests.acceptance.server import free_port
+from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
 
 pytestmark = pytest.mark.timeout(180)
 
-Json = dict[str, Any]
 QUESTION: Final = "What is the rule of twelfths?"
 SLOW: Final = {"TURNSTREAM_DEMO_DELAY": "0.05"}
-_PATIENCE: Final = 60
-
-
-class Script:
-    """A client whose output is read by a program."""
-
-    def __init__(self, server: str, folder: Path, *words: str, stdin: str = "", **settings: str) -> None:
-        self.process = subprocess.Popen(
-            [TURNSTREAM, "chat", *words],
-            cwd=folder,
-            env=clean_environment() | {"TURNSTREAM_URL": server, **settings},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._stdin = stdin
-
-    async def end(self) -> tuple[int, str, str]:
-        """Its exit code, what it printed, and what it noted."""
-        out, notes = await asyncio.to_thread(self.process.communicate, self._stdin, _PATIENCE)
-        return self.process.returncode, out, notes
-
-
-class Run(Protocol):
-    def __call__(self, server: str, *words: str, stdin: str = "", **settings: str) -> Script: ...
-
-
-class Sit(Protocol):
-    def __call__(self, server: Server, *words: str) -> PseudoTerminal: ...
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    scripts: list[Script] = []
-
-    def start(server: str, *words: str, stdin: str = "", **settings: str) -> Script:
-        scripts.append(Script(server, tmp_path, *words, stdin=stdin, **settings))
-        return scripts[-1]
-
-    yield start
-    for script in scripts:
-        with script.process as process:
-            process.kill()
+    with scripts(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture
 async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
-    terminals: list[PseudoTerminal] = []
-
-    def start(server: Server, *words: str) -> PseudoTerminal:
-        environment = clean_environment() | {"TURNSTREAM_URL": server.url}
-        terminals.append(PseudoTerminal([TURNSTREAM, "chat", *words], environment, tmp_path))
-        return terminals[-1]
-
-    yield start
-    for terminal in terminals:
-        terminal.close()
-
-
-class Look:
-    """What the server itself says of the newest turn."""
-
-    def __init__(self, server: Server) -> None:
-        self._http = httpx2.AsyncClient(base_url=server.url)
-
-    async def __aenter__(self) -> "Look":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
-
-    async def newest(self) -> Json | None:
-        chats = (await self._http.get("/api/chats")).json()["chats"]
-        if not chats:
-            return None
-        turns: list[Json] = (await self._http.get(f"/api/chats/{chats[0]['id']}/turns")).json()["turns"]
-        return turns[-1]
-
-    async def until(self, holds: Callable[[Json], bool]) -> Json:
-        async with asyncio.timeout(_PATIENCE):
-            while True:
-                turn = await self.newest()
-                if turn is not None and holds(turn):
-                    return turn
-                await asyncio.sleep(0.02)
-
-    async def ask(self, question: str) -> None:
-        answer = await self._http.post("/api/turns", json={"blocks": [{"type": "text", "text": question}]})
-        assert answer.status_code == 201
-
-    async def count(self) -> int:
-        chats: list[Json] = (await self._http.get("/api/chats")).json()["chats"]
-        return len(chats)
+    with terminals(tmp_path) as start:
+        yield start
 
 
 def text_of(turn: Json) -> str:

@@ -1,0 +1,204 @@
+"""`turnstream chat` where calls wait for a person, against a server whose tools nobody may run unasked."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.acceptance.front_desk import BOTH, OUTLOOK
+from tests.acceptance.server import Server
+from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
+
+pytestmark = pytest.mark.timeout(180)
+
+ROOT: Final = Path(__file__).parents[2]
+CLIENT_TOOL: Final[Json] = {
+    "type": "client",
+    "name": "look_out",
+    "description": "Look out of a window.",
+    "input_schema": {"type": "object", "properties": {"window": {"type": "string"}}},
+}
+CHOICES: Final = "(a)llow, (d)eny, (e)dit, (s)kip?"
+LINE_OF_ITS_OWN: Final = "\x15"  # Ctrl-U: away with what stands there
+
+
+class FrontDesk(Server):
+    command = (sys.executable, "-m", "tests.acceptance.front_desk")
+
+
+@pytest.fixture
+async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[FrontDesk]:
+    server = FrontDesk(database_url, tmp_path, {"PYTHONPATH": str(ROOT)})
+    await server.start()
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with scripts(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
+    with terminals(tmp_path) as start:
+        yield start
+
+
+WHY: Final = "Why not? The model is told; Enter for no reason:"
+
+
+def results(turn: Json) -> dict[str, Json]:
+    return {block["name"]: block for block in turn["blocks"] if block["type"] == "tool_result"}
+
+
+async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_with_a_reason(
+    desk: FrontDesk, sit: Sit
+) -> None:
+    terminal = sit(desk)
+    await terminal.sees_prompt()
+    terminal.type(f"{BOTH}\r")
+    await terminal.sees("? book_room asks to run · expires at", "1 more after this", '      "room": "12",')
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("edit\r")
+    await terminal.sees_prompt('{ "room": "12", "nights": 2 }')
+    terminal.type(LINE_OF_ITS_OWN + '{"room": "21", "nights": "three"}\r')
+    await terminal.sees("'three' is not of type 'integer'.")
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("e\r")
+    await terminal.sees_prompt('{"room": "21", "nights": "three"}')
+    terminal.type(LINE_OF_ITS_OWN + '{"room": "21", "nights": 3}\r')
+    await terminal.sees("? send_invoice asks to run")
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("d\r")
+    await terminal.sees_prompt(WHY)
+    terminal.type("I pay at the desk\r")
+    await terminal.sees(
+        '✓ book_room room="21", nights=3 · edited',
+        '■ send_invoice to="ada@example.org" · not allowed',
+        "Room 21 is booked for 3 nights, without breakfast.",
+        "· degraded: free_rooms cut",
+    )
+    await terminal.sees_prompt()
+    async with Look(desk) as look:
+        turn = await look.until(lambda turn: turn["status"] == "complete")
+    told = results(turn)
+    assert "Room 21 is booked for 3 nights" in told["book_room"]["text"]
+    assert told["send_invoice"]["text"].endswith("The user says: I pay at the desk")
+    assert terminal.glass.text.count("I ask the desk.") == 1
+
+
+async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a_restart(
+    desk: FrontDesk, sit: Sit
+) -> None:
+    terminal = sit(desk)
+    await terminal.sees_prompt()
+    terminal.type(f"{BOTH}\r")
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("a\r")
+    await terminal.sees("? send_invoice asks to run")
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("s\r")
+    await terminal.sees('✓ book_room room="12"', "Left waiting. /open asks again.")
+    await terminal.sees_prompt()
+    terminal.type("Never mind\r")
+    await terminal.sees("A call still waits for your answer: /open asks again")
+    await terminal.sees_prompt()
+    terminal.type("\x04")
+    assert await terminal.ended() == 0
+
+    await desk.restart()
+    again = sit(desk, "--continue", EDITOR=str(editor(desk, "s/ada@/bob@/")))
+    await again.sees(f"> {BOTH}", "I ask the desk.", "? send_invoice asks to run")
+    await again.sees_prompt(CHOICES)
+    assert "book_room asks" not in again.glass.text
+    again.type("e\r")
+    await again.sees("The invoice was sent to bob@example.org")
+    await again.sees_prompt()
+
+
+async def test_ctrl_c_at_a_question_stops_the_answer(desk: FrontDesk, sit: Sit) -> None:
+    terminal = sit(desk, BOTH)
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("\x03")
+    assert await terminal.ended() == 130
+    await terminal.sees("■ stopped")
+    async with Look(desk) as look:
+        assert (await look.until(lambda turn: turn["status"] != "waiting"))["status"] == "cancelled"
+
+
+async def test_what_was_said_elsewhere_instead_of_an_answer_is_shown_in_its_place(desk: FrontDesk, sit: Sit) -> None:
+    terminal = sit(desk, "A room, please")
+    await terminal.sees_prompt(CHOICES)
+    async with Look(desk) as look:
+        turn = await look.until(lambda turn: turn["status"] == "waiting")
+        async with httpx2.AsyncClient(base_url=desk.url) as http:
+            body = {"blocks": [{"type": "text", "text": "Rather room 40"}], "on_busy": "steer"}
+            assert (await http.post(f"/api/chats/{turn['chat_id']}/turns", json=body)).status_code == 202
+    terminal.type("a\r")
+    await terminal.sees(
+        "has its answer already (superseded",
+        "not run, because something else was said",
+        "\n> Rather room 40\n",
+        '"room": "40"',
+    )
+    await terminal.sees_prompt(CHOICES)
+    terminal.type("y\r")
+    await terminal.sees("Room 40 is booked")
+    assert await terminal.ended() == 0
+
+
+async def test_a_tool_of_the_client_is_answered_by_the_person(desk: FrontDesk, sit: Sit) -> None:
+    async with httpx2.AsyncClient(base_url=desk.url) as http:
+        for _ in range(2):
+            body = {"blocks": [{"type": "text", "text": OUTLOOK}], "tools": [CLIENT_TOOL]}
+            assert (await http.post("/api/turns", json=body)).status_code == 201
+    terminal = sit(desk, "--continue")
+    await terminal.sees("? look_out is for you to run", '"window": "north"')
+    await terminal.sees_prompt("(r)esult, (d)ecline, (s)kip?")
+    terminal.type("r\r")
+    await terminal.sees_prompt("Result:")
+    terminal.type("The sea.\r")
+    await terminal.sees('✓ look_out window="north"', "• The sea.")
+    await terminal.sees_prompt()
+    terminal.type("/list\r")
+    await terminal.sees("  2  ")
+    terminal.type("/open 2\r")
+    await terminal.sees_prompt("(r)esult, (d)ecline, (s)kip?")
+    terminal.type("d\r")
+    await terminal.sees_prompt(WHY)
+    terminal.type("It is night\r")
+    await terminal.sees("✗ look_out", "declined to run this tool. It is night")
+    await terminal.sees_prompt()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="about curl")
+async def test_a_script_is_told_what_waits_and_the_commands_that_answer_it(desk: FrontDesk, run: Run) -> None:
+    code, out, notes = await run(desk.url, BOTH).end()
+    assert (code, out) == (3, "I ask the desk.\n")
+    lines = [line.removeprefix("turnstream: ") for line in notes.splitlines()]
+    assert lines[0].startswith("2 calls wait for a person; `turnstream chat 0")
+    assert lines[1].startswith('book_room {"room": "12", "nights": 2} (until 2')
+    approve, _, _, deny = [line for line in lines if "curl" in line]
+    for command in (approve, deny):
+        subprocess.run(["bash", "-ec", f"{command} --silent --fail"], check=True, capture_output=True)
+    async with Look(desk) as look:
+        turn = await look.until(lambda turn: turn["status"] == "complete")
+    assert {name: block["is_error"] for name, block in results(turn).items()} == {
+        "free_rooms": False,
+        "book_room": False,
+        "send_invoice": True,
+    }
+
+
+def editor(desk: FrontDesk, change: str) -> Path:
+    path = desk.log.with_name("editor.sh")
+    path.write_text(f'#!/bin/sh\nexec sed -i "{change}" "$1"\n')
+    path.chmod(0o755)
+    return path
