@@ -60,13 +60,16 @@ class Calls:
         return request
 
     def start_early(self, block: Block) -> None:
-        """Starts a call whose block just closed, if its tool only reads. Its outcome waits for the round's seal."""
+        """Starts a call whose block just closed, if its tool only reads. Its outcome waits for the round's seal, and
+        calls that are the same wait for its outcome.
+        """
         if not block.is_call or tool_rounds(self._blocks) > self._request.limits.max_rounds:
             return
         spec = self._spec(block)
         if spec is None or not spec.read_only or self._wants(block) or self._known_outcome(block):
             return
-        self._start(block)
+        if self._twin(block, [other for other in self._blocks if other.is_call and other.round == block.round]) is None:
+            self._start(block)
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call its result, or asks a person for it."""
@@ -169,7 +172,7 @@ class Calls:
 
     def _is_remembered(self, call: Block) -> bool:
         spec = self._spec(call)
-        return spec is not None and spec.read_only and self._policy(call).memo
+        return spec is not None and spec.read_only and self._policy(call).memo and self._edited(call) is None
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
@@ -180,6 +183,8 @@ class Calls:
                     group.create_task(self._settle(call, self._twin(call, calls)))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        for call in calls:
+            self._running.pop(_key(call), None)
 
     def _twin(self, call: Block, calls: Iterable[Block]) -> Block | None:
         """An identical call of this round that came first and is remembered."""
@@ -194,8 +199,6 @@ class Calls:
                 count_uses(self._label(call), memo.notes)
                 return await self._recorder.settle_call(call, memo)
         outcome = await self._start(call)
-        if twin is None:
-            self._running.pop(_key(call), None)
         await self._recorder.settle_call(call, outcome)
         await self._observers.after_tool(AfterTool(self._owner, self._recorder.turn, call, outcome))
         return None
@@ -208,10 +211,9 @@ class Calls:
         return task
 
     async def _run(self, call: Block) -> Outcome:
-        turn, ask = self._recorder.turn, self._ask_of(call)
+        turn, ask, edited = self._recorder.turn, self._ask_of(call), self._edited(call)
         assert call.name is not None
         assert call.tool_use_id is not None
-        edited = ask.answer.input if ask is not None and ask.answer is not None else None
         context = ToolContext(
             owner=self._owner,
             chat_id=turn.chat_id,
@@ -247,6 +249,11 @@ class Calls:
     def _ask_of(self, call: Block) -> Ask | None:
         asks = self._recorder.turn.asks
         return next((ask for ask in asks if (ask.round, ask.tool_use_id) == _key(call)), None)
+
+    def _edited(self, call: Block) -> str | None:
+        """The input that a person put in the place of the model's."""
+        ask = self._ask_of(call)
+        return None if ask is None or ask.answer is None else ask.answer.input
 
 
 def _key(call: Block) -> Key:

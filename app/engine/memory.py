@@ -23,13 +23,19 @@ def earlier_result(call: Block, blocks: Sequence[Block], harmless: Container[str
     """What an identical call of this turn gave before, unless it failed, or a call of any tool but the `harmless` ones
     came in between: that may have changed what there is to read.
     """
-    results = {_key(block): block for block in blocks if block.type == TOOL_RESULT and not block.is_error}
+    results = {_key(block): block for block in blocks if block.type == TOOL_RESULT and _is_memorable(block)}
     for other in reversed([block for block in blocks if block.is_call and block.index < call.index]):
         if other.name not in harmless:
             break
         if same_call(other, call) and (result := results.get(_key(other))):
             return Outcome(result.text, notes={"memo": other.tool_use_id})
     return None
+
+
+def _is_memorable(result: Block) -> bool:
+    """Not a failure, nor the answer to what a person made of the input."""
+    notes = json.loads(result.notes or "{}")
+    return not result.is_error and "input" not in notes.get("approval", {})
 
 
 def same_call(one: Block, other: Block) -> bool:
