@@ -127,6 +127,9 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         4_000_000, ge=1000, validation_alias=_ours("MAX_BODY_BYTES"), description="largest request body"
     )
+    max_upload_bytes: int = Field(
+        5_000_000, ge=1000, validation_alias=_ours("MAX_UPLOAD_BYTES"), description="largest image or document"
+    )
     pool_size: int = Field(
         10, ge=2, validation_alias=_ours("POOL_SIZE"), description="connections to Postgres per replica"
     )

@@ -35,6 +35,7 @@ from app.llm.demo import DEMO, DemoProvider
 from app.llm.models import Models, Offer
 from app.llm.registry import ProviderSpec, read_registry
 from app.storage.actions import Actions
+from app.storage.chat_news import ChatNews
 from app.storage.chats import Chats
 from app.storage.database import Database, connect, plain_url
 from app.storage.documents import Documents
@@ -48,7 +49,9 @@ from app.storage.session import Session
 from app.storage.snapshots import Snapshots
 from app.storage.tokens import Tokens
 from app.storage.turns import Turns
+from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
+from app.stream.chat_bells import ChatBells
 from app.stream.directory import Directory
 from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
@@ -62,6 +65,8 @@ log = structlog.get_logger(__name__)
 
 PREFERRED = "claude-sonnet-5-5"
 PREFERRED = "claude-sonnet-5-5"
+# How often it is looked whether a ring for a chat was lost, in seconds.
+_CHAT_LOOK = 5.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -109,6 +114,7 @@ async def running(
         deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
         directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
         queue = Queue(database, new_id(), _address(settings), session_key)
+        bells = ChatBells(ChatNews(database), queue.notify, _CHAT_LOOK)
         worker = Worker(
             database,
             queue,
@@ -133,7 +139,9 @@ async def running(
                 rescuer.run(),
                 Journaling(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval).run(),
-                Session(url, session_key, worker.hear, rescuer.doubt).run(),
+                Session(url, session_key, _both(worker.hear, bells.hear), rescuer.doubt).run(),
+                bells.tell(),
+                bells.watch(),
                 *(each.run() for each in deliveries),
             )
         )
@@ -141,11 +149,14 @@ async def running(
         yield Services(
             database=database,
             chats=Chats(database),
+            chat_news=ChatNews(database),
+            chat_bells=bells,
             turns=Turns(database),
             exchanges=Exchanges(database),
             actions=Actions(database),
             results=results,
             documents=documents,
+            uploads=Uploads(database),
             directory=directory,
             authenticator=Authenticator(Tokens(database)),
             toolset=toolset,
@@ -157,6 +168,7 @@ async def running(
             is_ready=lambda: not worker.draining,
             drain=worker.drain,
             max_body_bytes=settings.max_body_bytes,
+            max_upload_bytes=settings.max_upload_bytes,
             stream_life=settings.stream_life,
             heartbeat=settings.heartbeat,
         )
@@ -179,6 +191,14 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
         await upgrade_in_thread(url)
         async with connect(url, size=settings.pool_size) as database:
             yield database
+
+
+def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
+    def hear(payload: str) -> None:
+        first(payload)
+        second(payload)
+
+    return hear
 
 
 def _address(settings: Settings) -> str:

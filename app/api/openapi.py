@@ -1,7 +1,7 @@
 """The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import metadata
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.endpoint import Endpoint, Query
-from app.api.event_schemas import EVENTS
+from app.api.event_schemas import CHAT_EVENTS, EVENTS
 from app.api.schemas import Problem
 
 Json = dict[str, Any]
@@ -48,16 +48,16 @@ _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "turn"}
+_IDS = {"chat", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
 }
-_REF_TO_STREAM = {"$ref": "#/components/responses/Stream"}
-_ABOUT_STREAM = (
-    "Server-sent events, each with JSON as its data and the cursor behind it as its id. The stream ends after the last"
-    " event of the turn. Events, with their data in `x-events`:"
-)
+_ABOUT_STREAM = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_STREAMS = {
+    "Stream": ("The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": ("An event of a turn is that of the turn's own stream, with the turn's id besides.", CHAT_EVENTS),
+}
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> Json:
@@ -90,7 +90,8 @@ Refs = dict[type[BaseModel], Json]
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *EVENTS.values()], "validation")
+    events = [*EVENTS.values(), *CHAT_EVENTS.values()]
+    wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):
             wanted[endpoint.takes] = "validation"
@@ -149,7 +150,7 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
     for status in endpoint.statuses:
         yield status, _good(endpoint, status, refs)
     if endpoint.streams:
-        yield 200, _REF_TO_STREAM
+        yield 200, _ref_to_stream(endpoint)
     for status in problems(endpoint):
         yield status, {"$ref": f"#/components/responses/Problem{status}"}
 
@@ -168,11 +169,15 @@ def _good(endpoint: Endpoint, status: int, refs: Refs) -> Json:
     if status == 204:
         return {"description": _REASONS[status]}
     if endpoint.gives == STREAM:
-        return _REF_TO_STREAM
+        return _ref_to_stream(endpoint)
     answer: Json = {"description": _REASONS[status], "content": _content(endpoint.gives, refs)}
     if status == 201 and endpoint.method == "POST":
         answer["headers"] = {"Location": _header("where what was created can be read")}
     return answer
+
+
+def _ref_to_stream(endpoint: Endpoint) -> Json:
+    return {"$ref": f"#/components/responses/{endpoint.events}"}
 
 
 def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
@@ -184,20 +189,21 @@ def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
 
 def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
     statuses = sorted({status for endpoint in endpoints for status in problems(endpoint)})
-    return {"Stream": _stream(refs)} | {f"Problem{status}": _problem(status, refs) for status in statuses}
+    streams = {name: _stream(about, events, refs) for name, (about, events) in _STREAMS.items()}
+    return streams | {f"Problem{status}": _problem(status, refs) for status in statuses}
 
 
-def _stream(refs: Refs) -> Json:
+def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Json:
     """OpenAPI 3.1 has no word for the items of a stream: the description is for people, `x-events` for programs."""
-    events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in EVENTS.items())
+    events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in models.items())
     return {
-        "description": f"{_ABOUT_STREAM}\n\n{events}",
+        "description": f"{_ABOUT_STREAM}{about} Events, with their data in `x-events`:\n\n{events}",
         "headers": {
             "Cache-Control": _header("no-store, no-transform"),
             "X-Accel-Buffering": _header("no"),
         },
         "content": {
-            STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in EVENTS.items()}}
+            STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in models.items()}}
         },
     }
 

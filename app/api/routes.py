@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, schemas, stream, turns
+from app.api import actions, catalog, chat_stream, chats, documents, health, schemas, stream, turns, uploads
 from app.api.codec import to_json
 from app.api.endpoint import Endpoint, Handler, Query
 from app.api.openapi import openapi
@@ -93,6 +93,17 @@ ENDPOINTS = (
         gives=schemas.PathPage,
         problems=(404, 422),
         queries=(_limit(100, 500), Query("leaf", "the last turn of the path")),
+    ),
+    Endpoint(
+        "GET",
+        "/api/chats/{chat}/stream",
+        chat_stream.stream_chat,
+        "Follow the chat from a cursor: its changes, its new turns, and the events of all that run",
+        gives="text/event-stream",
+        problems=(400, 404),
+        queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"),),
+        headers=("Last-Event-ID",),
+        events="ChatStream",
     ),
     Endpoint(
         "GET", _TURN, turns.get_turn, "One turn, with a cursor to go on from", gives=schemas.TurnOut, problems=(404,)
@@ -205,6 +216,31 @@ ENDPOINTS = (
         "Remove a document",
         gives=schemas.DocumentDeleted,
         problems=(404, 422),
+    ),
+    Endpoint(
+        "POST",
+        "/api/uploads",
+        uploads.put_upload,
+        "Upload an image, a PDF or a text that turns can refer to; the same bytes are the same upload",
+        "application/octet-stream",
+        schemas.UploadOut,
+        (200, 201),
+    ),
+    Endpoint(
+        "GET",
+        "/api/uploads/{upload}",
+        uploads.get_upload,
+        "The bytes of an upload",
+        gives="application/octet-stream",
+        problems=(404,),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/uploads/{upload}",
+        uploads.delete_upload,
+        "Remove an upload; turns that refer to it say that it is gone",
+        gives=schemas.UploadDeleted,
+        problems=(404,),
     ),
     Endpoint("GET", "/healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

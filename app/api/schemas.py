@@ -20,6 +20,44 @@ class TextBlockIn(Body):
     text: Annotated[Storable, Field(min_length=1)]
 
 
+class Base64In(Body):
+    """The bytes themselves. What they are is seen by them; a `media_type` that says something else is refused."""
+
+    type: Literal["base64"]
+    data: Annotated[str, Field(min_length=1)]
+    media_type: Storable | None = None
+
+
+class UploadIn(Body):
+    """A file that was uploaded before (POST /api/uploads)."""
+
+    type: Literal["upload"]
+    id: UUID
+
+
+class PathIn(Body):
+    """A document of the library, as it is now: the turn keeps this text."""
+
+    type: Literal["path"]
+    path: Storable
+
+
+class ImageBlockIn(Body):
+    type: Literal["image"]
+    source: Annotated[Base64In | UploadIn, Field(discriminator="type")]
+
+
+class DocumentBlockIn(Body):
+    """A PDF or a text."""
+
+    type: Literal["document"]
+    source: Annotated[Base64In | UploadIn | PathIn, Field(discriminator="type")]
+    title: Title | None = None
+
+
+BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]
+
+
 class Params(Body):
     """Model parameters, handed to the provider. Sampling parameters are not among them: newer models refuse them."""
 
@@ -53,7 +91,7 @@ class NewTurn(TurnOptions):
     """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
 
     role: Literal["user"] = "user"
-    blocks: Annotated[list[TextBlockIn], Field(min_length=1, max_length=100)]
+    blocks: Annotated[list[BlockIn], Field(min_length=1, max_length=100)]
     parent_id: UUID | None = None
     on_busy: Annotated[
         Literal["reject", "enqueue", "interrupt", "steer", "branch"],
@@ -227,6 +265,7 @@ class WholeOut(BaseModel):
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
+    cursor: Annotated[str, Field(description="follow the stream of the chat from here without a seam")]
 
 
 class SiblingsOut(BaseModel):
@@ -261,6 +300,16 @@ class ToolOut(BaseModel):
 
 class ToolsOut(BaseModel):
     tools: list[ToolOut]
+
+
+class UploadOut(BaseModel):
+    id: UUID
+    media_type: str
+    size: Annotated[int, Field(description="bytes")]
+
+
+class UploadDeleted(BaseModel):
+    deleted: UUID
 
 
 class DocumentOut(BaseModel):

@@ -21,12 +21,15 @@ from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import storable
 from app.llm.models import Models
 from app.storage.actions import Actions
+from app.storage.chat_news import ChatNews
 from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges, IdempotencyKey
 from app.storage.results import Results
 from app.storage.turns import Turns
+from app.storage.uploads import Uploads
+from app.stream.chat_bells import ChatBells
 from app.stream.directory import Directory
 from app.tools.toolset import Toolset
 
@@ -43,11 +46,14 @@ class Services:
 
     database: Database
     chats: Chats
+    chat_news: ChatNews
+    chat_bells: ChatBells
     turns: Turns
     exchanges: Exchanges
     actions: Actions
     results: Results
     documents: Documents
+    uploads: Uploads
     directory: Directory
     authenticator: Authenticator
     toolset: Toolset
@@ -59,6 +65,7 @@ class Services:
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
     max_body_bytes: int
+    max_upload_bytes: int
     stream_life: float
     heartbeat: float
 
@@ -83,9 +90,9 @@ def id_of(request: Request, name: str) -> UUID:
         raise NotFound(f"there is no {name} {text}") from None
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, most: int | None = None) -> bytes:
     """Raises TooLarge as soon as the body is."""
-    most = services_of(request).max_body_bytes
+    most = most or services_of(request).max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)

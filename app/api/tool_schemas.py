@@ -8,7 +8,7 @@ from app.api.fields import Body, JsonObject, Storable, storable_throughout
 
 # A tool of the server is named; a path to a field tells of this word, and of the types, by mistake.
 NAME = "name"
-ALTERNATIVES = frozenset({NAME, "client", "http", "provider", "result", "approve", "deny"})
+ALTERNATIVES = frozenset({NAME, "client", "http", "provider", "result", "approve", "deny", "text", "image", "document"})
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 

@@ -7,6 +7,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.attachments import check_attachments, spoken, told
+from app.api.chat_stream import cursor_behind
 from app.api.chats import checked_settings, json_response
 from app.api.resolve import again, resolve
 from app.api.schemas import (
@@ -16,15 +18,16 @@ from app.api.schemas import (
     NewTurnInNewChat,
     PathPage,
     SiblingsOut,
+    TextBlockIn,
     TurnOptions,
 )
 from app.api.services import Services, begin, id_of, idempotency_key_of, limit_of, read_body
 from app.api.stream import stream_response
 from app.api.views import stream_url, turn_out
-from app.domain.blocks import Block
 from app.domain.errors import RequestRefused
 from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest
+from app.storage.chat_news import Standing
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken
 
@@ -80,16 +83,19 @@ async def get_path(request: Request) -> Response:
     chat = id_of(request, "chat")
     await services.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
-    leaf = _leaf_of(request) or await services.turns.newest(owner, chat)
+    standing = await services.chat_news.standing(chat)
+    leaf = _leaf_of(request) or standing.newest
     path = await services.turns.path(owner, chat, leaf, limit) if leaf else []
-    return await _page(services, path)
+    return await _page(services, path, standing)
 
 
 async def get_path_of_turn(request: Request) -> Response:
     services, owner = await begin(request)
+    chat = id_of(request, "chat")
     limit = limit_of(request, default=100, most=500)
-    path = await services.turns.path(owner, id_of(request, "chat"), id_of(request, "turn"), limit)
-    return await _page(services, path)
+    standing = await services.chat_news.standing(chat)
+    path = await services.turns.path(owner, chat, id_of(request, "turn"), limit)
+    return await _page(services, path, standing)
 
 
 async def get_turn(request: Request) -> Response:
@@ -119,15 +125,17 @@ async def _say(
     drafting: AbstractAsyncContextManager[Draft],
     key: IdempotencyKey | None,
 ) -> Response:
+    blocks = await told(new.blocks, owner, services)  # before a transaction is open: this needs a connection too
     try:
         async with drafting as draft:
             if draft.steered is not None:
-                await draft.steer(_blocks(new))
+                await draft.steer(spoken(new.blocks))
                 exchange = None
             else:
                 before = _request_of(draft.before) if draft.before else None
                 asked = resolve(new, draft.chat, before, services.defaults, services.models, services.toolset)
-                exchange = await draft.say(_blocks(new), asked, _title(new))
+                check_attachments(services.models.check(asked.model), blocks)
+                exchange = await draft.say(blocks, asked, _title(new))
     except KeyTaken:
         return await _answer_repeated(request, services, owner, key)
     for turn in draft.interrupted:
@@ -163,12 +171,9 @@ def _new_chat(services: Services, owner: str, new: NewChat) -> Chat:
     return Chat(new_id(), owner, new.title, new.system_prompt, settings, created_at=now, updated_at=now)
 
 
-def _blocks(new: NewTurn) -> tuple[Block, ...]:
-    return tuple(Block(index, 0, 0, block.type, block.text) for index, block in enumerate(new.blocks))
-
-
 def _title(new: NewTurn) -> str | None:
-    line = " ".join(new.blocks[0].text.split())
+    words = next((block.text for block in new.blocks if isinstance(block, TextBlockIn)), "")
+    line = " ".join(words.split())
     return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
 
 
@@ -189,8 +194,9 @@ async def _answer_repeated(request: Request, services: Services, owner: str, key
 
 async def _answer(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and its repetition."""
-    services.ring()
     turn = exchange.assistant_turn
+    services.ring()
+    services.chat_bells.ring(turn.chat_id)
     if exchange.steered:
         return _steered(request, services, owner, turn)
     if _wants_stream(request):
@@ -203,7 +209,8 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
     return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
 
 
-async def _page(services: Services, path: list[Turn]) -> Response:
+async def _page(services: Services, path: list[Turn], standing: Standing) -> Response:
     siblings = await services.turns.siblings([turn.id for turn in path])
     turns = [turn_out(turn, services, siblings[turn.id]) for turn in path]
-    return json_response(PathPage(turns=turns, next=path[0].parent_id if path else None))
+    cursor = cursor_behind(standing, turns)
+    return json_response(PathPage(turns=turns, next=path[0].parent_id if path else None, cursor=cursor))

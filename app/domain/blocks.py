@@ -7,6 +7,8 @@ TEXT = "text"
 THINKING = "thinking"
 TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
+IMAGE = "image"
+DOCUMENT = "document"
 USER_TEXT = "user_text"  # what the user said while the turn ran
 
 # Blocks whose content arrives piece by piece; every other type arrives whole.

@@ -1,11 +1,12 @@
 """Runs one turn: asks the rows what comes next, does it, and asks again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, Protocol, assert_never
+from uuid import UUID
 
 import structlog
 
@@ -34,6 +35,7 @@ from app.engine.patience import Patience
 from app.engine.recorder import Recorder
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
+from app.llm.attachments import attached, uploads_in
 from app.llm.messages import build_messages
 from app.llm.provider import Message, ModelRequest, Provider, Unknown
 from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
@@ -54,9 +56,16 @@ class ModelPolicy:
     fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
 
 
+class Rows(Protocol):
+    """What a run reads again while it lasts."""
+
+    async def arrived(self, turn: Turn) -> Turn: ...
+    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]: ...
+
+
 class Executor:
     """One claimed turn. `ancestors` is its path without itself; the turn itself is what `recorder` holds. Whoever sets
-    `news` has something to say to the turn, which `arrived` reads.
+    `news` has something to say to the turn, which is in its `rows`.
     """
 
     def __init__(
@@ -70,10 +79,11 @@ class Executor:
         policy: ModelPolicy,
         pace: Pace,
         news: asyncio.Event,
-        arrived: Callable[[Turn], Awaitable[Turn]],
+        rows: Rows,
     ) -> None:
         self._news = news
-        self._arrived = arrived
+        self._rows = rows
+        self._uploads: dict[UUID, bytes] = {}
         self._recorder = recorder
         self._ancestors = ancestors
         self._provider_for = provider_for
@@ -130,7 +140,7 @@ class Executor:
         """With what somebody said since, where a doorbell told of it. Without one it is seen at the end."""
         if self._news.is_set():
             self._news.clear()
-            self._recorder.learn(await self._arrived(self.turn))
+            self._recorder.learn(await self._rows.arrived(self.turn))
 
     def _stage(self, stage: Stage) -> None:
         self._recorder.notify("status", stage=stage)
@@ -181,7 +191,7 @@ class Executor:
         await self._tell_of_round()
 
     async def _listen(self, step: CallModel, reply: Accumulator) -> None:
-        request, provider = self._model_request(step), self._provider_for(self._model)
+        request, provider = await self._model_request(step), self._provider_for(self._model)
         begun = False
         self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
@@ -202,11 +212,14 @@ class Executor:
                     await self._pace.breathe()
                 patience.wait()
 
-    def _model_request(self, step: CallModel) -> ModelRequest:
+    async def _model_request(self, step: CallModel) -> ModelRequest:
         sealed = [round for round in self.turn.rounds if round.sealed]
+        messages = build_messages([*self._ancestors, self.turn], self._model)
+        if missing := uploads_in(messages) - self._uploads.keys():
+            self._uploads |= await self._rows.uploads(missing)
         return ModelRequest(
             model=self._model,
-            messages=build_messages([*self._ancestors, self.turn], self._model),
+            messages=attached(messages, self._uploads),
             system=self.request.system,
             params=_params_of_round(self.request.params, step.round),
             tools=self.request.tools,

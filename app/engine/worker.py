@@ -1,7 +1,7 @@
 """Claims queued turns and runs each in a task of its own."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -24,6 +24,7 @@ from app.storage.journal import Journal
 from app.storage.queue import Queue
 from app.storage.record import Records
 from app.storage.turns import Turns
+from app.storage.uploads import Uploads
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.telemetry import TURNS_RUNNING
@@ -82,6 +83,7 @@ class Worker:
         self._queue = queue
         self._turns = Turns(database)
         self._journal = Journal(database)
+        self._uploads = Uploads(database)
         self._directory = directory
         self._provider_for = provider_for
         self._toolset = toolset
@@ -241,7 +243,7 @@ class Worker:
                 self._policy.model,
                 self._pace,
                 run.told,
-                self._arrived,
+                self,
             )
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
@@ -253,8 +255,11 @@ class Worker:
         if view.turn.ended:
             await to_the_end(self._observers.turn_ended(TurnEnded(owner, view.turn)))
 
-    async def _arrived(self, turn: Turn) -> Turn:
+    async def arrived(self, turn: Turn) -> Turn:
         return await patiently(lambda: self._turns.arrived(turn))
+
+    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
+        return await patiently(lambda: self._uploads.contents(ids))
 
     async def _recall(self, view: LiveView) -> frozenset[Key]:
         """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""

@@ -300,6 +300,19 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
 )
 
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    _now(),
+    UniqueConstraint("owner", "digest"),
+    CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+)
+
 documents = Table(
     "documents",
     metadata,

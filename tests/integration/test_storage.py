@@ -55,6 +55,8 @@ REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until
 OPEN_TEXT: Row = {**BLOCK, "start": 0}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
+UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
+
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
     ("chats", {"id": OTHER_CHAT, "owner": "ada"}),
@@ -71,6 +73,7 @@ VALID: list[tuple[str, Row]] = [
     ("replicas", REPLICA_ROW),
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
+    ("uploads", UPLOAD),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -78,6 +81,9 @@ VALID: list[tuple[str, Row]] = [
 WRONG: dict[str, list[Row]] = {
     "pk_chats": [{"id": CHAT, "owner": "bob"}],
     "pk_documents": [DOCUMENT],
+    "pk_uploads": [{**UPLOAD, "owner": "bob"}],
+    "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
+    "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
     "pk_open_text": [OPEN_TEXT],
     "pk_replicas": [{**REPLICA_ROW, "session": 2}],

@@ -14,6 +14,7 @@ Json = dict[str, Any]
 
 PROBLEM = "application/problem+json"
 STREAM = "text/event-stream"
+_SLASHES_OF_A_CHATS_STREAM = "/api/chats/{chat}/stream".count("/")
 
 
 class Document:
@@ -41,8 +42,10 @@ class Document:
             self._check_accepted(request, operation)
         self.seen.add((request.method, path, response.status_code))
 
-    def check_event(self, name: str, data: Any) -> None:
-        events = self.json["components"]["responses"]["Stream"]["content"][STREAM]["x-events"]
+    def check_event(self, name: str, data: Any, path: str = "") -> None:
+        """`path` is that of the stream; any turn's where none is said."""
+        which = "ChatStream" if path.count("/") == _SLASHES_OF_A_CHATS_STREAM else "Stream"
+        events = self.json["components"]["responses"][which]["content"][STREAM]["x-events"]
         assert name in events, f"an event {name} is not in the document"
         self._valid(data, events[name])
 
@@ -112,4 +115,4 @@ class Document:
 
 def _pattern(path: str) -> str:
     """A document's path has slashes; no other parameter has."""
-    return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(chat|turn|tool_use_id)\\}", "[^/]+", re.escape(path)))
+    return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(chat|turn|tool_use_id|upload)\\}", "[^/]+", re.escape(path)))

@@ -93,7 +93,9 @@ class World:
         model = self.server.scripts.model(message_of(tool_use("none", {}, "c")), message_of(text("Hi.")))
         turn = await self.api.ask(await self.api.chat(), model=model)
         await self.api.put("/api/documents/there", content="x")
+        upload = await self.api.json("POST", "/api/uploads", 201, content=uuid4().hex)
         ids = {
+            "{upload}": upload["id"],
             "{tool_use_id}": "c",
             "{chat}": turn.assistant["chat_id"],
             "{turn}": turn.assistant["id"],
@@ -133,13 +135,19 @@ def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
 
 
 def nothing_there(endpoint: Endpoint) -> str:
-    ids = {"{chat}": str(uuid4()), "{turn}": str(uuid4()), "{path:path}": "none", "{tool_use_id}": "none"}
+    ids = {
+        "{chat}": str(uuid4()),
+        "{turn}": str(uuid4()),
+        "{path:path}": "none",
+        "{tool_use_id}": "none",
+        "{upload}": str(uuid4()),
+    }
     return filled(endpoint, ids)
 
 
 def body_of(endpoint: Endpoint) -> dict[str, Any]:
     """What the endpoint may be asked with."""
-    if endpoint.takes == "text/plain":
+    if isinstance(endpoint.takes, str):
         return {"content": "x"}
     if endpoint.takes is None:
         return {}
@@ -154,6 +162,8 @@ Provoke = Callable[[World, Endpoint], Awaitable[None]]
 async def good(world: World, endpoint: Endpoint) -> None:
     path = await world.fill(endpoint)
     await world.api.request(endpoint.method, path, **body_of(endpoint))
+    if endpoint.handler.__name__ == "put_upload":
+        await world.api.request(endpoint.method, path, content=uuid4().hex)
     if endpoint.handler.__name__ == "put_document":
         await world.api.put("/api/documents/new", content="x")
     if endpoint.streams:

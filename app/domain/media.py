@@ -1,0 +1,26 @@
+"""What a file is, by its first bytes: what somebody calls it does not count."""
+
+IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+PDF = "application/pdf"
+PLAIN = "text/plain"
+_BEGINNINGS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", PDF),
+)
+
+
+def media_type_of(content: bytes) -> str | None:
+    """A type that models take: an image, a PDF, or UTF-8 text. None for anything else."""
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        return "image/webp"
+    for beginning, media_type in _BEGINNINGS:
+        if content.startswith(beginning):
+            return media_type
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    return PLAIN if text and "\0" not in text else None

@@ -1,0 +1,75 @@
+"""Files that turns refer to. They never change; the same bytes of one owner are one upload."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from uuid import UUID
+
+from app.domain.ids import new_id
+from app.storage.database import Connection, Database, Row, Statement
+
+PUT_UPLOAD = Statement(
+    """
+    INSERT INTO uploads (id, owner, digest, media_type, content) VALUES (:id, :owner, :digest, :media_type, :content)
+    ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type
+    RETURNING id, media_type, length(content) AS size, id = :id AS created
+    """
+)
+DESCRIBE_UPLOADS = Statement(
+    """
+    SELECT id, media_type, length(content) AS size, false AS created FROM uploads
+    WHERE owner = :owner AND id = ANY(CAST(:ids AS uuid[]))
+    """
+)
+GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
+GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
+DELETE_UPLOAD = Statement("DELETE FROM uploads WHERE owner = :owner AND id = :id RETURNING id")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """`size` is in bytes. `created` is false for bytes that were there already."""
+
+    id: UUID
+    media_type: str
+    size: int
+    created: bool = False
+
+
+class Uploads:
+    def __init__(self, database: Database | Connection) -> None:
+        self._database = database
+
+    async def put(self, owner: str, media_type: str, content: bytes) -> Upload:
+        row = await self._database.row(
+            PUT_UPLOAD,
+            id=new_id(),
+            owner=owner,
+            digest=sha256(content).digest(),
+            media_type=media_type,
+            content=content,
+        )
+        assert row is not None
+        return _upload(row)
+
+    async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
+        """Those of the owner's."""
+        rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
+        return {row["id"]: _upload(row) for row in rows}
+
+    async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
+        """Media type and bytes."""
+        row = await self._database.row(GET_UPLOAD, owner=owner, id=id)
+        return (row["media_type"], row["content"]) if row else None
+
+    async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
+        """The bytes of those that are still there, whoever's: for turns that may refer to them."""
+        rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
+        return {row["id"]: row["content"] for row in rows}
+
+    async def delete(self, owner: str, id: UUID) -> bool:
+        return await self._database.row(DELETE_UPLOAD, owner=owner, id=id) is not None
+
+
+def _upload(row: Row) -> Upload:
+    return Upload(row["id"], row["media_type"], row["size"], row["created"])

@@ -1,0 +1,138 @@
+"""Images and documents in user turns: what is taken, what is kept, and what the model gets."""
+
+import json
+from base64 import b64encode
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from app.llm.attachments import GONE
+from app.llm.models import Model, Offer
+from app.llm.scripted import ScriptedProvider, message_of, text
+from tests.integration.api.client import Client, Said
+from tests.integration.api.conftest import NewOwner
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"not really"
+PDF = b"%PDF-1.7 not really"
+
+
+def inline(content: bytes, **more: Any) -> dict[str, Any]:
+    return {"type": "base64", "data": b64encode(content).decode(), **more}
+
+
+def image(source: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "image", "source": source}
+
+
+def document(source: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "document", "source": source, **more}
+
+
+async def told(api: Client, server: Server, *blocks: dict[str, Any]) -> tuple[Said, list[dict[str, Any]]]:
+    """The exchange, and the user's blocks as the provider got them."""
+    model, provider = server.scripts.provider(message_of(text("I see.")), message_of(text("Still.")))
+    chat = await api.chat()
+    answer = await api.json("POST", f"{chat}/turns", 201, json={"role": "user", "blocks": list(blocks), "model": model})
+    turn = Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
+    await api.events(turn.stream_url)
+    sent = provider.requests[0].messages[0].blocks
+    return turn, [json.loads(block.data) if block.data else {"text": block.text} for block in sent]
+
+
+async def test_an_image_goes_to_the_model_and_the_row_says_which_upload_it_is(api: Client, server: Server) -> None:
+    turn, sent = await told(api, server, {"type": "text", "text": "What is this?"}, image(inline(PNG)))
+    assert sent == [{"text": "What is this?"}, image({**inline(PNG), "media_type": "image/png"})]
+    kept = turn.user["blocks"][1]["data"]["source"]
+    assert (kept["type"], kept["media_type"]) == ("upload", "image/png")
+    response = await api.get(f"/api/uploads/{kept['id']}")
+    assert (response.content, response.headers["content-type"]) == (PNG, "image/png")
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_the_same_bytes_are_the_same_upload(api: Client, server: Server) -> None:
+    content = PNG + uuid4().bytes
+    first = await api.json("POST", "/api/uploads", 201, content=content)
+    assert await api.json("POST", "/api/uploads", 200, content=content) == first
+    assert (first["media_type"], first["size"]) == ("image/png", len(content))
+    _, sent = await told(api, server, image({"type": "upload", "id": first["id"]}))
+    assert sent[0]["source"]["data"] == b64encode(content).decode()
+
+
+async def test_a_document_of_the_library_is_told_as_it_was_when_it_was_sent(api: Client, server: Server) -> None:
+    await api.put("/api/documents/notes/tide.md", content="High at noon.")
+    turn, sent = await told(api, server, document({"type": "path", "path": "notes/tide.md"}))
+    source = {"type": "text", "media_type": "text/plain", "data": "High at noon."}
+    assert sent == [{"type": "document", "title": "notes/tide.md", "source": source}]
+    await api.put("/api/documents/notes/tide.md", content="Low at noon.")
+    assert (await api.json("GET", turn.user_url))["blocks"][0]["text"] == "High at noon."
+
+
+@pytest.mark.parametrize(
+    ("content", "source"),
+    [
+        (PDF, {"type": "base64", "media_type": "application/pdf", "data": b64encode(PDF).decode()}),
+        ("Zwölf".encode(), {"type": "text", "media_type": "text/plain", "data": "Zwölf"}),
+    ],
+)
+async def test_documents_are_pdfs_and_texts(api: Client, server: Server, content: bytes, source: Any) -> None:
+    _, sent = await told(api, server, document(inline(content), title="Paper"))
+    assert sent == [{"type": "document", "title": "Paper", "source": source}]
+
+
+async def test_an_upload_that_was_removed_is_said_to_be_gone(api: Client, server: Server) -> None:
+    model, provider = server.scripts.provider(message_of(text("I see.")), message_of(text("Still.")))
+    upload = await api.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
+    chat = await api.chat()
+    block = image({"type": "upload", "id": upload["id"]})
+    await api.json("POST", f"{chat}/turns", 201, json={"role": "user", "blocks": [block], "model": model})
+    await api.events((await api.json("GET", f"{chat}/turns"))["turns"][-1]["id"].join([f"{chat}/turns/", "/stream"]))
+    await api.json("DELETE", f"/api/uploads/{upload['id']}")
+    await api.ask(chat, "And now?", model=model)
+    assert provider.requests[1].messages[0].blocks[0].text == GONE
+
+
+SEES_NOTHING = Model("blind", can=frozenset({"tools"}))
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        (image({"type": "base64", "data": "no base64!"}), "blocks.0.source.data"),
+        (image(inline(b"\x00\x01\xff")), "blocks.0.source"),
+        (image(inline(PDF)), "blocks.0.source"),
+        (image(inline(PNG, media_type="image/jpeg")), "blocks.0.source.media_type"),
+        (image({"type": "upload", "id": str(uuid4())}), "blocks.0.source.id"),
+        (image({"type": "path", "path": "x"}), "blocks.0.source"),
+        (document({"type": "path", "path": "nowhere.md"}), "blocks.0.source.path"),
+        (document({"type": "path", "path": "a//b"}), "path"),
+        (document(inline(PNG)), "blocks.0.source"),
+        ({"type": "film"}, "blocks.0"),
+    ],
+)
+async def test_what_no_model_takes_is_refused_by_field(api: Client, block: dict[str, Any], field: str) -> None:
+    chat = await api.chat()
+    refused = await api.json("POST", f"{chat}/turns", 422, json={"role": "user", "blocks": [block]})
+    assert [error["field"] for error in refused["errors"]] == [field]
+    assert (await api.json("GET", f"{chat}/turns"))["turns"] == []
+
+
+async def test_a_model_that_cannot_see_is_sent_no_image(api: Client, server: Server) -> None:
+    server.scripts.offers.append(Offer(ScriptedProvider(lambda _: message_of(text("?"))), [SEES_NOTHING]))
+    chat = await api.chat()
+    for block in (image(inline(PNG)), document(inline(PDF))):
+        body = {"role": "user", "blocks": [block], "model": "blind"}
+        refused = await api.json("POST", f"{chat}/turns", 422, json=body)
+        assert refused["errors"][0]["field"] == "blocks.0.type"
+
+
+async def test_an_upload_of_another_owner_is_not_there(new_owner: NewOwner) -> None:
+    ada, bob = await new_owner(), await new_owner()
+    upload = await ada.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
+    await bob.json("GET", f"/api/uploads/{upload['id']}", 404)
+    await bob.json("DELETE", f"/api/uploads/{upload['id']}", 404)
+    block = image({"type": "upload", "id": upload["id"]})
+    await bob.json("POST", f"{await bob.chat()}/turns", 422, json={"role": "user", "blocks": [block]})
