@@ -5,6 +5,7 @@ the cache marks, which the provider does not count as content.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
-from app.domain.text import storable
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest
+from app.llm.translation import CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
 SILENT_FAILURE = "The tool failed and said nothing."
@@ -41,6 +42,7 @@ PARAMS = frozenset(
 _CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
+_CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -62,7 +64,7 @@ def render(request: ModelRequest) -> bytes:
     body |= _container(request.resume_data, params.get("container"))
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
-    body["messages"] = _messages(request.messages)
+    body["messages"] = _messages(with_fitting_calls(without_foreign(request.messages), _CALL_RULES))
     return _json(body)
 
 
@@ -72,7 +74,7 @@ def render_block(block: Block) -> bytes:
     members.pop("cache_control", None)
     member = _STREAMED_MEMBER.get(block.type)
     if member is not None and (block.text or block.data is None):
-        members[member] = _input(block.text) if member == "input" else block.text
+        members[member] = tool_input(block.text) if member == "input" else block.text
     if block.type == TOOL_RESULT:
         members |= _result(block, members)
     return _json(members)
@@ -93,25 +95,6 @@ def _result(block: Block, members: Mapping[str, Any]) -> dict[str, Any]:
     text = block.text or (SILENT_FAILURE if block.is_error else "")
     content = {"content": text} if text and "content" not in members else {}
     return content | ({"is_error": True} if block.is_error else {})
-
-
-def _input(text: str) -> Raw:
-    """A tool input as it was streamed. What is no JSON object goes back as a string in one, as documented."""
-    for candidate in (text or "{}", _mended(text)):
-        try:
-            _members.decode(candidate)
-        except (ValueError, RecursionError):
-            continue
-        return Raw(candidate.encode())
-    return Raw(_json({"INVALID_JSON": text}))
-
-
-def _mended(text: str) -> str:
-    """The same JSON, with half surrogate pairs replaced: the provider takes no JSON that has them."""
-    try:
-        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
-    except (ValueError, RecursionError):
-        return ""
 
 
 def _tools(request: ModelRequest) -> list[bytes]:

@@ -1,0 +1,141 @@
+"""A model request as the bytes of a chat completion request. Pure.
+
+A message is the same bytes in every request it is part of, and the arguments of a call are those that were streamed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.llm.openai_blocks import SIGNED
+from app.llm.openai_history import LEFT_OUT, attachment, said_by_tool, written
+from app.llm.openai_params import sent_params
+from app.llm.openai_quirks import OPENAI, Quirks
+from app.llm.provider import Message, ModelRequest
+from app.llm.translation import CallRules, tool_input, with_fitting_calls
+
+LONGEST_NAME = 64
+# Under these names a thought may go back; in others the words alone are worth nothing.
+_MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
+
+
+def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    body: dict[str, Any] = {"model": request.model}
+    if request.system:
+        body["messages"] = [{"role": "system", "content": request.system}]
+    messages = with_fitting_calls(request.messages, CallRules(quirks.call_ids, LONGEST_NAME))
+    body["messages"] = [*body.get("messages", ()), *_messages(messages, quirks)]
+    if tools := [*map(_tool, request.tools), *(Raw(tool.encode()) for tool in request.provider_tools)]:
+        body["tools"] = tools
+    body |= sent_params(request, quirks)
+    body |= {"stream": True, "stream_options": {"include_usage": True}, **quirks.extra}
+    return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
+
+
+def _tool(spec: Any) -> dict[str, Any]:
+    schema = Raw(spec.input_schema.encode())
+    return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
+
+
+def _messages(messages: Sequence[Message], quirks: Quirks) -> Iterator[dict[str, Any]]:
+    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing."""
+    waiting: list[Block] = []
+    for message in messages:
+        if message.role == "user":
+            yield from _results(message.blocks)
+            waiting += [block for block in message.blocks if block.type != TOOL_RESULT]
+        elif answer := _answer(message.blocks, quirks):
+            yield from _user(waiting)
+            waiting = []
+            yield answer
+    yield from _user(waiting)
+
+
+def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        if block.type == TOOL_RESULT:
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said_by_tool(block)}
+
+
+def _answer(blocks: Sequence[Block], quirks: Quirks) -> dict[str, Any] | None:
+    calls = [_call(block) for block in blocks if block.is_call]
+    text = written(blocks)
+    if not calls and not text.strip():
+        return None
+    message: dict[str, Any] = {"role": "assistant"}
+    if text:
+        message["content"] = text
+    if quirks.thoughts_go_back:
+        message |= _thoughts(blocks)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(block: Block) -> dict[str, Any]:
+    arguments = bytes(tool_input(block.text)).decode()
+    return {"id": block.tool_use_id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+
+def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
+    """The model's own thoughts, where it had said them."""
+    members: dict[str, Any] = {}
+    for block in blocks:
+        data = json.loads(block.data or "{}") if block.type == THINKING else {}
+        provider, _, member = str(data.get("signature")).partition(":")
+        if provider + ":" != SIGNED:
+            continue
+        if member in _MEMBERS_OF_THOUGHTS and block.text:
+            members[member] = members.get(member, "") + block.text
+        if details := data.get("reasoning_details"):
+            members["reasoning_details"] = [*members.get("reasoning_details", ()), *details]
+    return members
+
+
+# --- what the user says ----------------------------------------------------------------------------------------------
+
+
+def _user(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    """One text where there are but words: not every server takes a list."""
+    parts = list(_merged([_part(block) for block in blocks]))
+    if parts:
+        only_words = len(parts) == 1 and parts[0]["type"] == TEXT
+        yield {"role": "user", "content": parts[0]["text"] if only_words else parts}
+
+
+def _merged(parts: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    words: list[str] = []
+    for part in parts:
+        if part["type"] == TEXT:
+            words.append(part["text"])
+            continue
+        if words:
+            yield {"type": TEXT, "text": "\n\n".join(words)}
+            words = []
+        yield part
+    if words:
+        yield {"type": TEXT, "text": "\n\n".join(words)}
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.type == TEXT:
+        return {"type": TEXT, "text": block.text}
+    where, what = attachment(block)
+    match block.type, where:
+        case "image", "url" | "data":
+            return {"type": "image_url", "image_url": {"url": what["url"]}}
+        case "document", "data":
+            return {"type": "file", "file": {"filename": _file_name(block), "file_data": what["url"]}}
+        case "document", "text":
+            return {"type": TEXT, "text": str(what["text"])}
+        case _:
+            return {"type": TEXT, "text": LEFT_OUT.format(type=block.type)}
+
+
+def _file_name(block: Block) -> str:
+    members: Mapping[str, Any] = json.loads(block.data or "{}")
+    return str(members.get("title") or "document.pdf")

@@ -1,0 +1,314 @@
+"""The stream of a chat completion, from bytes to parts. Pure: no client, no I/O.
+
+Written for OpenAI and for everybody who imitates it: what may be missing, null, of another type or late, is. Only the
+pieces of a delta are decoded on the hot path.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.domain.text import storable
+from app.llm.openai_blocks import Blocks, Fragment
+from app.llm.openai_usage import usage_of
+from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from app.llm.sse import Frames
+
+STOP_REASONS: Mapping[str, str] = {
+    "content_filter": "refusal",
+    "eos": "end_turn",
+    "function_call": "tool_use",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "model_length": "model_context_window_exceeded",
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "tool_calls": "tool_use",
+}
+# Reasons that are failures: the server gave up, and may not the next time.
+FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
+
+_TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
+_NULL = Raw(b"null")
+# Members of a chunk that have a place of their own, or say nothing that anybody needs again.
+_KNOWN = frozenset({"choices", "created", "error", "id", "model", "object", "obfuscation", "p", "type", "usage"})
+
+
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Piece(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    thinking: "str | list[_Piece] | None" = None
+
+
+class _Delta(Struct, gc=False):
+    content: str | list[_Piece] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_text: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+    annotations: list[Raw] | None = None
+
+
+class _Choice(Struct, gc=False):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: Raw = _NULL
+    error: Raw = _NULL
+    id: str | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+_lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class BadStream(ValueError):
+    """The server sent something that is not JSON."""
+
+
+class ChatWire:
+    """One response. After each `feed`, `ended` and `failure` say whether it has come to a good or a bad end, and
+    `finished` whether the server has said why the model stopped, after which it may go without a word.
+
+    `failure` is what the server said of it, decoded. `seed` makes ids for calls that come without one.
+    """
+
+    def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
+        self.ended = False
+        self.failure: object = None
+        self.request_id = request_id
+        self._frames = Frames()
+        self._blocks = Blocks(seed)
+        self._started = False
+        self._refused = False
+        self._finish_reason: str | None = None
+        self._figures: dict[str, Any] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self._finish_reason is not None
+
+    @property
+    def _over(self) -> bool:
+        return self.ended or self.failure is not None
+
+    def feed(self, chunk: bytes) -> list[Part]:
+        parts: list[Part] = []
+        for data in self._frames.feed(chunk):
+            self._take(data, parts)
+            if self._over:
+                break
+        return parts
+
+    def whole(self, body: bytes) -> list[Part]:
+        """An answer that was not streamed, though it was asked for."""
+        parts: list[Part] = []
+        if body.strip():
+            self._take(body.strip(), parts)
+        return parts
+
+    def end(self) -> list[Part]:
+        """The stream is over. An event that was cut in the middle is no event."""
+        parts: list[Part] = []
+        if not self._over and (data := self._frames.end()):
+            self._take(data, parts)
+            if isinstance(self.failure, BadStream):
+                self.failure = None
+        if self.finished and not self._over:
+            self._end(parts)
+        return parts
+
+    def _take(self, data: bytes, parts: list[Part]) -> None:
+        if data.startswith(b"[DONE]"):
+            self._done(parts)
+            return
+        try:
+            chunk = _chunk.decode(data)
+        except msgspec.ValidationError:
+            self._take_strange(data, parts)
+        except (ValueError, RecursionError) as problem:
+            self._take_mended(data, parts, problem)
+        else:
+            self._hear(chunk, data, parts)
+
+    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
+        """Types that nobody has seen yet: read as near as can be, or told as unknown."""
+        try:
+            chunk = _lax_chunk.decode(data)
+        except msgspec.ValidationError:
+            self._take_other(data, parts)
+        else:
+            self._hear(chunk, data, parts)
+
+    def _take_other(self, data: bytes, parts: list[Part]) -> None:
+        """No chunk at all: a failure, said in one of several ways, or something new."""
+        said = msgspec.json.decode(data)
+        if _is_failure(said):
+            self.failure = said
+        elif not (isinstance(said, dict) and said.get("type") == "ping"):
+            parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
+
+    def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
+        """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8."""
+        try:
+            value = json.loads(data.decode("utf-8", "replace"))
+            mended = storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()
+        except (ValueError, RecursionError):
+            mended = data
+        if mended == data:
+            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+        else:
+            self._take(mended, parts)
+
+    def _hear(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+        """One chunk. Of several candidates only the first is heard; nobody asks for more."""
+        choices, failed = chunk.choices, chunk.error is not _NULL and bool(msgspec.json.decode(chunk.error))
+        if choices is None and (failed or chunk.usage is _NULL):
+            self._take_other(data, parts)
+            return
+        if not self._started:
+            self._start(chunk, data, parts)
+        for choice in choices or ():
+            if not choice.index:
+                self._hear_choice(choice, parts)
+        if chunk.usage is not _NULL:
+            self._count(chunk.usage, data, parts)
+        if failed:
+            self.failure = msgspec.json.decode(data)
+        elif self._finish_reason in FAILED:
+            self.failure = {"code": self._finish_reason, "message": f"The model stopped: {self._finish_reason}."}
+
+    def _start(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+        self._started = True
+        self.request_id = self.request_id or chunk.id or None
+        parts.append(MessageStarted({}, self.request_id, _extras(data)))
+
+    def _hear_choice(self, choice: _Choice, parts: list[Part]) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._hear_delta(delta, parts)
+        if choice.finish_reason:
+            self._finish_reason = choice.finish_reason
+
+    def _hear_delta(self, delta: _Delta, parts: list[Part]) -> None:
+        blocks, content = self._blocks, delta.content
+        if thought := delta.reasoning_content or delta.reasoning or delta.reasoning_text:
+            blocks.say(_member_of_thought(delta), thought, parts)
+        elif delta.reasoning_details:
+            for thought in _thoughts(delta.reasoning_details):
+                blocks.say("reasoning_details", thought, parts)
+        if delta.reasoning_details:
+            blocks.explain(delta.reasoning_details, parts)
+        if content.__class__ is str:
+            if content:
+                blocks.say("content", content, parts)
+        elif content:
+            for member, text in _pieces(content):
+                blocks.say(member, text, parts)
+        if delta.refusal:
+            self._refused = True
+            blocks.say("refusal", delta.refusal, parts)
+        if delta.annotations:
+            blocks.annotate(delta.annotations, parts)
+        for call in delta.tool_calls or ():
+            blocks.call(_fragment(call), parts)
+        if delta.function_call is not None:
+            blocks.call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
+
+    def _count(self, usage: Raw, data: bytes, parts: list[Part]) -> None:
+        """Some count in every chunk; what is said again is not told again."""
+        figures = usage_of(msgspec.json.decode(usage))
+        if figures and figures != self._figures:
+            self._figures = figures
+            parts.append(MessageDelta(None, figures, _extras(data) if self.finished else None))
+
+    def _done(self, parts: list[Part]) -> None:
+        """The last word of the protocol. Without a reason before it, a call that is not whole was cut."""
+        if not self._started:
+            return
+        if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):
+            self._end(parts)
+
+    def _end(self, parts: list[Part]) -> None:
+        stop_reason = self._stop_reason()
+        self._blocks.end(stop_reason in _TRUNCATED, parts)
+        parts += (MessageDelta(stop_reason, {}), MessageEnded())
+        self.ended = True
+
+    def _stop_reason(self) -> str:
+        """In our words. Servers say `stop` with calls, and `tool_calls` without any."""
+        said = self._finish_reason or "stop"
+        reason = STOP_REASONS.get(said, said)
+        if reason in {"end_turn", "tool_use"}:
+            if self._blocks.calls:
+                return "tool_use"
+            return "refusal" if self._refused else "end_turn"
+        return reason
+
+
+def _is_failure(said: object) -> bool:
+    if not isinstance(said, dict):
+        return False
+    return bool(said.get("error")) or "error" in {said.get("object"), said.get("type")}
+
+
+def _member_of_thought(delta: _Delta) -> str:
+    if delta.reasoning_content:
+        return "reasoning_content"
+    return "reasoning" if delta.reasoning else "reasoning_text"
+
+
+def _thoughts(details: list[dict[str, Any]]) -> Iterator[str]:
+    """Words that are nowhere but in the details."""
+    for detail in details:
+        for name in ("text", "summary"):
+            if isinstance(found := detail.get(name), str) and found:
+                yield found
+
+
+def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:
+    for piece in content:
+        assert isinstance(piece, _Piece)
+        if isinstance(piece.thinking, list):
+            yield from (("thinking", inner.text) for inner in piece.thinking if inner.text)
+        elif piece.thinking:
+            yield "thinking", piece.thinking
+        if piece.text:
+            yield "content", piece.text
+
+
+def _fragment(call: _ToolCall) -> Fragment:
+    function = call.function or _Function()
+    arguments = function.arguments
+    if isinstance(arguments, dict):
+        arguments = msgspec.json.encode(arguments).decode()
+    return Fragment(call.index, call.id, function.name, arguments)
+
+
+def _extras(data: bytes) -> str | None:
+    members = _members.decode(data)
+    extras = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) != b"null"}
+    return storable(msgspec.json.encode(extras).decode()) if extras else None

@@ -1,0 +1,135 @@
+"""What one provider said, in a form that another one takes. Pure, and the same in every request.
+
+A block that an adapter marks as its own (`provider` in its `data`) says something only that adapter can send back.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.text import storable
+from app.llm.provider import Message
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+def tool_input(text: str) -> Raw:
+    """A tool input as it was streamed. What is no JSON object goes back as a string in one, as documented."""
+    for candidate in (text or "{}", _mended(text)):
+        try:
+            _members.decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return Raw(candidate.encode())
+    return Raw(msgspec.json.encode({"INVALID_JSON": text}))
+
+
+def _mended(text: str) -> str:
+    """The same JSON, with half surrogate pairs replaced: providers take no JSON that has them."""
+    try:
+        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def provider_of(block: Block) -> str | None:
+    """The adapter that marked the block as its own."""
+    if block.data is None or '"provider":' not in block.data:
+        return None
+    found = json.loads(block.data).get("provider")
+    return found if isinstance(found, str) else None
+
+
+def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Without what other adapters have marked: of a text only its words are left, of anything else nothing."""
+    if not any(provider_of(block) for message in messages for block in message.blocks):
+        return tuple(messages)
+    said = [(message.role, _unmarked(block)) for message in messages for block in message.blocks]
+    left = grouped((role, block) for role, block in said if block is not None)
+    *before, last = left
+    kept = [_without_last_thoughts(message) for message in before if _says_something(message)]
+    return grouped((message.role, block) for message in (*kept, last) for block in message.blocks)
+
+
+def _unmarked(block: Block) -> Block | None:
+    if provider_of(block) is None:
+        return block
+    return replace(block, data=None) if block.type == TEXT else None
+
+
+def grouped(said: Iterable[tuple[Any, Block]]) -> tuple[Message, ...]:
+    return tuple(Message(role, tuple(block for _, block in pairs)) for role, pairs in groupby(said, key=lambda p: p[0]))
+
+
+def _says_something(message: Message) -> bool:
+    return any(
+        block.type not in _THOUGHTS and (block.type != TEXT or block.text.strip() != "") for block in message.blocks
+    )
+
+
+def _without_last_thoughts(message: Message) -> Message:
+    end = max(place for place, block in enumerate(message.blocks, 1) if block.type not in _THOUGHTS)
+    return replace(message, blocks=message.blocks[:end])
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """What a provider takes as the id and name of a call. `unique`: an id may be used once in a conversation."""
+
+    ids: re.Pattern[str]
+    longest_name: int
+    unique: bool = False
+
+
+def with_fitting_calls(messages: Sequence[Message], rules: CallRules) -> list[Message]:
+    """Calls and their results under ids and names by the rules; what fits is not changed."""
+    used: Counter[str] = Counter()
+    now: dict[str | None, str] = {}
+    return [replace(message, blocks=tuple(_fitted(message.blocks, rules, used, now))) for message in messages]
+
+
+def _fitted(
+    blocks: Sequence[Block], rules: CallRules, used: Counter[str], now: dict[str | None, str]
+) -> Iterator[Block]:
+    for block in blocks:
+        id = block.tool_use_id or ""
+        match block.type:
+            case "tool_use":
+                now[id] = _fitting_id(id, used[id] if rules.unique else 0, rules.ids)
+                used[id] += 1
+                yield _renamed(block, now[id], {"id": now[id], "name": _fitting_name(block.name, rules.longest_name)})
+            case "tool_result":
+                yield _renamed(block, now.get(id, id), {"tool_use_id": now.get(id, id)})
+            case _:
+                yield block
+
+
+def _fitting_id(id: str, repetitions: int, ids: re.Pattern[str]) -> str:
+    if not repetitions and ids.fullmatch(id):
+        return id
+    digest = sha256(f"{repetitions} {id}".encode()).hexdigest()
+    return next(made for made in (f"call_{digest[:24]}", digest[:9]) if ids.fullmatch(made))
+
+
+def _fitting_name(name: str | None, longest: int) -> str:
+    """Models invent names, and no provider takes all of them back."""
+    return _NOT_IN_NAMES.sub("_", name or "")[:longest] or "unnamed"
+
+
+def _renamed(block: Block, id: str, members: Mapping[str, str]) -> Block:
+    name = members.get("name", block.name)
+    if (id, name) == (block.tool_use_id, block.name):
+        return block
+    data = None if block.data is None else msgspec.json.encode({**_members.decode(block.data), **members}).decode()
+    return replace(block, tool_use_id=id, name=name, data=data)
