@@ -129,16 +129,15 @@ def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
-    """How many rounds in a row, up to number `last` or the last one with calls, had nothing but failing tools. What the
-    user says meanwhile starts the count anew.
+    """How many rounds in a row, up to number `last` or the last of all, had nothing but failing tools. What the user
+    says meanwhile starts the count anew.
     """
+    known = [block for block in blocks if last is None or block.round <= last]
+    spoken = max((block.round for block in known if block.type == USER_TEXT), default=0)
     count = 0
-    for number in reversed(_rounds_with_calls(blocks)):
-        if last is not None and number > last:
-            continue
-        mine = [block for block in blocks if block.round == number]
-        results = [block for block in mine if block.type == TOOL_RESULT]
-        if any(block.type == USER_TEXT for block in mine) or not all(result.is_error for result in results):
+    for number in reversed(_rounds_with_calls(known)):
+        results = [block for block in known if block.round == number and block.type == TOOL_RESULT]
+        if number <= spoken or not all(result.is_error for result in results):
             break
         count += 1
     return count

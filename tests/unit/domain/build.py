@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, Block
+from app.domain.asks import Answer, AnswerKind, Ask, AskKind, Steer, digest_of
+from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Status, Turn, TurnRequest
 
@@ -19,6 +20,8 @@ def turn_of(
     status: Status = "running",
     attempt: int = 1,
     recoveries: int = 0,
+    asks: Sequence[Ask] = (),
+    steers: Sequence[Steer] = (),
 ) -> Turn:
     return Turn(
         id=TURN,
@@ -31,6 +34,8 @@ def turn_of(
         request=TurnRequest("model", limits=limits or Limits()),
         rounds=tuple(rounds),
         blocks=blocks,
+        asks=tuple(asks),
+        steers=tuple(steers),
     )
 
 
@@ -56,3 +61,17 @@ def call(index: int = 0, round: int = 1, id: str = "a", attempt: int = 1, interr
 
 def result(index: int = 1, round: int = 1, id: str = "a", attempt: int = 1, is_error: bool = False) -> Block:
     return Block(index, round, attempt, TOOL_RESULT, "seen", tool_use_id=id, name="look", is_error=is_error)
+
+
+def words(index: int = 0, round: int = 1, content: str = "faster", attempt: int = 1) -> Block:
+    return Block(index, round, attempt, USER_TEXT, content)
+
+
+def ask(
+    id: str = "a", round: int = 1, answer: AnswerKind | None = None, attempt: int = 1, kind: AskKind = "client"
+) -> Ask:
+    return Ask(round, id, "look", kind, digest_of("{}"), attempt, answer=Answer(answer) if answer else None)
+
+
+def steer(number: int = 1, content: str = "faster") -> Steer:
+    return Steer(UUID(int=number), (Block(0, 0, 0, TEXT, content),))

@@ -17,13 +17,14 @@ from app.domain.steps import (
     RunTools,
     TakeIn,
     failed_rounds,
+    hopeless,
     next_step,
     open_round_number,
     tool_rounds,
     unanswered_calls,
 )
 from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
-from tests.unit.domain.build import begun, call, result, sealed, text, turn_of, voided
+from tests.unit.domain.build import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
 
 
 def test_a_turn_without_a_sealed_round_calls_the_model() -> None:
@@ -175,6 +176,113 @@ def test_the_open_round_is_the_one_after_the_last_that_was_sealed() -> None:
 def test_a_result_answers_only_a_call_of_its_own_round() -> None:
     blocks = [call(0, 1), result(1, 1), call(2, 2)]
     assert unanswered_calls(blocks) == (call(2, 2),)
+
+
+# --- people ----------------------------------------------------------------------------------------------------------
+
+TWO_CALLS = (call(0, id="a"), call(1, id="b"))
+
+
+def test_what_waits_for_nobody_is_run_while_the_rest_waits() -> None:
+    turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[ask("a")])
+    assert next_step(turn) == RunTools((TWO_CALLS[1],))
+
+
+def test_when_all_that_is_left_waits_for_a_person_the_turn_waits_in_the_order_of_the_calls() -> None:
+    turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[ask("b"), ask("a")])
+    assert next_step(turn) == AwaitClient((ask("a"), ask("b")))
+    settled = turn_of(*TWO_CALLS, result(2, id="a"), rounds=[sealed()], asks=[ask("b")])
+    assert next_step(settled) == AwaitClient((ask("b"),))
+
+
+@pytest.mark.parametrize("kind", get_args(AnswerKind))
+def test_a_call_is_taken_up_whatever_the_answer_is(kind: AnswerKind) -> None:
+    turn = turn_of(*TWO_CALLS, rounds=[sealed()], asks=[ask("a"), ask("b", answer=kind)])
+    assert next_step(turn) == RunTools((TWO_CALLS[1],))
+
+
+def test_an_ask_of_an_earlier_round_says_nothing_of_a_call_with_the_same_id() -> None:
+    blocks = [call(0, 1), result(1, 1), call(2, 2)]
+    turn = turn_of(*blocks, rounds=[sealed(1), sealed(2)], asks=[ask("a", round=1)])
+    assert next_step(turn) == RunTools((call(2, 2),))
+
+
+def test_calls_that_must_not_be_run_are_refused_whoever_was_asked() -> None:
+    turn = turn_of(call(), rounds=[sealed(1, "refusal")], asks=[ask()])
+    assert next_step(turn) == RunTools((call(),), refusal="This call was not run: the reply was refused.")
+
+
+def test_what_a_user_says_waits_for_the_results_and_goes_in_before_the_model_is_called() -> None:
+    unanswered = turn_of(call(), rounds=[sealed()], steers=[steer(1), steer(2)])
+    assert next_step(unanswered) == RunTools((call(),))
+    waiting = replace(unanswered, asks=(ask(),))
+    assert next_step(waiting) == AwaitClient((ask(),))
+    answered = turn_of(call(), result(), rounds=[sealed()], steers=[steer(1), steer(2)])
+    assert next_step(answered) == TakeIn((steer(1), steer(2)))
+    assert next_step(turn_of(call(), result(), words(2), rounds=[sealed()])) == CallModel(2)
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "refusal", INTERRUPTED])
+def test_a_user_who_says_something_to_a_reply_that_ends_gets_another(stop_reason: str) -> None:
+    rounds = [sealed(1, stop_reason)]
+    assert next_step(turn_of(text(), rounds=rounds, steers=[steer()])) == TakeIn((steer(),))
+    assert next_step(turn_of(text(), words(1), rounds=rounds)) == CallModel(2)
+
+
+def test_what_was_said_to_an_earlier_round_is_no_reason_to_go_on() -> None:
+    turn = turn_of(text(0, 1), words(1, 1), text(2, 2), rounds=[sealed(1, "end_turn"), sealed(2, "end_turn")])
+    assert next_step(turn) == Finish("end_turn")
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(continue_after_tools=False), Limits(max_rounds=1, on_max_rounds="stop"), Limits(max_rounds=0)]
+)
+def test_a_user_is_answered_even_where_the_turn_would_have_ended(limits: Limits) -> None:
+    turn = turn_of(call(), result(), rounds=[sealed()], limits=limits, steers=[steer()])
+    assert next_step(turn) == TakeIn((steer(),))
+    taken = turn_of(call(), result(), words(2), rounds=[sealed()], limits=limits)
+    assert next_step(taken) == CallModel(2, tools=limits.max_rounds > 1)
+
+
+def test_nothing_is_said_into_a_pause_since_the_provider_goes_on_from_its_last_word() -> None:
+    turn = turn_of(text(), rounds=[sealed(1, "pause_turn")], steers=[steer()])
+    assert next_step(turn) == CallModel(2)
+    with_call = turn_of(call(), result(), rounds=[sealed(1, "pause_turn")], steers=[steer()])
+    assert next_step(with_call) == CallModel(2)
+
+
+def test_what_was_said_into_a_pause_that_will_not_go_on_is_taken_in() -> None:
+    rounds = [sealed(1, "pause_turn"), sealed(2, "pause_turn")]
+    turn = turn_of(rounds=rounds, limits=Limits(max_rounds=1, max_recoveries=1), steers=[steer()])
+    assert next_step(turn) == TakeIn((steer(),))
+    assert next_step(replace(turn, steers=(), blocks=(words(0, 2),))) == CallModel(3)
+
+
+def test_what_a_user_says_starts_the_count_of_failures_anew() -> None:
+    limits = Limits(max_rounds=9, max_failed_rounds=1)
+    failed = (call(0, 1), result(1, 1, is_error=True))
+    turn = turn_of(*failed, rounds=[sealed(1)], limits=limits)
+    assert hopeless(turn)
+    assert next_step(turn) == CallModel(2, tools=False)
+    spoken = replace(turn, blocks=(*failed, words(2, 1)))
+    assert not hopeless(spoken)
+    assert next_step(spoken) == CallModel(2, tools=True)
+    again = replace(spoken, blocks=(*spoken.blocks, call(3, 2), result(4, 2, is_error=True)))
+    assert failed_rounds(again.blocks) == 1
+
+
+def test_what_a_user_says_to_the_answer_that_had_to_do_without_tools_starts_the_count_anew_too() -> None:
+    limits = Limits(max_rounds=9, max_failed_rounds=1)
+    blocks = (call(0, 1), result(1, 1, is_error=True), text(2, 2, "I could not."), words(3, 2, "Try again"))
+    turn = turn_of(*blocks, rounds=[sealed(1), sealed(2, "end_turn")], limits=limits)
+    assert next_step(turn) == CallModel(3, tools=True)
+
+
+def test_the_failures_up_to_a_round_do_not_depend_on_what_came_later() -> None:
+    blocks = [call(0, 1), result(1, 1, is_error=True), call(2, 2), result(3, 2, is_error=True), words(4, 2)]
+    assert [failed_rounds(blocks, last) for last in (0, 1, 2, 3)] == [0, 1, 0, 0]
+    later = [*blocks[:4], call(4, 3), result(5, 3)]
+    assert [failed_rounds(later, last) for last in (1, 2, 3, None)] == [1, 2, 0, 0]
 
 
 # --- any rows at all -------------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""Which policies a turn needed, as its results tell."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from app.domain.blocks import Block
+from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
+from app.domain.turns import Limits
+from tests.unit.domain.build import call, result, sealed, text, turn_of, words
+
+
+def noted(index: int, name: str = "look", **notes: Any) -> Block:
+    return replace(result(index), name=name, notes=json.dumps(notes))
+
+
+def test_each_policy_that_was_needed_names_its_result() -> None:
+    turn = turn_of(
+        call(0),
+        noted(1, retries=2, seconds=0.3, cut={"shown": 1, "of": 2}),
+        noted(2, "find", fallback={"tool": "look"}),
+    )
+    assert degraded(turn) == (
+        Degraded("retries", 1, "look"),
+        Degraded("cut", 1, "look"),
+        Degraded("fallback", 2, "find"),
+    )
+
+
+def test_what_is_as_good_as_any_result_is_not_named() -> None:
+    turn = turn_of(noted(0, seconds=1.0), noted(1, memo="a"), noted(2, approval={"decision": "approve"}), result(3))
+    assert degraded(turn) == ()
+
+
+def test_what_is_noted_on_other_blocks_is_no_policy() -> None:
+    turn = turn_of(replace(words(), notes='{"steer": "1"}'), replace(text(1), notes='{"cut": 1}'))
+    assert degraded(turn) == ()
+
+
+def test_a_turn_whose_tools_all_failed_says_so_as_a_whole() -> None:
+    blocks = (call(0, 1), replace(result(1, 1, is_error=True), notes='{"timeout": 30}'))
+    turn = turn_of(*blocks, rounds=[sealed()], limits=Limits(max_failed_rounds=1))
+    assert degraded(turn) == (Degraded("timeout", 1, "look"), Degraded(ALL_TOOLS_FAILED))
+    assert degraded(turn_of(*blocks, rounds=[sealed()], limits=Limits(max_failed_rounds=2)))[1:] == ()
+
+
+def test_a_turn_without_a_request_asked_for_nothing() -> None:
+    assert degraded(replace(turn_of(), request=None)) == ()
