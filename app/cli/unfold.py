@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from app.cli.assembler import Json
+from app.cli.notes import remarks
 from app.cli.parts import clean, one_line
 
 
@@ -22,6 +23,8 @@ def unfolded(blocks: Sequence[Json]) -> Iterator[RenderableType]:
 def _heading(block: Json) -> str:
     words = [block["type"].replace("_", " "), one_line(block.get("name") or "")]
     words += [word for word in ("interrupted", "is_error") if block.get(word)]
+    if block["type"] == "tool_result":
+        words += map(one_line, remarks(block))
     return " · ".join(filter(None, words)).replace("is_error", "failed")
 
 

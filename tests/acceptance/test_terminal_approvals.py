@@ -63,7 +63,7 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
 ) -> None:
     terminal = sit(desk)
     await terminal.sees_prompt()
-    terminal.type(f"{BOTH}\r")
+    terminal.type(f"{BOTH}\rallow\r")  # what is typed before it is asked for allows nothing
     await terminal.sees("? book_room asks to run · expires at", "1 more after this", '      "room": "12",')
     await terminal.sees_prompt(CHOICES)
     terminal.type("edit\r")
