@@ -57,6 +57,7 @@ from app.stream.mirror import Mirror
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import Wanted, open_toolset
 from app.tools.documents import document_tools, sample_documents
+from app.tools.outputs import Outputs
 from app.tools.results import result_tools
 from app.tools.toolset import Toolset
 from app.web.page import page_routes
@@ -71,13 +72,19 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def create_app(
-    settings: Settings, models: Models | None = None, toolset: Toolset | None = None, hooks: Sequence[Hooks] = ()
+    settings: Settings,
+    models: Models | None = None,
+    toolset: Toolset | None = None,
+    hooks: Sequence[Hooks] = (),
+    outputs: Outputs | None = None,
 ) -> Starlette:
-    """The server. `models` and `toolset` stand in for those that the settings would give; `hooks` are told of turns."""
+    """The server. `models` and `toolset` stand in for those that the settings would give; `hooks` are told of turns;
+    `outputs` judge those of structured turns.
+    """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings, models, toolset, hooks) as services:
+        async with running(settings, models, toolset, hooks, outputs) as services:
             app.state.services = services
             yield
 
@@ -95,7 +102,11 @@ def application(services: Services) -> Starlette:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, models: Models | None = None, toolset: Toolset | None = None, hooks: Sequence[Hooks] = ()
+    settings: Settings,
+    models: Models | None = None,
+    toolset: Toolset | None = None,
+    hooks: Sequence[Hooks] = (),
+    outputs: Outputs | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in that order and stopped in the other."""
     receiver = _receiver(settings)
@@ -110,7 +121,7 @@ async def running(
         results = Results(database)
         if toolset is None:
             own = [*document_tools(documents), *result_tools(results, settings.max_result_chars)]
-            toolset = await stack.enter_async_context(open_toolset(own, _wanted(settings)))
+            toolset = await stack.enter_async_context(open_toolset(own, _wanted(settings), outputs))
         deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
         directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
         queue = Queue(database, new_id(), _address(settings), session_key)

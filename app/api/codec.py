@@ -50,12 +50,13 @@ def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
             event.offset,
             _encode(event.text),
         )
-    name, data = _named(event)
+    name, data = named(event)
     position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
     return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), _encode(data))
 
 
-def _named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
+def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
+    """The event's name, and its data as JSON values."""
     match event:
         case TurnStart():
             return "turn_start", {
@@ -136,7 +137,7 @@ def block_details(block: Block) -> dict[str, Any]:
     if block.interrupted:
         details["interrupted"] = True
     if block.notes is not None:
-        details["notes"] = _parsed(block.notes)
+        details["notes"] = parsed(block.notes)
     if block.data is not None:
         details |= _from_provider(block)
     return details
@@ -144,17 +145,17 @@ def block_details(block: Block) -> dict[str, Any]:
 
 def _input(text: str) -> Any:
     """The input as the model wrote it: parsed where it is JSON, else its text."""
-    return {} if text.strip() == "" else _parsed(text)
+    return {} if text.strip() == "" else parsed(text)
 
 
 def _from_provider(block: Block) -> dict[str, Any]:
-    members = _parsed(block.data or "{}")
+    members = parsed(block.data or "{}")
     if block.type in (TEXT, THINKING, TOOL_USE):
         return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
     return {"data": members}
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """The value, or the text itself where it is no JSON or is nested too deeply to be written again."""
     try:
         return from_json(text, allow_inf_nan=False)

@@ -8,9 +8,10 @@ import msgspec
 from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
 from app.domain.errors import RequestRefused
-from app.domain.turns import Limits, TurnRequest
+from app.domain.turns import Limits, OutputSpec, TurnRequest
 from app.llm.models import Model, Models
 from app.storage.chats import Chat
+from app.tools.outputs import output_tools
 from app.tools.toolset import Toolset
 
 
@@ -52,6 +53,7 @@ def resolve(
             limits=_limits(defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
         ),
+        _output_spec(options, toolset),
     )
 
 
@@ -67,8 +69,34 @@ def _params(params: Params | None) -> dict[str, Any]:
     return params.model_dump(exclude_none=True) if params else {}
 
 
-def _within(model: Model, asked: TurnRequest) -> TurnRequest:
-    """Raises RequestRefused for what the model cannot do, before anything is spent."""
+def _output_spec(options: TurnOptions, toolset: Toolset) -> OutputSpec | None:
+    """Raises RequestRefused for a schema that is none, or a name that nobody registered."""
+    wanted = options.output
+    if wanted is None:
+        return None
+    schema = msgspec.json.encode(wanted.json_schema).decode()
+    spec = OutputSpec(schema, wanted.validator, wanted.handler, wanted.max_attempts, wanted.max_iterations)
+    try:
+        toolset.outputs.check(spec)
+    except ValueError as error:
+        raise RequestRefused(str(error), field="output") from None
+    return spec
+
+
+def _structured(asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
+    """With the tools by which the model puts out. Its attempts are counted instead of its tool rounds."""
+    if output is None:
+        return asked
+    tools = output_tools(output)
+    if taken := {spec.name for spec in tools} & {spec.name for spec in asked.tools}:
+        raise RequestRefused(f"a structured turn has a tool {taken.pop()} of its own", field="tools")
+    most = output.max_attempts * output.max_iterations
+    return replace(asked, tools=(*asked.tools, *tools), output=output, limits=replace(asked.limits, max_rounds=most))
+
+
+def _within(model: Model, asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
+    """The request with its output. Raises RequestRefused for what the model cannot do, before anything is spent."""
+    asked = _structured(asked, output)
     params = asked.params
     if (asked.tools or asked.provider_tools) and not model.does("tools"):
         raise RequestRefused(f"{model.id} cannot use tools", field="tools")
@@ -94,7 +122,7 @@ def _checked(params: dict[str, Any], tools: Chosen) -> dict[str, Any]:
 def _tools(options: TurnOptions, settings: ChatSettings, before: TurnRequest | None, toolset: Toolset) -> Chosen:
     names = options.tools if options.tools is not None else settings.tools
     if names is None and before is not None:
-        return Chosen(before.tools, before.provider_tools)
+        return Chosen(tuple(spec for spec in before.tools if spec.role is None), before.provider_tools)
     return choose(names, toolset, before.tools if before else (), "tools")
 
 
@@ -119,4 +147,5 @@ def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Too
             limits=_limits(asked.limits, options.limits),
             provider_tools=tools.provider,
         ),
+        _output_spec(options, toolset) or asked.output,
     )

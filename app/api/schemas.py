@@ -77,6 +77,18 @@ class LimitsIn(Body):
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
 
 
+class OutputIn(Body):
+    """What the turn shall put out: JSON by a schema, by calling the tool `output`. Validators and handlers are named as
+    the program has registered them; with a handler the model refines drafts, and submits the last one.
+    """
+
+    json_schema: JsonObject = Field(alias="schema")
+    validator: Storable | None = None
+    handler: Storable | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    max_iterations: Annotated[int, Field(ge=1, le=100, description="model calls of one attempt")] = 15
+
+
 class TurnOptions(Body):
     """What may be said per turn; what is not said comes from the chat, then from the server."""
 
@@ -85,6 +97,7 @@ class TurnOptions(Body):
     params: Params | None = None
     tools: ToolsIn | None = None
     limits: LimitsIn | None = None
+    output: OutputIn | None = None
 
 
 class NewTurn(TurnOptions):
@@ -240,6 +253,7 @@ class TurnOut(BaseModel):
     ended_at: datetime | None
     blocks: list[BlockOut]
     rounds: list[RoundOut]
+    output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     degraded: Annotated[list[DegradedOut], Field(description="what of the tools' policies was needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from uuid import UUID
 
-from app.api.codec import block_json, degraded_json, error_json, wanted_json
+from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
 from app.api.schemas import BlockOut, ChatOut, DegradedOut, ErrorOut, RoundOut, TurnOut, WantedOut
 from app.api.services import Services
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, wanted_of
+from app.domain.output import output_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.llm.models import Models
@@ -53,6 +54,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         ended_at=turn.ended_at,
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
         rounds=[_round_out(round) for round in turn.rounds],
+        output=None if (text := output_of(turn)) is None else parsed(text),
         actions=_actions(turn, rows),
         degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
         siblings=None if siblings is None else list(siblings),

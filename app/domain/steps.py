@@ -6,8 +6,9 @@ from typing import Literal
 
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.output import failure_of, standing_of
 from app.domain.rounds import Round
-from app.domain.turns import Limits, Turn
+from app.domain.turns import Limits, OutputSpec, Turn
 
 INTERRUPTED = "interrupted"
 VOIDED = "voided"
@@ -57,7 +58,15 @@ class Finish:
     stop_reason: str
 
 
-Step = CallModel | RunTools | AwaitClient | TakeIn | Finish
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The turn has failed by the rules of what it was asked for: `type` is the name of that end."""
+
+    type: str
+    message: str
+
+
+Step = CallModel | RunTools | AwaitClient | TakeIn | Finish | Fail
 
 
 def next_step(turn: Turn) -> Step:
@@ -76,6 +85,8 @@ def next_step(turn: Turn) -> Step:
         return TakeIn(turn.steers)
     if _user_spoke(turn.blocks, last):
         return _call_model(turn, last.number + 1, limits)
+    if turn.request.output is not None:
+        return _after_iteration(turn, turn.request.output, last)
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
     if goes_on:
@@ -93,6 +104,15 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], refusal: str | None
 
 def _key(call: Block) -> tuple[int, str]:
     return call.round, call.tool_use_id or ""
+
+
+def _after_iteration(turn: Turn, spec: OutputSpec, last: Round) -> Step:
+    standing = standing_of(turn)
+    if standing.accepted is not None:
+        return Finish("output")
+    if failure := failure_of(standing, spec):
+        return Fail(*failure)
+    return CallModel(last.number + 1)
 
 
 def _user_spoke(blocks: Sequence[Block], last: Round) -> bool:
@@ -146,6 +166,8 @@ def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
 def hopeless(turn: Turn, last: int | None = None) -> bool:
     """True when so many rounds in a row had nothing but failing tools that the model must answer without."""
     assert turn.request is not None
+    if turn.request.output is not None:  # its attempts are counted
+        return False
     return failed_rounds(turn.blocks, last) >= turn.request.limits.max_failed_rounds
 
 

@@ -15,6 +15,7 @@ Role = Literal["user", "assistant"]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
 RecoveryPolicy = Literal["retry", "continue"]
 RoundLimitPolicy = Literal["answer", "stop"]
+ToolRole = Literal["output", "submit"]
 
 # status -> the statuses it may become. Terminal states have no way out.
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
@@ -47,7 +48,8 @@ class HttpCall:
 class ToolSpec:
     """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
     `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by whoever watches the turn;
-    one with `http` was declared with the request; any other is known to the server by its name.
+    one with `http` was declared with the request; by one with a `role` a structured turn puts out what it was asked
+    for; any other is known to the server by its name.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ToolSpec:
     retry_safe: bool = False
     client: bool = False
     http: HttpCall | None = None
+    role: ToolRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,19 @@ class Limits:
     continue_after_tools: bool = True
     recovery: RecoveryPolicy = "retry"
     max_recoveries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """What a structured turn puts out: JSON by `schema` (JSON text), judged by a `validator` and refined with a
+    `handler` that the program has registered. An attempt ends with an output, or after `max_iterations` model calls.
+    """
+
+    schema: str
+    validator: str | None = None
+    handler: str | None = None
+    max_attempts: int = 3
+    max_iterations: int = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,7 @@ class TurnRequest:
     tools: tuple[ToolSpec, ...] = ()
     limits: Limits = Limits()
     provider_tools: tuple[str, ...] = ()
+    output: OutputSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,13 +225,27 @@ class Calls:
         input_json = call.text if edited is None else edited
         await self._observers.before_tool(BeforeTool(self._owner, turn, call, input_json))
         start = perf_counter()
-        outcome = await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+        outcome = await self._outcome(call, input_json, context)
         seconds = perf_counter() - start
         label = self._label(call)
         TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         outcome = replace(outcome, notes={"seconds": round(seconds, 3), **outcome.notes})
         return outcome if ask is None else with_approval(outcome, edited)
+
+    async def _outcome(self, call: Block, input_json: str, context: ToolContext) -> Outcome:
+        spec, output = self._spec(call), self._request.output
+        if spec is None or spec.role is None or output is None:
+            return await self._toolset.run(call.name or "", input_json, context, offered=self._request.tools)
+        draft = input_json if spec.role == "output" else self._draft_before(call)
+        return await self._toolset.outputs.settle(spec.role, output, draft, context)
+
+    def _draft_before(self, submit: Block) -> str | None:
+        """What a model submits: the last draft that was taken, or is about to be in the same reply."""
+        failed = {_key(block) for block in self._blocks if block.type == TOOL_RESULT and block.is_error}
+        drafts = [block for block in self._blocks if block.is_call and block.index < submit.index]
+        mine = [b for b in drafts if (spec := self._spec(b)) and spec.role == "output" and _key(b) not in failed]
+        return mine[-1].text if mine else None
 
     def _progress(self, call: Block, message: str) -> None:
         self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)

@@ -18,6 +18,7 @@ from app.domain.steps import (
     INTERRUPTED,
     AwaitClient,
     CallModel,
+    Fail,
     Finish,
     RunTools,
     Step,
@@ -133,6 +134,8 @@ class Executor:
                 await self._recorder.take_in(steers, open_round_number(self.turn) - 1)
             case Finish(stop_reason):
                 await self._recorder.end("complete", stop_reason)
+            case Fail(type, message):
+                await self._recorder.end("error", type, TurnError(type, message))
             case _:
                 assert_never(step)
 

@@ -13,11 +13,12 @@ from typing import Literal
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
 from app.domain.rounds import Round
-from app.domain.steps import hopeless
+from app.domain.steps import INTERRUPTED, hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.provider import Message
 
 GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
+NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the output tool."
 NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
 GIVEN_UP = (
     "All tools have failed several times in a row, so you cannot use any more of them. Tell the user what you wanted to"
@@ -72,7 +73,7 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None) 
             said += _given_up(turn, round, said[-1][1])
         said += (words := _said_meanwhile(turn, round.number))
         if not words and said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
-            said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, GO_ON)))
+            said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, _why_again(turn, round))))
 
 
 # --- what of a round may be sent at all ---------------------------------------------------------------------
@@ -203,6 +204,11 @@ def _given_up(turn: Turn, round: Round, last: Block) -> list[Said]:
     if turn.request is None or not hopeless(turn, round.number):
         return []
     return [("user", Block(last.index, round.number, round.attempt, TEXT, GIVEN_UP))]
+
+
+def _why_again(turn: Turn, round: Round) -> str:
+    structured = turn.request is not None and turn.request.output is not None
+    return NO_OUTPUT if structured and round.stop_reason != INTERRUPTED else GO_ON
 
 
 def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:

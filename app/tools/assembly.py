@@ -12,6 +12,7 @@ from app.tools.declarations import Declarations, read_declarations
 from app.tools.http import HttpTools
 from app.tools.loading import load_installed, load_toolset
 from app.tools.mcp import McpServers
+from app.tools.outputs import Outputs
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
 
@@ -30,7 +31,7 @@ class Wanted:
 
 
 @asynccontextmanager
-async def open_toolset(own: Iterable[Tool], wanted: Wanted) -> AsyncIterator[Toolset]:
+async def open_toolset(own: Iterable[Tool], wanted: Wanted, outputs: Outputs | None = None) -> AsyncIterator[Toolset]:
     """With the connections that its tools need. Raises ConfigError."""
     declarations = read_declarations(wanted.file, wanted.environment) if wanted.file else Declarations()
     async with AsyncExitStack() as stack:
@@ -45,7 +46,12 @@ async def open_toolset(own: Iterable[Tool], wanted: Wanted) -> AsyncIterator[Too
             governed = declarations.applied(tools)
             servers = await stack.enter_async_context(McpServers(declarations.servers))
             toolset = Toolset(
-                governed, wanted.max_parallel, wanted.max_result_chars, sources=[servers], declared=http.tool_for
+                governed,
+                wanted.max_parallel,
+                wanted.max_result_chars,
+                outputs=outputs,
+                sources=[servers],
+                declared=http.tool_for,
             )
         except ValueError as error:
             raise ConfigError(f"the tools do not go together: {error}") from None

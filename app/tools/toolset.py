@@ -14,6 +14,7 @@ from app.domain.turns import ToolSpec
 from app.tools.attempts import Backoff, short_backoff
 from app.tools.fallback import HELPS, both, unfit
 from app.tools.fit import Sizes, fit
+from app.tools.outputs import Outputs
 from app.tools.policy import Policy
 from app.tools.runner import Runner
 from app.tools.tool import Outcome, Tool, ToolContext, ToolSource
@@ -36,6 +37,7 @@ class Toolset:
         max_parallel: int = 16,
         max_result_chars: int = 100_000,
         *,
+        outputs: Outputs | None = None,
         sources: Sequence[ToolSource] = (),
         declared: Callable[[ToolSpec], Tool] | None = None,
         max_whole_chars: int = 5_000_000,
@@ -48,6 +50,7 @@ class Toolset:
             if tool.spec.name in self._own:
                 raise ValueError(f"two tools are called {tool.spec.name}")
             self._own[tool.spec.name] = tool
+        self.outputs = outputs or Outputs()
         self._sources = sources
         self._declared = declared
         self._sizes = Sizes(max_result_chars, max_whole_chars)

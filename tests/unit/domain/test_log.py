@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
+from app.domain.degraded import ALL_TOOLS_FAILED, Degraded
 from app.domain.events import (
+    ActionRequired,
     Answered,
     BlockDelta,
     BlockStart,
@@ -19,10 +21,11 @@ from app.domain.events import (
     RoundStop,
     TurnEnd,
     TurnStart,
+    Wanted,
 )
-from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
-from app.domain.turns import Turn
-from tests.unit.domain.build import begun, call, result, sealed, text, turn_of, voided
+from app.domain.log import LONGEST_DELTA, action_required, end_cursor, marks_of, next_event, resume, wanted_of
+from app.domain.turns import Limits, Turn
+from tests.unit.domain.build import ask, begun, call, result, sealed, text, turn_of, voided, words
 
 TWO_ROUNDS = turn_of(
     text(0, 1, "let me look"),
@@ -59,6 +62,22 @@ class Rows:
 
     def open_text(self, offset: int) -> str:
         return self.text[offset : offset + LONGEST_DELTA]
+
+
+# Attempt 1 asked about b and ran a; attempt 2 went on when b was answered, and the user had said something.
+ASKED = turn_of(
+    text(0, 1, "let me"),
+    call(1, 1, "a"),
+    call(2, 1, "b"),
+    result(3, 1, "a"),
+    result(4, 1, "b", attempt=2),
+    words(5, 1, "and be quick", attempt=2),
+    text(6, 2, "done", attempt=2),
+    rounds=[sealed(1), sealed(2, "end_turn", attempt=2)],
+    asks=[ask("b", answer="approve")],
+    status="complete",
+    attempt=2,
+)
 
 
 def _open(index: int, content: str, turn: Turn) -> Rows:
@@ -212,18 +231,102 @@ def test_an_open_block_that_was_taken_back_is_forgotten_with_its_start() -> None
     assert (place, reset) == (Cursor(2, 2, 0), Reset(2, 0))
 
 
-@given(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40))
-def test_any_cursor_leads_to_the_end_and_never_to_a_gap(attempt: int, place: int, offset: int) -> None:
+# --- what waits for people, and what they say ------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_stands_between_the_reply_and_its_results_and_words_after_them() -> None:
+    names = [(type(mark).__name__, getattr(mark, "index", None)) for mark in marks_of(ASKED)]
+    assert names == [
+        ("TurnStart", None),
+        ("RoundStart", None),
+        *[pair for index in (0, 1, 2) for pair in (("BlockStart", index), ("BlockStop", None))],
+        ("RoundStop", None),
+        ("ActionRequired", None),
+        *[pair for index in (3, 4, 5) for pair in (("BlockStart", index), ("BlockStop", None))],
+        ("RoundStart", None),
+        ("BlockStart", 6),
+        ("BlockStop", None),
+        ("RoundStop", None),
+        ("TurnEnd", None),
+    ]
+
+
+def test_an_answer_changes_nothing_of_what_was_asked_for() -> None:
+    unanswered = replace(ASKED, asks=(ask("b"),))
+    assert marks_of(unanswered) == marks_of(ASKED)
+
+
+def test_what_is_asked_for_is_told_in_the_order_of_the_calls_with_their_exact_input() -> None:
+    calls = [replace(call(0, 1, "a"), text='{"n": 1}'), replace(call(1, 1, "b"), text="{}"), call(2, 2, "b")]
+    asks = [ask("b"), replace(ask("a", kind="approval"), digest="d")]
+    wanted = (
+        Wanted("a", "look", "approval", '{"n": 1}', "d", None),
+        Wanted("b", "look", "client", "{}", ask().digest, None),
+    )
+    assert wanted_of(asks, calls) == wanted
+    assert action_required(asks, calls) == ActionRequired(1, 1, wanted)
+
+
+def test_what_was_asked_for_by_another_attempt_is_marked_with_it() -> None:
+    turn = turn_of(call(), rounds=[sealed()], asks=[ask(attempt=2)], attempt=2)
+    assert marks_of(turn)[-1] == ActionRequired(2, 1, wanted_of(turn.asks, turn.blocks))
+
+
+def test_a_round_asks_only_for_its_own_calls() -> None:
+    turn = turn_of(
+        call(0, 1), result(1, 1), call(2, 2), rounds=[sealed(1), sealed(2)], asks=[ask(answer="result"), ask(round=2)]
+    )
+    marks = [mark for mark in marks_of(turn) if isinstance(mark, ActionRequired)]
+    assert [(mark.round, [wanted.tool_use_id for wanted in mark.wanted]) for mark in marks] == [(1, ["a"]), (2, ["a"])]
+
+
+def test_what_was_said_before_any_round_comes_first() -> None:
+    turn = turn_of(words(0, 0), text(1, 1), rounds=[sealed(1, "end_turn")])
+    names = [(type(mark).__name__, getattr(mark, "index", None)) for mark in marks_of(turn)[:4]]
+    assert names == [("TurnStart", None), ("BlockStart", 0), ("BlockStop", None), ("RoundStart", None)]
+
+
+def test_what_a_user_said_is_no_answer_of_a_tool() -> None:
+    (_, second) = [mark for mark in marks_of(ASKED) if isinstance(mark, RoundStart)]
+    assert [answered.tool_use_id for answered in second.answered] == ["a", "b"]
+
+
+def test_the_end_says_what_was_degraded() -> None:
+    turn = turn_of(
+        call(),
+        result(is_error=True),
+        rounds=[sealed()],
+        limits=Limits(max_failed_rounds=1),
+        status="complete",
+    )
+    end = marks_of(turn)[-1]
+    assert isinstance(end, TurnEnd)
+    assert end.degraded == (Degraded(ALL_TOOLS_FAILED),)
+
+
+def test_every_cursor_of_a_turn_that_waited_is_good_once_it_has_gone_on() -> None:
+    waiting = replace(ASKED, blocks=ASKED.blocks[:4], rounds=ASKED.rounds[:1], asks=(ask("b"),), status="waiting")
+    waiting = replace(waiting, attempt=1)
+    read = _read(Rows(waiting), Cursor(1))
+    rest = _read(Rows(ASKED), Cursor(2))
+    for number, (_, cursor) in enumerate(read, 1):
+        place, reset = resume(Rows(ASKED), cursor)
+        assert (place, reset) == (cursor._replace(attempt=2), None)
+        assert [event for event, _ in _read(Rows(ASKED), place)] == [event for event, _ in rest[number:]]
+
+
+@given(st.sampled_from([TWO_ROUNDS, ASKED]), st.integers(0, 3), st.integers(0, 40), st.integers(0, 40))
+def test_any_cursor_leads_to_the_end_and_never_to_a_gap(turn: Turn, attempt: int, place: int, offset: int) -> None:
     """Also one that nobody was ever given: whoever makes one up gets sense, or is told to forget."""
-    log = Rows(TWO_ROUNDS)
-    cursor, reset = resume(log, Cursor(attempt, place, offset))
+    log = Rows(turn)
+    cursor, reset = resume(log, Cursor(min(attempt, turn.attempt), place, offset))
     read = _read(log, cursor)
     assert [after for _, after in read] == sorted({after for _, after in read}), "ids grow"
     assert (read[-1][1] if read else cursor) == end_cursor(log)
     if reset is not None:
-        kept = [block for block in TWO_ROUNDS.blocks if block.index < reset.index]
+        kept = [block for block in turn.blocks if block.index < reset.index]
         starts = [event.index for event, _ in read if isinstance(event, BlockStart)]
-        assert starts == [block.index for block in TWO_ROUNDS.blocks[len(kept) :]]
+        assert starts == [block.index for block in turn.blocks[len(kept) :]]
 
 
 BLOCKS_OF_A_TURN = st.lists(st.text(max_size=3), max_size=4)

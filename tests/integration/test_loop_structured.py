@@ -1,0 +1,186 @@
+"""Structured turns: attempts, drafts, submissions, and each of their ends."""
+
+from typing import Any
+
+import pytest
+
+from app.domain.blocks import TOOL_RESULT
+from app.domain.output import output_of
+from app.domain.turns import OutputSpec, Turn
+from app.llm.messages import NO_OUTPUT
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
+from app.tools.tool import ToolContext, tool
+from app.tools.toolset import Toolset
+from tests.integration.harness import Asked, Harness, results_of
+from tests.unit.stream.client import Client
+
+SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"]}'
+PLAIN = OutputSpec(SCHEMA)
+REFLECTED = OutputSpec(SCHEMA, handler="critic")
+
+
+@tool(read_only=True)
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def critic(draft: Any, context: ToolContext) -> str:
+    return f"{draft['year']} is a draft of {context.owner}"
+
+
+async def plausible(value: Any) -> str | None:
+    return None if value["year"] < 2100 else "that year is in the future"
+
+
+def broken(value: Any) -> str | None:
+    raise RuntimeError(value)
+
+
+OUTPUTS = Outputs({"plausible": plausible, "broken": broken}, {"critic": critic})
+
+
+def out(id: str, **value: Any) -> Any:
+    return tool_use(OUTPUT, value, id)
+
+
+def submit(id: str) -> Any:
+    return tool_use(SUBMIT, {}, id)
+
+
+async def ask(harness: Harness, spec: OutputSpec) -> Asked:
+    return await harness.ask(tools=[look, *output_tools(spec)], output=spec)
+
+
+async def run(harness: Harness, spec: OutputSpec, *replies: Reply) -> tuple[Turn, ScriptedProvider]:
+    provider = ScriptedProvider(replies)
+    async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS)) as replica:
+        return await harness.finish(replica, await ask(harness, spec)), provider
+
+
+def ended(turn: Turn) -> tuple[str, str | None, str | None, str | None]:
+    return turn.status, turn.stop_reason, turn.error.type if turn.error else None, output_of(turn)
+
+
+async def test_a_model_works_with_its_tools_and_then_puts_out(harness: Harness) -> None:
+    turn, provider = await run(
+        harness, PLAIN, message_of(tool_use("look", {}, "a")), message_of(text("So:"), out("b", year=1969))
+    )
+    assert ended(turn) == ("complete", "output", None, '{"year":1969}')
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong", "said"),
+    [
+        (PLAIN, {"year": "never"}, "`year`: 'never' is not of type 'integer'"),
+        (OutputSpec(SCHEMA, validator="plausible"), {"year": 2345}, "that year is in the future"),
+    ],
+)
+async def test_a_wrong_output_starts_the_next_attempt_with_what_is_wrong(
+    harness: Harness, spec: OutputSpec, wrong: dict[str, Any], said: str
+) -> None:
+    turn, provider = await run(harness, spec, message_of(out("a", **wrong)), message_of(out("b", year=1969)))
+    assert ended(turn) == ("complete", "output", None, '{"year":1969}')
+    told = results_of(turn)["a"]
+    assert told.is_error
+    assert said in told.text
+    assert provider.requests[1].messages[-1].blocks[-1].text == told.text
+
+
+async def test_attempts_are_used_up(harness: Harness) -> None:
+    replies = [message_of(out(id, year="x")) for id in "abc"]
+    turn, _ = await run(harness, PLAIN, *replies)
+    assert ended(turn) == ("error", "max_attempts", "max_attempts", None)
+    assert turn.usage["output_tokens"] == 15
+
+
+async def test_an_attempt_has_so_many_model_calls_and_no_more(harness: Harness) -> None:
+    replies = [message_of(tool_use("look", {}, id)) for id in "abc"]
+    turn, _ = await run(harness, OutputSpec(SCHEMA, max_iterations=3), *replies)
+    assert ended(turn) == ("error", "max_iterations", "max_iterations", None)
+
+
+async def test_every_attempt_has_its_own_model_calls(harness: Harness) -> None:
+    look_twice = [message_of(tool_use("look", {}, id)) for id in "ab"]
+    replies = [*look_twice, message_of(out("c", year="x")), *look_twice, message_of(out("d", year=1))]
+    turn, _ = await run(harness, OutputSpec(SCHEMA, max_iterations=3), *replies)
+    assert ended(turn) == ("complete", "output", None, '{"year":1}')
+
+
+async def test_a_reply_without_a_tool_fails_its_attempt_and_the_model_is_told_why_it_is_called_again(
+    harness: Harness,
+) -> None:
+    turn, provider = await run(harness, PLAIN, message_of(text("In 1969.")), message_of(out("a", year=1969)))
+    assert ended(turn) == ("complete", "output", None, '{"year":1969}')
+    assert provider.requests[1].messages[-1].blocks[-1].text == NO_OUTPUT
+    turn, _ = await run(harness, OutputSpec(SCHEMA, max_attempts=1), message_of(text("In 1969.")))
+    assert ended(turn) == ("error", "invalid_response", "invalid_response", None)
+
+
+async def test_drafts_are_refined_until_the_last_one_is_submitted(harness: Harness) -> None:
+    turn, _ = await run(
+        harness, REFLECTED, message_of(out("a", year=1)), message_of(out("b", year=2)), message_of(submit("c"))
+    )
+    assert ended(turn) == ("complete", "output", None, '{"year":2}')
+    assert results_of(turn)["a"].text == "1 is a draft of ada"
+
+
+async def test_one_reply_may_hold_several_drafts_and_the_submission(harness: Harness) -> None:
+    reply = message_of(tool_use("look", {}, "l"), out("a", year=1), out("b", year=2), submit("c"))
+    turn, _ = await run(harness, REFLECTED, reply)
+    assert ended(turn) == ("complete", "output", None, '{"year":2}')
+    assert sum(block.type == TOOL_RESULT for block in turn.blocks) == 4
+
+
+async def test_what_is_submitted_is_judged(harness: Harness) -> None:
+    turn, _ = await run(
+        harness,
+        OutputSpec(SCHEMA, validator="plausible", handler="critic"),
+        message_of(out("a", year=3000), submit("b")),
+        message_of(out("c", year=3), submit("d")),
+    )
+    assert ended(turn) == ("complete", "output", None, '{"year":3}')
+    assert "in the future" in results_of(turn)["b"].text
+
+
+async def test_a_submission_without_a_draft_is_an_end_of_its_own(harness: Harness) -> None:
+    turn, _ = await run(harness, REFLECTED, message_of(submit("a")))
+    assert ended(turn) == ("error", "submit_before_output", "submit_before_output", None)
+    assert results_of(turn)["a"].is_error
+
+
+async def test_a_validator_that_fails_is_an_outcome(harness: Harness) -> None:
+    spec = OutputSpec(SCHEMA, validator="broken", max_attempts=1)
+    turn, _ = await run(harness, spec, message_of(out("a", year=1)))
+    assert ended(turn) == ("error", "max_attempts", "max_attempts", None)
+    assert results_of(turn)["a"].text == "The output could not be judged. Try again."
+
+
+async def test_a_crash_between_draft_and_submission_loses_nothing(harness: Harness) -> None:
+    pause = Pause()
+    first = ScriptedProvider([message_of(out("a", year=7)), [pause]])
+    toolset = Toolset([look], outputs=OUTPUTS)
+    asked = await ask(harness, REFLECTED)
+    async with harness.replica(first, toolset=toolset, address="here") as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        await replica.kill()
+    second = ScriptedProvider([message_of(submit("b"))])
+    async with harness.replica(second, toolset=toolset, address="here") as replica:
+        turn = await harness.finish(replica, asked)
+    assert ended(turn) == ("complete", "output", None, '{"year":7}')
+
+
+async def test_a_cancelled_one_has_no_output(harness: Harness) -> None:
+    pause = Pause()
+    provider = ScriptedProvider([[*list(message_of(out("a", year=7)))[:3], pause]])
+    async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS)) as replica:
+        asked = await ask(harness, PLAIN)
+        replica.worker.ring()
+        await pause.reached.wait()
+        await replica.cancel(asked)
+        await harness.follow(replica, asked, Client())
+        turn = await harness.turn(asked)
+    assert ended(turn) == ("cancelled", "cancelled", None, None)
