@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
 
-.PHONY: help run test cover check bench lock upgrade fmt clean check-format check-lint check-types check-floors
+.PHONY: help run test cover check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -96,6 +96,9 @@ lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hol
 
 upgrade: ## pin the newest versions of everything
 	@$(MAKE) lock LOCK_ARGS=--upgrade
+
+vendor: ## fetch the libraries of the page again, and verify them (needs npm)
+	@app/web/vendor.sh
 
 $(UV):
 	@$(PYTHON) -m venv .lock-venv

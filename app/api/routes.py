@@ -92,7 +92,11 @@ ENDPOINTS = (
         "The path to a leaf, by default the newest turn; older turns page by page",
         gives=schemas.PathPage,
         problems=(404, 422),
-        queries=(_limit(100, 500), Query("leaf", "the last turn of the path")),
+        queries=(
+            _limit(100, 500),
+            Query("leaf", "the last turn of the path"),
+            Query("through", "a turn of the path, which ends with the newest turn that follows it"),
+        ),
     ),
     Endpoint(
         "GET",

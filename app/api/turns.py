@@ -177,14 +177,20 @@ def _title(new: NewTurn) -> str | None:
     return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
 
 
-def _leaf_of(request: Request) -> UUID | None:
-    text = request.query_params.get("leaf")
+async def _leaf_of(request: Request, services: Services, owner: str, chat: UUID) -> UUID | None:
+    if through := _turn_in_query(request, "through"):
+        return await services.turns.newest_through(chat, through) or through
+    return _turn_in_query(request, "leaf") or await services.turns.newest(owner, chat)
+
+
+def _turn_in_query(request: Request, name: str) -> UUID | None:
+    text = request.query_params.get(name)
     if text is None:
         return None
     try:
         return UUID(text)
     except ValueError:
-        raise RequestRefused("is the id of a turn", field="leaf") from None
+        raise RequestRefused("is the id of a turn", field=name) from None
 
 
 async def _answer_repeated(request: Request, services: Services, owner: str, key: IdempotencyKey | None) -> Response:

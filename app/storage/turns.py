@@ -30,6 +30,16 @@ GET_NEWEST = Statement(
     "SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id WHERE chat_id = :chat AND owner = :owner"
     " ORDER BY turns.created_at DESC, turns.id DESC LIMIT 1"
 )
+GET_NEWEST_THROUGH = Statement(
+    """
+    WITH RECURSIVE below AS (
+        SELECT id, created_at FROM turns WHERE id = :turn AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.created_at FROM turns JOIN below ON turns.parent_id = below.id AND turns.chat_id = :chat
+    )
+    SELECT id FROM below ORDER BY created_at DESC, id DESC LIMIT 1
+    """
+)
 GET_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
@@ -150,6 +160,11 @@ class Turns:
 
     async def newest(self, owner: str, chat: UUID) -> UUID | None:
         row = await self._database.row(GET_NEWEST, owner=owner, chat=chat)
+        return row["id"] if row else None
+
+    async def newest_through(self, chat: UUID, turn: UUID) -> UUID | None:
+        """The newest of `turn` and all that follow it: where its branch was left."""
+        row = await self._database.row(GET_NEWEST_THROUGH, chat=chat, turn=turn)
         return row["id"] if row else None
 
     async def siblings(self, turns: Sequence[UUID]) -> dict[UUID, list[UUID]]:

@@ -1,0 +1,139 @@
+// What a person is asked in place: leave to run a tool, or the result of one that this page runs.
+
+import { h } from './dom.js'
+import { highlighted } from './highlight.js'
+import { pretty } from './json_text.js'
+
+/** What the model may ask of this page. Declared with the turn that starts a chat, like those of any other client. */
+export const PAGE_TOOLS = [
+  {
+    type: 'client',
+    name: 'confirm',
+    description: 'Asks the user a question that is answered with yes or no, and tells the answer.',
+    input_schema: {
+      type: 'object',
+      properties: { question: { type: 'string', description: 'in the language of the user' } },
+      required: ['question'],
+    },
+  },
+  {
+    type: 'client',
+    name: 'geolocation',
+    description: 'Where the user is now: latitude, longitude and accuracy in metres. The user is asked first.',
+    input_schema: { type: 'object', properties: { reason: { type: 'string', description: 'why it is needed' } } },
+  },
+]
+
+/** The question for one action. `written` is its input as the model wrote it, `answer` sends what was decided and tells
+ * what the server refused. */
+export function askFor(action, written, answer) {
+  const trouble = h('p', { class: 'trouble', role: 'alert' })
+  const send = async (decision) => {
+    trouble.textContent = ''
+    for (const button of element.querySelectorAll('button')) button.disabled = true
+    const refused = await answer({ tool_use_id: action.tool_use_id, ...decision })
+    for (const button of element.querySelectorAll('button')) button.disabled = false
+    trouble.textContent = refused ?? ''
+  }
+  const make = action.type === 'approval' ? approval : (CLIENT_TOOLS[action.name] ?? anyClientTool)
+  const element = h('form', { class: 'ask', onsubmit: (event) => event.preventDefault() }, ...make(action, send, pretty(written)).filter(Boolean), expiry(action) ?? '', trouble)
+  return element
+}
+
+function expiry({ expires_at: until }) {
+  if (!until) return null
+  const time = new Date(until).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
+  return h('p', { class: 'hint' }, `Until ${time}`)
+}
+
+// --- approvals -------------------------------------------------------------------------------------------------------
+
+function approval(action, send, text) {
+  const shown = h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json'))
+  const input = h('textarea', { 'aria-label': `Input of ${action.name}`, rows: Math.min(12, text.split('\n').length), spellcheck: 'false', hidden: true })
+  const reason = h('input', { type: 'text', placeholder: 'Reason, if you like: the model is told', 'aria-label': 'Reason', maxlength: 10_000 })
+  input.value = text
+  const input_digest = action.input_digest
+  const edited = () => (input.hidden ? {} : { input: JSON.parse(input.value) })
+  const allow = async () => {
+    let changes
+    try {
+      changes = edited()
+    } catch (error) {
+      return input.setCustomValidity(error.message), input.reportValidity()
+    }
+    await send({ type: 'approve', input_digest, ...changes })
+  }
+  input.addEventListener('input', () => input.setCustomValidity(''))
+  const edit = () => {
+    input.hidden = !input.hidden
+    shown.hidden = !input.hidden
+    if (!input.hidden) input.focus()
+  }
+  return [
+    h('p', {}, h('strong', {}, action.name), ' wants to run with:'),
+    shown,
+    input,
+    h(
+      'div',
+      { class: 'choices' },
+      h('button', { type: 'button', class: 'primary', onclick: allow }, 'Allow'),
+      h('button', { type: 'button', onclick: edit }, 'Edit'),
+      h('button', { type: 'button', class: 'danger', onclick: () => send({ type: 'deny', input_digest, reason: reason.value }) }, 'Deny'),
+      reason,
+    ),
+  ]
+}
+
+// --- tools of this page ----------------------------------------------------------------------------------------------
+
+const CLIENT_TOOLS = { confirm, geolocation }
+
+function confirm({ input }, send) {
+  const say = (confirmed) => () => send({ type: 'result', output: { confirmed } })
+  return [
+    h('p', { dir: 'auto' }, String(input?.question ?? 'Yes or no?')),
+    h(
+      'div',
+      { class: 'choices' },
+      h('button', { type: 'button', class: 'primary', onclick: say(true) }, 'Yes'),
+      h('button', { type: 'button', onclick: say(false) }, 'No'),
+    ),
+  ]
+}
+
+function geolocation({ input }, send) {
+  const refuse = (why) => send({ type: 'result', is_error: true, output: why })
+  const locate = () =>
+    navigator.geolocation.getCurrentPosition(
+      ({ coords: { latitude, longitude, accuracy } }) => send({ type: 'result', output: { latitude, longitude, accuracy_metres: accuracy } }),
+      (error) => refuse(`The place of the user could not be found: ${error.message}`),
+      { timeout: 20_000 },
+    )
+  return [
+    h('p', {}, 'The model asks where you are.'),
+    input?.reason ? h('p', { class: 'hint', dir: 'auto' }, String(input.reason)) : null,
+    h(
+      'div',
+      { class: 'choices' },
+      h('button', { type: 'button', class: 'primary', onclick: locate }, 'Share my place'),
+      h('button', { type: 'button', onclick: () => refuse('The user does not want to say where they are.') }, 'Do not share'),
+    ),
+  ]
+}
+
+/** A tool that some other client declared: whoever is here may answer for it. */
+function anyClientTool(action, send, text) {
+  const output = h('textarea', { 'aria-label': `Result of ${action.name}`, rows: 3, placeholder: 'What the tool returns' })
+  return [
+    h('p', {}, h('strong', {}, action.name), ' is run by another page. You may answer in its place:'),
+    h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json')),
+    output,
+    h(
+      'div',
+      { class: 'choices' },
+      h('button', { type: 'button', class: 'primary', onclick: () => send({ type: 'result', output: output.value }) }, 'Send'),
+      h('button', { type: 'button', class: 'danger', onclick: () => send({ type: 'result', is_error: true, output: output.value || 'It cannot be run.' }) }, 'It failed'),
+    ),
+  ]
+}

@@ -1,0 +1,164 @@
+// The blocks of a turn on the page: prose, folded thinking, and calls side by side with their results inside.
+
+import { Card } from './cards.js'
+import { h, setText } from './dom.js'
+import { highlighted } from './highlight.js'
+import { pretty } from './json_text.js'
+import { Plain, Prose } from './prose.js'
+
+export class Blocks {
+  constructor(element, tools) {
+    this.element = element
+    this.tools = tools
+    this.views = []
+  }
+
+  /** Shows what the turn holds now. A block that was taken back goes, one that only grew is made longer. */
+  update(turn, running) {
+    const { blocks } = turn
+    const kept = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
+    if (kept >= 0) this.#forget(kept)
+    const results = resultsOf(blocks)
+    const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
+    blocks.forEach((block, index) => {
+      this.views[index] ??= this.#add(block)
+      const ofThisCall = block.type === 'tool_use' ? { result: results.get(`${block.round} ${block.id}`), action: actions.get(block.id) } : {}
+      this.views[index].update(block, { ...ofThisCall, running })
+    })
+  }
+
+  tell({ tool_use_id, message }) {
+    this.views.findLast((view) => view.block?.id === tool_use_id)?.tell?.(message)
+  }
+
+  #forget(index) {
+    for (const view of this.views.splice(index)) view.remove()
+    for (const group of this.element.querySelectorAll('.calls:empty')) group.remove()
+  }
+
+  #add(block) {
+    const view = viewOf(block, this.tools)
+    if (view.element) this.#place(block.type).append(view.element)
+    if (view.element) view.element.dataset.block = block.index
+    return view
+  }
+
+  /** Calls that follow each other stand side by side. */
+  #place(type) {
+    if (!isCall(type)) return this.element
+    const last = this.element.lastElementChild
+    if (last?.classList.contains('calls')) return last
+    const group = h('div', { class: 'calls' })
+    this.element.append(group)
+    return group
+  }
+}
+
+const isCall = (type) => type.endsWith('tool_use')
+
+function resultsOf(blocks) {
+  const results = blocks.filter((block) => block.type === 'tool_result')
+  return new Map(results.map((block) => [`${block.round} ${block.tool_use_id}`, block]))
+}
+
+function viewOf(block, tools) {
+  if (block.type === 'text') return new TextView()
+  if (block.type === 'thinking') return new ThinkingView()
+  if (block.type === 'user_text') return new SpokenView()
+  if (block.type === 'tool_result') return new Hidden()
+  return isCall(block.type) ? new CallView(block, tools) : new OtherView(block)
+}
+
+class View {
+  update(block, more) {
+    this.block = block
+    this.text = block.text
+    this.show(block, more)
+  }
+
+  /** Whether `block` is the one that is shown, perhaps with more text. */
+  continuesIn(block) {
+    return this.block === block || (this.block.type === block.type && this.block.round === block.round && block.text.startsWith(this.text))
+  }
+
+  remove() {
+    this.element?.remove()
+  }
+}
+
+class TextView extends View {
+  prose = new Prose()
+  element = this.prose.element
+
+  show(block) {
+    this.prose.update(block.text, Boolean(block.open))
+  }
+}
+
+class ThinkingView extends View {
+  label = h('span')
+  content = new Plain('')
+  shown = 0
+  element = h('details', { class: 'thinking' }, h('summary', {}, this.label), this.content.element)
+
+  constructor() {
+    super()
+    this.element.addEventListener('toggle', () => this.#extend())
+  }
+
+  show(block) {
+    setText(this.label, block.open ? 'Thinking …' : 'Thought')
+    this.#extend()
+  }
+
+  #extend() {
+    if (!this.element.open || !this.block) return
+    this.content.append(this.block.text.slice(this.shown))
+    this.shown = this.block.text.length
+  }
+}
+
+/** What the user said while the turn ran. */
+class SpokenView extends View {
+  element = h('div', { class: 'spoken', dir: 'auto' })
+
+  show(block) {
+    setText(this.element, block.text)
+  }
+}
+
+/** A result is shown in the card of its call. */
+class Hidden extends View {
+  show() {}
+}
+
+class CallView extends View {
+  constructor(block, tools) {
+    super()
+    this.card = new Card(block, tools)
+    this.element = this.card.element
+  }
+
+  show(block, { result, action, running }) {
+    this.card.update(block, { result, action, running })
+  }
+
+  tell(progress) {
+    this.card.tell(progress)
+  }
+}
+
+/** A block of a kind that this page knows nothing about. */
+class OtherView extends View {
+  constructor({ type }) {
+    super()
+    this.content = h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': type, dir: 'ltr' })
+    const label = type === 'redacted_thinking' ? 'Thought, hidden by the provider' : type.replaceAll('_', ' ')
+    this.element = h('details', { class: 'thinking' }, h('summary', {}, h('span', {}, label)), this.content)
+  }
+
+  show(block) {
+    const text = block.text || JSON.stringify(block.data ?? {})
+    this.content.replaceChildren(highlighted(pretty(text.slice(0, 20_000)), 'json'))
+  }
+}

@@ -1,0 +1,134 @@
+// The documents that the tools of the server read: dropped here, shown as a tree, removed.
+
+import { confirmed, find, h, icon, iconButton, setText } from './dom.js'
+
+const address = (path) => `/api/documents/${path.split('/').map(encodeURIComponent).join('/')}`
+
+export class Documents {
+  constructor(client) {
+    this.client = client
+    this.dialog = find('#documents')
+    this.tree = find('#tree')
+    this.report = find('#upload-report')
+    this.open = new Set()
+    find('#open-documents').addEventListener('click', () => this.show())
+    for (const name of ['#pick-files', '#pick-folder']) this.#listenToPicker(find(name))
+    this.#listenToDrops()
+  }
+
+  async show() {
+    if (!this.dialog.open) this.dialog.showModal()
+    await this.#draw()
+  }
+
+  #listenToPicker(field) {
+    field.addEventListener('change', async () => {
+      await this.#put([...field.files].map((file) => [file.webkitRelativePath || file.name, file]))
+      field.value = ''
+    })
+  }
+
+  /** Files may be dropped anywhere. */
+  #listenToDrops() {
+    document.addEventListener('dragover', (event) => {
+      if (!event.dataTransfer.types.includes('Files')) return
+      event.preventDefault()
+      document.body.classList.add('dropping')
+    })
+    document.addEventListener('dragleave', (event) => event.relatedTarget || document.body.classList.remove('dropping'))
+    document.addEventListener('drop', async (event) => {
+      if (!event.dataTransfer.types.includes('Files')) return
+      event.preventDefault()
+      document.body.classList.remove('dropping')
+      const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean)
+      const files = (await Promise.all(entries.map((entry) => filesIn(entry)))).flat()
+      await this.show()
+      await this.#put(files)
+    })
+  }
+
+  async #put(files) {
+    const refused = []
+    for (const [place, [path, file]] of files.entries()) {
+      setText(this.report, `Adding ${place + 1} of ${files.length}: ${path}`)
+      await this.client.request('PUT', address(path), file).catch((error) => refused.push(`${path}: ${error.message}`))
+    }
+    const added = files.length - refused.length
+    setText(this.report, [`${added} ${added === 1 ? 'document' : 'documents'} added.`, ...refused].join('\n'))
+    await this.#draw()
+  }
+
+  async #draw() {
+    const documents = await this.#all()
+    find('#no-documents').hidden = documents.length > 0
+    this.tree.replaceChildren(this.#list(grown(documents)))
+  }
+
+  async #all() {
+    const found = []
+    for (let after = ''; after !== null; ) {
+      const page = await this.client.request('GET', `/api/documents?limit=1000${after && `&after=${encodeURIComponent(after)}`}`)
+      found.push(...page.documents)
+      after = page.next
+    }
+    return found
+  }
+
+  #list(folder) {
+    const folders = [...folder.folders].map(([name, inner]) => this.#folder(name, inner))
+    return h('ul', {}, folders, folder.files.map((file) => this.#file(file)))
+  }
+
+  #folder(name, folder) {
+    const label = h('summary', {}, icon('folder'), h('bdi', {}, name), h('span', { class: 'size' }, `${folder.paths.length}`))
+    const details = h('details', { open: this.open.has(folder.path) }, label, this.#list(folder))
+    details.addEventListener('toggle', () => this.open[details.open ? 'add' : 'delete'](folder.path))
+    const what = `${folder.paths.length} ${folder.paths.length === 1 ? 'document' : 'documents'}`
+    return h('li', {}, details, iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, what, folder.paths)))
+  }
+
+  #file({ path, name, size }) {
+    const label = h('span', { class: 'file' }, icon('file'), h('bdi', {}, name), h('span', { class: 'size' }, sizeOf(size)))
+    return h('li', { 'data-path': path }, label, iconButton('bin', `Remove ${path}`, () => this.#remove(`“${name}”`, path, [path])))
+  }
+
+  async #remove(name, what, paths) {
+    if (!(await confirmed(`Remove ${name}?`, `The tools will not find it any more: ${what}.`, 'Remove'))) return
+    for (const path of paths) await this.client.request('DELETE', address(path))
+    setText(this.report, `Removed ${name}.`)
+    await this.#draw()
+  }
+}
+
+async function filesIn(entry, folder = '') {
+  const path = folder + entry.name
+  if (entry.isFile) return [[path, await new Promise((resolve, reject) => entry.file(resolve, reject))]]
+  const reader = entry.createReader()
+  const files = []
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)) // at most a hundred each time
+    if (!some.length) return files
+    for (const inner of some) files.push(...(await filesIn(inner, `${path}/`)))
+  }
+}
+
+/** A list of paths as a tree of folders. */
+function grown(documents) {
+  const root = { path: '', folders: new Map(), files: [], paths: [] }
+  for (const { path, size } of documents) {
+    const parts = path.split('/')
+    const name = parts.pop()
+    let folder = root
+    for (const part of parts) {
+      if (!folder.folders.has(part)) folder.folders.set(part, { path: `${folder.path}${part}/`, folders: new Map(), files: [], paths: [] })
+      folder = folder.folders.get(part)
+      folder.paths.push(path)
+    }
+    folder.files.push({ path, name, size })
+  }
+  return root
+}
+
+function sizeOf(characters) {
+  return characters < 1000 ? `${characters}` : `${(characters / 1000).toFixed(characters < 10_000 ? 1 : 0)} k`
+}

@@ -1,0 +1,88 @@
+// Elements, without a framework.
+
+/** An element with attributes, listeners (`onclick`) and children. Nothing here ever parses HTML. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag)
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value)
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? '' : value)
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false))
+  return element
+}
+
+const ICONS = {
+  copy: 'M9 9h10v10H9zM5 15V5h10',
+  edit: 'M4 20l1-4L16 5l3 3L8 19zM14 7l3 3',
+  again: 'M19 12a7 7 0 1 1-2-5l2 2M19 4v5h-5',
+  clock: 'M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16M12 8v4l3 2',
+  left: 'M14 6l-6 6 6 6',
+  right: 'M10 6l6 6-6 6',
+  down: 'M12 5v14M6 13l6 6 6-6',
+  bin: 'M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13',
+  stop: 'M7 7h10v10H7z',
+  check: 'M5 12l5 5 9-10',
+  cross: 'M6 6l12 12M18 6L6 18',
+  hand: 'M12 8v5M12 16.5v.5M12 3l10 18H2z',
+  folder: 'M3 6h6l2 2h10v11H3z',
+  file: 'M6 3h8l4 4v14H6zM14 3v4h4',
+}
+
+export function icon(name) {
+  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg')
+  const path = document.createElementNS('http://www.w3.org/2000/svg', 'path')
+  path.setAttribute('d', ICONS[name])
+  svg.setAttribute('viewBox', '0 0 24 24')
+  svg.setAttribute('class', 'icon')
+  svg.setAttribute('aria-hidden', 'true')
+  svg.append(path)
+  return svg
+}
+
+/** A button that is only a picture: its name is told to those who do not see it. */
+export function iconButton(name, label, onclick, more = {}) {
+  return h('button', { type: 'button', class: 'quiet', 'aria-label': label, title: label, onclick, ...more }, icon(name))
+}
+
+export const find = (selector, within = document) => within.querySelector(selector)
+
+/** Shows `text`, touching the page only where it changes. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text
+}
+
+export function save(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }))
+  h('a', { href: url, download: name }).click()
+  setTimeout(() => URL.revokeObjectURL(url), 10_000)
+}
+
+/** Copies, and shows on the button for a moment that it did. */
+export async function copy(button, text) {
+  await navigator.clipboard.writeText(text)
+  button.replaceChildren(icon('check'))
+  setTimeout(() => button.replaceChildren(icon('copy')), 1500)
+}
+
+/** Asks in a dialog; the answer is whether it was confirmed. */
+export function confirmed(question, consequence, action) {
+  const dialog = h(
+    'dialog',
+    { class: 'question', 'aria-labelledby': 'question' },
+    h(
+      'form',
+      { method: 'dialog' },
+      h('h2', { id: 'question' }, question),
+      h('p', {}, consequence),
+      h('footer', {}, h('button', { value: '' }, 'Keep'), h('button', { value: 'yes', class: 'danger' }, action)),
+    ),
+  )
+  document.body.append(dialog)
+  dialog.showModal()
+  return new Promise((resolve) => {
+    dialog.addEventListener('close', () => {
+      dialog.remove()
+      resolve(dialog.returnValue === 'yes')
+    })
+  })
+}

@@ -1,0 +1,188 @@
+// Puts the page together.
+
+import { Chats, titleOf } from './chats.js'
+import { Composer } from './composer.js'
+import { Conversation } from './conversation.js'
+import { Documents } from './documents.js'
+import { find, setText } from './dom.js'
+import { exportChat } from './export.js'
+import { Session } from './session.js'
+import { Settings } from './settings.js'
+import { announce, Transcript } from './transcript.js'
+import { hasEnded } from './turnstream.js'
+
+const LOOK = 3_000 // milliseconds between two looks at what other tabs did
+const SOON = 800 // a connection that is back within this was never lost
+
+const client = new Session()
+const conversation = new Conversation(client)
+const chats = new Chats(client)
+const settings = new Settings(client, conversation)
+const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast })
+const transcript = new Transcript(conversation, {
+  answer,
+  whole: (turn, call) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
+  regenerate: (turn) => tried(() => conversation.regenerate(turn)),
+  edit: (turn, text) => tried(() => conversation.edit(turn, text)),
+  choose: (id) => tried(() => conversation.choose(id)),
+  cancel: (turn) => tried(() => conversation.cancel(turn)),
+  pricesOf: (model) => settings.pricesOf(model),
+})
+new Documents(client)
+
+// --- what the page does ----------------------------------------------------------------------------------------------
+
+async function send(text, onBusy) {
+  transcript.sticks = true
+  return tried(() => conversation.say(text, onBusy))
+}
+
+function editLast() {
+  const last = conversation.path.findLast((turn) => turn.role === 'user')
+  if (last) transcript.view(last).edit()
+}
+
+/** What the server refused about an answer is said where it was given; that somebody else was first is no mistake. */
+async function answer(turn, decision) {
+  try {
+    await conversation.answer(turn, decision)
+  } catch (error) {
+    if (error.status === 409) return void conversation.look()
+    return error.message
+  }
+}
+
+/** Whether it could be done; if not, the page says why. */
+async function tried(work) {
+  try {
+    await work()
+    setText(find('#trouble'), '')
+    return true
+  } catch (error) {
+    setText(find('#trouble'), error instanceof TypeError ? 'The server cannot be reached. Try again.' : error.message)
+    return false
+  }
+}
+
+// --- which chat is open ----------------------------------------------------------------------------------------------
+
+async function route() {
+  const [id, leaf] = location.hash.slice(1).split('/')
+  if (id === (conversation.id ?? '') && !leaf) return
+  document.body.classList.remove('listing')
+  transcript.sticks = true
+  chats.mark(id)
+  if (!id) conversation.close()
+  else if (!(await tried(() => conversation.open(id, leaf)))) conversation.close()
+  head()
+  if (matchMedia('(hover: hover)').matches) composer.focus()
+}
+
+function head() {
+  const chat = chats.get(conversation.id)
+  const title = conversation.id ? titleOf(chat) : 'New chat'
+  setText(find('#title'), title)
+  document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
+  for (const button of document.querySelectorAll('[data-export]')) button.disabled = !conversation.id
+}
+
+async function begun() {
+  history.replaceState(null, '', `#${conversation.id}`)
+  chats.mark(conversation.id)
+  await refresh()
+}
+
+async function refresh() {
+  await chats.refresh().then(() => setText(find('#trouble'), find('#trouble').dataset.away ? '' : find('#trouble').textContent), () => {})
+  head()
+}
+
+// --- what is told ----------------------------------------------------------------------------------------------------
+
+let lost = null
+
+function connection(state) {
+  clearTimeout(lost)
+  const line = find('#connection')
+  if (state === 'open') setText(line, '')
+  else lost = setTimeout(() => setText(line, state === 'lost' ? 'Reconnecting …' : state), SOON)
+}
+
+let told = ''
+
+/** Says once that an answer began, waits or ended. */
+function tell(turn) {
+  const word = hasEnded(turn) ? turn.status : turn.actions.length ? 'waiting' : 'running'
+  const key = `${turn.id} ${word} ${turn.actions.map((action) => action.tool_use_id)}`
+  composer.show(conversation.running)
+  if (key === told) return
+  told = key
+  announce({ running: 'Answering', waiting: `Waiting for you: ${turn.actions[0]?.name}`, complete: 'The answer is complete', cancelled: 'Stopped', error: 'The answer failed' }[word])
+}
+
+conversation.addEventListener('connection', ({ detail: [state] }) => connection(state))
+conversation.addEventListener('turn', ({ detail: [turn] }) => tell(turn))
+conversation.addEventListener('path', () => composer.show(conversation.running))
+conversation.addEventListener('ended', () => composer.show(conversation.running))
+conversation.addEventListener('ended', () => refresh())
+conversation.addEventListener('chat', () => begun())
+chats.addEventListener('changed', () => conversation.look().catch(() => {}))
+chats.addEventListener('renamed', head)
+chats.addEventListener('deleted', () => (location.hash = ''))
+
+// --- keys and buttons ------------------------------------------------------------------------------------------------
+
+const themes = ['auto', 'light', 'dark']
+
+function nextTheme() {
+  const { dataset } = document.documentElement
+  dataset.theme = themes[(themes.indexOf(dataset.theme) + 1) % themes.length]
+  localStorage.setItem('turnstream.theme', dataset.theme)
+  find('#theme').setAttribute('aria-label', `Colours: ${dataset.theme}`)
+  find('#theme').title = `Colours: ${dataset.theme}`
+}
+
+function newChat() {
+  location.hash = ''
+  conversation.close()
+  route()
+  composer.focus()
+}
+
+const listing = (shown) => document.body.classList.toggle('listing', shown)
+
+function key(event) {
+  const command = event.ctrlKey || event.metaKey
+  if (command && event.key === 'k') act(event, () => (listing(true), find('#search').focus()))
+  else if (command && event.shiftKey && event.key.toLowerCase() === 'o') act(event, newChat)
+  else if (event.key === '/' && !event.target.closest('input, textarea, dialog')) act(event, () => composer.focus())
+  else if (event.key === 'Escape' && document.body.classList.contains('listing')) act(event, () => listing(false))
+}
+
+function act(event, work) {
+  event.preventDefault()
+  work()
+}
+
+document.addEventListener('keydown', key)
+addEventListener('hashchange', route)
+find('#new-chat').addEventListener('click', newChat)
+find('#theme').addEventListener('click', nextTheme)
+find('#show-list').addEventListener('click', () => listing())
+find('#veil').addEventListener('click', () => listing(false))
+for (const button of document.querySelectorAll('[data-export]'))
+  button.addEventListener('click', () => tried(() => exportChat(client, conversation, button.dataset.export)))
+for (const button of document.querySelectorAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
+for (const button of document.querySelectorAll('[data-say]'))
+  button.addEventListener('click', () => send(button.textContent.trim()))
+
+// --- other tabs ------------------------------------------------------------------------------------------------------
+
+const look = () => document.visibilityState === 'visible' && refresh()
+setInterval(look, LOOK)
+addEventListener('focus', look)
+document.addEventListener('visibilitychange', look)
+
+await refresh()
+await route()
+document.documentElement.dataset.ready = 'yes' // for those who drive the page

@@ -1,0 +1,80 @@
+// Markdown to nodes. What a model says is not trusted: its HTML is shown as text, and all that is made of its Markdown
+// goes through the sanitiser, the one place of the page where text becomes HTML.
+
+import { Lexer, Marked, Parser } from './vendor/marked.esm.js'
+import './vendor/purify.min.js'
+import { h, icon, copy } from './dom.js'
+import { highlighted } from './highlight.js'
+
+const ALLOWED = {
+  ALLOWED_TAGS: 'a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong sub sup table tbody td th thead tr ul'.split(' '),
+  ALLOWED_ATTR: ['align', 'data-language', 'href', 'start'],
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+  ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
+  RETURN_DOM_FRAGMENT: true,
+}
+
+const escaped = (text) => text.replace(/[&<>"]/g, (sign) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign])
+
+const marked = new Marked({
+  gfm: true,
+  breaks: true,
+  renderer: {
+    html: ({ raw }) => (/^<br\s*\/?>$/i.test(raw.trim()) ? '<br>' : escaped(raw)),
+    // A picture of somewhere else would tell its server who reads this: it is a link.
+    image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
+    checkbox: ({ checked }) => (checked ? '☑ ' : '☐ '),
+    code: ({ text, lang }) => `<pre><code data-language="${escaped((lang ?? '').split(/\s/)[0])}">${escaped(text)}</code></pre>`,
+  },
+})
+
+/** The blocks at the top of a text. `links` are those that were defined above it; the ones it defines are added. */
+export function blocksOf(text, links) {
+  const lexer = new Lexer(marked.defaults)
+  Object.assign(lexer.tokens.links, links)
+  const tokens = lexer.lex(text)
+  Object.assign(links, tokens.links)
+  return tokens
+}
+
+export function nodesOf(tokens) {
+  const nodes = globalThis.DOMPurify.sanitize(Parser.parse(tokens, marked.defaults), ALLOWED)
+  for (const link of nodes.querySelectorAll('a')) guard(link)
+  for (const code of nodes.querySelectorAll('pre > code')) code.parentElement.replaceWith(new CodeView(code).element)
+  for (const table of nodes.querySelectorAll('table')) frame(table)
+  return nodes
+}
+
+function guard(link) {
+  if (!link.hasAttribute('href')) return link.replaceWith(...link.childNodes)
+  Object.assign(link, { target: '_blank', rel: 'noopener noreferrer nofollow', title: link.getAttribute('href') })
+}
+
+/** A wide table is moved sideways in its own frame, by keys too. */
+function frame(table) {
+  const around = h('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Table' })
+  table.replaceWith(around)
+  around.append(table)
+}
+
+/** A block of code, whole or still being written. */
+export class CodeView {
+  constructor({ dataset, textContent }) {
+    this.language = dataset.language
+    this.code = h('code')
+    this.text = ''
+    const button = h('button', { type: 'button', class: 'quiet', 'aria-label': 'Copy code', title: 'Copy code' }, icon('copy'))
+    button.addEventListener('click', () => copy(button, this.text))
+    const head = h('figcaption', {}, h('span', {}, this.language || 'text'), button)
+    const frame = h('pre', { tabindex: 0, 'aria-label': `Code ${this.language ?? ''}`, role: 'region' }, this.code)
+    this.element = h('figure', { class: 'code', dir: 'ltr' }, head, frame)
+    this.update(textContent.replace(/\n$/, ''))
+  }
+
+  update(text) {
+    if (text === this.text && text) return
+    this.text = text
+    this.code.replaceChildren(highlighted(text, this.language))
+  }
+}

@@ -1,0 +1,136 @@
+// Text that grows. What is settled is never touched again; only the last block of the Markdown is made anew, so that the
+// ten-thousandth word costs what the tenth did.
+
+import { blocksOf, CodeView, nodesOf } from './markdown.js'
+import { h, setText } from './dom.js'
+
+const LONGEST_BLOCK = 64_000 // characters; a longer one is shown as it is
+const CHUNK = 8_000
+const SHOWN = 300_000 // characters of one text; more is shown when it is asked for
+
+export class Prose {
+  constructor() {
+    this.tail = h('div', { class: 'tail' })
+    this.element = h('div', { class: 'prose', dir: 'auto' }, this.tail)
+    this.links = {}
+    this.rest = '' // of the text, what is not settled
+    this.taken = 0 // characters of the text
+    this.limit = SHOWN
+    this.plain = null
+  }
+
+  /** `text` begins with what it was before. */
+  update(text, open) {
+    const end = Math.min(text.length, this.limit)
+    if (end === this.taken && open === this.open) return this.#offer(text)
+    this.open = open
+    this.rest += text.slice(this.taken, end).replaceAll('\r', '')
+    this.taken = end
+    this.#render()
+    this.#offer(text)
+  }
+
+  #render() {
+    if (this.plain || this.rest.length > 4 * LONGEST_BLOCK && this.open) return this.#extend()
+    try {
+      this.#renderMarkdown()
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error
+      this.#extend() // nested deeper than anything that is meant to be read
+    }
+  }
+
+  #renderMarkdown() {
+    if (!this.rest) return
+    const tokens = blocksOf(this.rest, this.links)
+    const settled = this.open ? settledOf(tokens) : tokens.length
+    if (settled) this.#settle(tokens.slice(0, settled))
+    const last = tokens.slice(settled)
+    if (this.rest.length > LONGEST_BLOCK) return this.#extend()
+    if (!this.#extendCode(last)) this.tail.replaceChildren(nodesOf(last))
+  }
+
+  #settle(tokens) {
+    const length = tokens.reduce((sum, token) => sum + token.raw.length, 0)
+    if (this.code) tokens = this.#settleCode(tokens)
+    for (const token of tokens) {
+      if (token.raw.length > LONGEST_BLOCK) this.tail.before(new Plain(token.raw).element)
+      else this.tail.before(nodesOf([token]))
+    }
+    this.tail.replaceChildren()
+    this.rest = this.rest.slice(length)
+  }
+
+  /** A block of code grows in place, so that what was selected in it stays selected. */
+  #extendCode(tokens) {
+    const code = tokens.length === 1 && tokens[0].type === 'code' ? tokens[0] : null
+    if (!code) {
+      this.code = null
+      return false
+    }
+    const language = (code.lang ?? '').split(/\s/)[0]
+    if (this.code?.language === language) this.code.update(code.text)
+    else {
+      this.code = new CodeView({ dataset: { language }, textContent: code.text })
+      this.tail.replaceChildren(this.code.element)
+    }
+    return true
+  }
+
+  #settleCode([first, ...others]) {
+    const { code } = this
+    this.code = null
+    if (first.type !== 'code') return [first, ...others]
+    code.update(first.text)
+    this.tail.before(code.element)
+    return others
+  }
+
+  /** A block beyond all measure is no Markdown any more, until the text ends. */
+  #extend() {
+    if (!this.plain) {
+      this.code = null
+      this.plain = new Plain('')
+      this.tail.replaceChildren(this.plain.element)
+    }
+    this.plain.append(this.rest)
+    this.rest = ''
+  }
+
+  #offer(text) {
+    const more = text.length - this.limit
+    if (more <= 0) return this.button?.remove()
+    this.button ??= h('button', { type: 'button', class: 'more' })
+    this.button.onclick = () => {
+      this.limit += SHOWN
+      this.update(text, this.open)
+    }
+    setText(this.button, `Show more (${more.toLocaleString('en')} characters are hidden)`)
+    if (!this.button.isConnected) this.element.append(this.button)
+  }
+}
+
+/** How many tokens will stay as they are, whatever follows: all but the last, and the blank lines behind it. */
+function settledOf(tokens) {
+  let last = tokens.length - 1
+  while (last > 0 && tokens[last].type === 'space') last--
+  return Math.max(last, 0)
+}
+
+/** Text as it is, in pieces, so that the browser lays out the last one only. */
+export class Plain {
+  constructor(text) {
+    this.element = h('div', { class: 'plain', dir: 'auto' })
+    this.last = null
+    this.append(text)
+  }
+
+  append(text) {
+    for (let start = 0; start < text.length; ) {
+      if (!this.last || this.last.data.length >= CHUNK) this.element.append(h('span', {}, (this.last = new Text())))
+      const end = start + CHUNK - this.last.data.length
+      this.last.appendData(text.slice(start, end))
+      start = end
+    }
+  }
+}

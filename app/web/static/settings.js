@@ -1,0 +1,110 @@
+// What a chat asks of the model: kept with the chat, and for one that has not begun until it does.
+
+import { PAGE_TOOLS } from './asks.js'
+import { find, h } from './dom.js'
+
+export class Settings {
+  constructor(client, conversation) {
+    Object.assign(this, { client, conversation })
+    this.dialog = find('#settings')
+    this.form = find('#settings form')
+    this.trouble = find('#settings-trouble')
+    find('#open-settings').addEventListener('click', () => this.show())
+    this.form.addEventListener('submit', (event) => this.#save(event))
+  }
+
+  /** The models of the server, asked for once. */
+  models() {
+    this.asked ??= this.client.request('GET', '/api/models').then(({ models }) => models)
+    return this.asked
+  }
+
+  async pricesOf(name) {
+    return (await this.models()).find((model) => model.id === name)?.prices ?? null
+  }
+
+  async show() {
+    const { id, draft } = this.conversation
+    const [models, { tools }, chat] = await Promise.all([
+      this.models(),
+      this.client.request('GET', '/api/tools'),
+      id ? this.client.request('GET', `/api/chats/${id}`) : draft,
+    ])
+    this.settings = chat.settings ?? {}
+    this.#fill(chat, models, tools)
+    this.trouble.textContent = ''
+    this.dialog.showModal()
+  }
+
+  #fill({ system_prompt, settings = {} }, models, tools) {
+    const { model, max_tokens, max_rounds, system, params } = this.form.elements
+    const standard = models.find((one) => one.default)
+    find('#models').replaceChildren(...models.map((one) => h('option', { value: one.id })))
+    Object.assign(model, { value: settings.model ?? '', placeholder: standard?.id ?? '' })
+    max_tokens.value = settings.params?.max_tokens ?? ''
+    max_rounds.value = settings.limits?.max_rounds ?? ''
+    system.value = system_prompt ?? ''
+    const { max_tokens: _, ...others } = settings.params ?? {}
+    params.value = Object.keys(others).length ? JSON.stringify(others, null, 2) : ''
+    this.#fillTools(tools, settings.tools)
+  }
+
+  #fillTools(tools, chosen) {
+    this.declared = [...PAGE_TOOLS, ...(chosen ?? []).filter((tool) => tool.type && !PAGE_TOOLS.some((own) => own.name === tool.name))]
+    const names = chosen?.map((tool) => tool.name ?? tool)
+    const all = [...tools, ...this.declared.filter((tool) => tool.name)]
+    const boxes = all.map((tool) => {
+      const box = h('input', { type: 'checkbox', name: 'tool', value: tool.name })
+      box.checked = names ? names.includes(tool.name) : true
+      return h('label', {}, box, h('span', {}, h('strong', {}, tool.name), ` ${tool.description.split('\n')[0]}`))
+    })
+    find('#tools').replaceChildren(...boxes)
+    this.ticked = this.#ticks()
+  }
+
+  #ticks() {
+    return new FormData(this.form).getAll('tool')
+  }
+
+  async #save(event) {
+    if (event.submitter?.value !== 'save') return
+    event.preventDefault()
+    try {
+      await this.#change(this.#said())
+      this.dialog.close()
+    } catch (error) {
+      this.trouble.textContent = error.message
+    }
+  }
+
+  /** What the form says. Settings that it does not show stay as they are. Throws SyntaxError. */
+  #said() {
+    const { model, max_tokens, max_rounds, system, params } = this.form.elements
+    const { model: _, params: __, limits, tools, ...others } = this.settings
+    const asked = { ...(params.value.trim() && JSON.parse(params.value)), ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }) }
+    const { max_rounds: ___, ...otherLimits } = limits ?? {}
+    const limited = { ...otherLimits, ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }) }
+    const settings = {
+      ...others,
+      ...(model.value.trim() && { model: model.value.trim() }),
+      ...(Object.keys(asked).length && { params: asked }),
+      ...(Object.keys(limited).length && { limits: limited }),
+      ...this.#tools(tools),
+    }
+    return { system_prompt: system.value.trim() || null, settings }
+  }
+
+  /** The tools are said only where somebody chose them. */
+  #tools(before) {
+    const ticks = this.#ticks()
+    if (String(ticks) === String(this.ticked)) return before ? { tools: before } : {}
+    const unnamed = this.declared.filter((tool) => !tool.name)
+    return { tools: [...ticks.map((name) => this.declared.find((tool) => tool.name === name) ?? name), ...unnamed] }
+  }
+
+  async #change(said) {
+    const { id } = this.conversation
+    if (id) await this.client.request('PATCH', `/api/chats/${id}`, said)
+    else this.conversation.draft = said
+  }
+}

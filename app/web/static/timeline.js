@@ -1,0 +1,99 @@
+// Why an answer took so long: the rounds of a turn, the time the model took, its tools as bars, tokens, cache reads, cost.
+
+import { seconds } from './cards.js'
+import { h } from './dom.js'
+
+/** A table with a bar in each row. `prices` are those of the turn's model for a million tokens, or null. */
+export function timeline(turn, prices) {
+  const rows = rowsOf(turn)
+  const start = Math.min(...rows.map((row) => row.from))
+  const end = Math.max(...rows.map((row) => row.to))
+  const body = rows.map((row) => rowElement(row, start, Math.max(end - start, 1)))
+  const head = h('tr', {}, ...['', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens'].map((text) => h('th', { scope: 'col' }, text)))
+  const table = h('table', {}, h('caption', { class: 'unseen' }, 'Where the time of this answer went'), h('thead', {}, head), h('tbody', {}, body))
+  return [h('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Timeline' }, table), totals(turn, prices)]
+}
+
+function rowsOf(turn) {
+  const begun = time(turn.created_at)
+  const rounds = turn.rounds.filter((round) => round.started_at)
+  const rows = [{ kind: 'queue', name: 'Queue', from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun }]
+  if (rows[0].to - begun < 50) rows.pop()
+  rounds.forEach((round, place) => rows.push(roundRow(round, turn), ...toolRows(round, rounds[place + 1], turn)))
+  return rows.length ? rows : [{ kind: 'queue', name: 'Queue', from: begun, to: begun }]
+}
+
+function roundRow(round, turn) {
+  const from = time(round.started_at)
+  const to = time(round.sealed_at) ?? time(turn.ended_at) ?? Date.now()
+  return { kind: round.stop_reason === 'voided' ? 'voided' : 'model', name: `Round ${round.round}`, from, first: time(round.first_delta_at), to, usage: round.usage }
+}
+
+/** When a tool began is not stored, only how long it took. It began when the round was sealed, or as much earlier as it
+ * must have for its result to be in the next round. */
+function toolRows(round, next, turn) {
+  if (round.stop_reason === 'voided') return []
+  const sealed = time(round.sealed_at)
+  const latest = time(next?.started_at) ?? time(turn.ended_at) ?? Infinity
+  const calls = turn.blocks.filter((block) => block.type === 'tool_result' && block.round === round.round)
+  return calls
+    .filter((block) => sealed !== null && block.notes?.seconds !== undefined)
+    .map((block) => {
+      const length = block.notes.seconds * 1000
+      const from = Math.max(time(round.started_at), Math.min(sealed, latest - length))
+      return { kind: block.is_error ? 'tool-failed' : 'tool', name: block.name, from, to: from + length }
+    })
+}
+
+function rowElement(row, start, span) {
+  const share = (moment) => `${(100 * (moment - start)) / span}%`
+  const bar = h('div', { class: `bar ${row.kind}` })
+  Object.assign(bar.style, { left: share(row.from), width: `${(100 * (row.to - row.from)) / span}%` })
+  if (row.first) {
+    const waited = h('div', { class: 'waited' })
+    waited.style.width = `${(100 * (row.first - row.from)) / Math.max(row.to - row.from, 1)}%`
+    bar.append(waited)
+  }
+  const length = seconds((row.to - row.from) / 1000)
+  const told = row.first ? `${length}, the first word after ${seconds((row.first - row.from) / 1000)}` : length
+  return h(
+    'tr',
+    {},
+    h('th', { scope: 'row' }, row.name),
+    h('td', { class: 'lane' }, h('div', { class: 'track', title: told }, bar)),
+    h('td', {}, length),
+    h('td', {}, row.usage ? tokensOf(row.usage) : ''),
+  )
+}
+
+const number = (value) => (value ?? 0).toLocaleString('en')
+
+function tokensOf({ input_tokens, output_tokens, cache_read_input_tokens: read, cache_creation_input_tokens: write }) {
+  const sent = (input_tokens ?? 0) + (read ?? 0) + (write ?? 0)
+  return `${number(sent)} in${read ? ` (${number(read)} cached)` : ''} · ${number(output_tokens)} out`
+}
+
+function totals(turn, prices) {
+  const { usage } = turn
+  const sums = h('dl', { class: 'totals' })
+  const add = (name, value) => value && sums.append(h('div', {}, h('dt', {}, name), h('dd', {}, value)))
+  add('Model', turn.model)
+  add('Sent', number((usage.input_tokens ?? 0) + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)))
+  add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
+  add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
+  add('Answered', number(usage.output_tokens))
+  add('Cost', prices && costOf(usage, prices).toLocaleString('en', { maximumSignificantDigits: 3 }))
+  return sums
+}
+
+function costOf(usage, { input, output, cache_read, cache_write }) {
+  const parts = [
+    [usage.input_tokens, input],
+    [usage.output_tokens, output],
+    [usage.cache_read_input_tokens, cache_read ?? input],
+    [usage.cache_creation_input_tokens, cache_write ?? input],
+  ]
+  return parts.reduce((sum, [tokens, price]) => sum + (tokens ?? 0) * price, 0) / 1e6
+}
+
+const time = (text) => (text ? Date.parse(text) : null)
