@@ -6,6 +6,8 @@ from typing import assert_never
 
 from app.llm.anthropic import AnthropicProvider
 from app.llm.models import Offer
+from app.llm.openai import OpenAIChatProvider
+from app.llm.openai_quirks import QUIRKS
 from app.llm.provider import Provider
 from app.llm.registry import ProviderSpec
 
@@ -21,7 +23,10 @@ async def _provider(spec: ProviderSpec, stack: AsyncExitStack) -> Provider:
     match spec.api:
         case "anthropic":
             return await stack.enter_async_context(aclosing(AnthropicProvider(spec.key or "", spec.base_url)))
-        case "openai-chat" | "openai-responses":
-            raise NotImplementedError
+        case "openai-chat":
+            provider = OpenAIChatProvider(
+                spec.key or "", spec.base_url, name=spec.name, quirks=QUIRKS[spec.quirks], headers=spec.headers
+            )
+            return await stack.enter_async_context(aclosing(provider))
         case _:
             assert_never(spec.api)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.domain.errors import ConfigError
 from app.llm.models import Ability, Model, Prices
+from app.llm.openai_quirks import QUIRKS
 
 _OWN = Path(__file__).with_name("models.toml")
 _NAME = re.compile(r"\$(\w+)|\$\{(\w+)\}")
@@ -21,12 +22,15 @@ class _Table(BaseModel):
 
 
 class ProviderTable(_Table):
-    """`key` and `base_url` may name variables of the environment. One without a key needs none."""
+    """`key` and `base_url` may name variables of the environment. One without a key needs none. `quirks` says in what a
+    server that speaks OpenAI's language differs from OpenAI (docs/providers.md).
+    """
 
-    api: Literal["anthropic", "openai-chat", "openai-responses"]
+    api: Literal["anthropic", "openai-chat"]
     key: str | None = None
     base_url: str | None = None
     prefixes: list[str] = []
+    quirks: str = "openai"
     headers: dict[str, str] = {}
     enabled: bool = True
 
@@ -60,9 +64,10 @@ class ProviderSpec:
     """A provider that can be used, with what was said of its models."""
 
     name: str
-    api: Literal["anthropic", "openai-chat", "openai-responses"]
+    api: Literal["anthropic", "openai-chat"]
     key: str | None
     base_url: str | None
+    quirks: str
     headers: Mapping[str, str]
     prefixes: tuple[str, ...]
     models: tuple[Model, ...]
@@ -133,6 +138,12 @@ def _model(id: str, table: ModelTable) -> Model:
 
 
 def _check(file: Path, found: _File, models: Mapping[str, tuple[str, Model]]) -> None:
+    for name, provider_table in found.providers.items():
+        if provider_table.quirks not in QUIRKS:
+            known = ", ".join(QUIRKS)
+            raise ConfigError(
+                f"{file}: [providers.{name}] quirks: there is no {provider_table.quirks!r}; there are: {known}"
+            )
     names: dict[str, str] = {}
     for id, (provider, model) in models.items():
         if provider not in found.providers:
@@ -157,6 +168,7 @@ def _provider(
         api=table.api,
         key=key,
         base_url=_filled(table.base_url, environment) or None if table.base_url else None,
+        quirks=table.quirks,
         headers={header: _filled(value, environment) for header, value in table.headers.items()},
         prefixes=tuple(table.prefixes),
         models=tuple(model for provider, model in models.values() if provider == name),

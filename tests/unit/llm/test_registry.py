@@ -42,6 +42,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         [providers.local]
         api = "openai-chat"
         base_url = "http://${HOST}:8001/v1"
+        quirks = "compatible"
         headers = { X-Team = "$TEAM" }
 
         [models.claude-sonnet-5-5]
@@ -66,7 +67,8 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         TEAM="blue",
     )
     local = found["local"]
-    assert (local.key, local.base_url, local.headers) == (None, "http://gpu:8001/v1", {"X-Team": "blue"})
+    assert (local.key, local.base_url, local.quirks) == (None, "http://gpu:8001/v1", "compatible")
+    assert local.headers == {"X-Team": "blue"}
     assert local.models == (
         Model("llama-8", can=frozenset({"tools"})),
         Model("llama-70", "meta/llama-70", context_window=8000, can=frozenset({"tools"})),
@@ -91,6 +93,10 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         ("[models.m]\nprovider = 'openai'\nwindow = 1", r"\[models.m\] window: extra inputs are not permitted"),
         ("[models.m]\ncan = []", r"\[models.m\] provider: field required"),
         ("colour = 'red'", "colour: extra inputs"),
+        (
+            "[providers.openai]\nquirks = 'odd'",
+            r"\[providers.openai\] quirks: there is no 'odd'; there are: openai, comp",
+        ),
         ("[providers.p]\napi = 'soap'", r"\[providers.p\] api: input should be"),
         ("[providers.openai]\nenabled = 3", r"\[providers.openai\] enabled: input should be a valid boolean"),
     ],
