@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from app.domain.blocks import Block
+from app.domain.blocks import USER_TEXT, Block
 from app.domain.cursor import START, Cursor
 from app.domain.events import (
     ActionRequired,
@@ -19,6 +19,7 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from app.domain.log import marks_of
 from app.domain.turns import Turn
 
 
@@ -49,6 +50,7 @@ class Client:
     blocks: list[Piece] = field(default_factory=list)
     rounds: dict[int, RoundStop | None] = field(default_factory=dict)
     started: bool = False
+    asked: tuple[ActionRequired, ...] = ()
     end: TurnEnd | None = None
     notices: list[Notice] = field(default_factory=list)
     resets: list[int] = field(default_factory=list)
@@ -80,7 +82,7 @@ class Client:
             case BlockStart():
                 assert all(piece.stop for piece in self.blocks), "one block is open at a time"
                 assert event.index == len(self.blocks)
-                assert event.round in self.rounds
+                assert event.round in self.rounds or (event.round, event.type) == (0, USER_TEXT)
                 self.blocks.append(Piece(event))
             case BlockDelta(index, offset, text):
                 assert text
@@ -97,6 +99,8 @@ class Client:
             case ActionRequired():
                 assert self.rounds[event.round] is not None, "what is asked for is what a whole reply asks for"
                 assert event.wanted
+                assert {wanted.tool_use_id for wanted in event.wanted} <= self._unanswered(event.round)
+                self.asked += (event,)
             case Reset(index=index):
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"
                 del self.blocks[index:]
@@ -104,6 +108,12 @@ class Client:
                 assert all(piece.stop for piece in self.blocks)
             case TurnEnd():
                 self.end = event
+
+    def _unanswered(self, round: int) -> set[str | None]:
+        """The calls of a round of which no result was told."""
+        starts = [piece.start for piece in self.blocks if piece.start.round == round]
+        ids = {kind: {s.tool_use_id for s in starts if s.type == kind} for kind in ("tool_use", "tool_result")}
+        return ids["tool_use"] - ids["tool_result"]
 
     def assert_holds(self, turn: Turn) -> None:
         """What was put together is the turn, which has ended."""
@@ -118,5 +128,7 @@ class Client:
                 stop = self.rounds[round.number]
                 assert stop is not None
                 assert (stop.stop_reason, stop.usage) == (round.stop_reason, round.usage)
+        marks = marks_of(turn)
+        assert self.asked == tuple(mark for mark in marks if isinstance(mark, ActionRequired))
         assert self.end is not None
-        assert (self.end.status, self.end.stop_reason) == (turn.status, turn.stop_reason)
+        assert self.end == marks[-1]

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
-from app.domain.events import BlockDelta, BlockStart, BlockStop, Notice, RoundStart
-from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event
+from app.domain.events import ActionRequired, BlockDelta, BlockStart, BlockStop, Notice, RoundStart
+from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream import live
 from app.stream.live import LiveView
-from tests.unit.domain.build import begun, text, turn_of, voided
+from tests.unit.domain.build import ask, begun, call, result, sealed, text, turn_of, voided
 
 PIECES = st.lists(st.text(st.sampled_from("a\u00e9\U0001f6a2"), min_size=1, max_size=4), min_size=1, max_size=12)
 
@@ -97,6 +97,24 @@ def test_only_the_last_notices_are_kept_and_each_is_told_once() -> None:
     assert [notice.data["n"] for notice in view.notices_after(seen)[0]] == [40]
 
 
+def test_what_is_asked_for_is_marked_as_the_rows_tell_it() -> None:
+    view = LiveView(turn_of(call(0, 1, "a"), call(1, 1, "b"), rounds=[sealed()], asks=[]))
+    view.ask([ask("b"), ask("a")])
+    assert view.turn.asks == (ask("b"), ask("a"))
+    assert isinstance(view.marks[-1], ActionRequired)
+    assert view.marks == marks_of(view.turn)
+    view.close_block(result(2, 1, "a"))
+    assert view.marks == marks_of(view.turn)
+
+
+def test_a_round_asks_beside_what_was_asked_before() -> None:
+    before = turn_of(call(0, 1), result(1, 1), call(2, 2), rounds=[sealed(1), sealed(2)], asks=[ask(answer="result")])
+    view = LiveView(before)
+    view.ask([ask(round=2)])
+    assert view.turn.asks == (ask(answer="result"), ask(round=2))
+    assert view.marks == marks_of(view.turn)
+
+
 # --- a view that is fed from rows and journal ------------------------------------------------------------------------
 
 
@@ -152,3 +170,37 @@ def test_a_mirror_becomes_what_a_new_attempt_has_made_of_the_turn() -> None:
     assert mirror.attempt == 2
     assert mirror.marks == marks_of(again)
     assert isinstance(mirror.marks[-1], RoundStart)
+
+
+def test_a_mirror_shows_what_a_turn_asks_for_though_no_block_was_added() -> None:
+    before = turn_of(call(), rounds=[sealed()])
+    mirror = LiveView(before)
+    asking = replace(before, asks=(ask(),))
+    mirror.adopt(asking, None)
+    assert mirror.turn is asking
+    assert isinstance(mirror.marks[-1], ActionRequired)
+
+
+def test_a_mirror_follows_a_turn_that_waits_and_goes_on_elsewhere() -> None:
+    waiting = turn_of(call(), rounds=[sealed()], asks=[ask()], status="waiting")
+    mirror = LiveView(waiting)
+    seen = end_cursor(mirror)
+    queued = replace(waiting, status="queued", asks=(ask(answer="result"),))
+    mirror.adopt(queued, None)
+    assert next_event(mirror, seen) is None, "an answer is no event"
+    gone_on = replace(queued, status="running", attempt=2, blocks=(*queued.blocks, result(1, 1, attempt=2)))
+    mirror.adopt(gone_on, None)
+    place, reset = resume(mirror, seen)
+    assert (place, reset) == (seen._replace(attempt=2), None)
+    step = next_event(mirror, place)
+    assert step is not None
+    assert step[0] == BlockStart(2, 1, 1, "tool_result", "a", "look")
+
+
+def test_a_view_stays_provisional_until_it_is_fed_with_what_is_not_older() -> None:
+    mirror = LiveView(turn_of(text(0, 1), rounds=[begun()]))
+    mirror.provisional = True
+    mirror.adopt(turn_of(rounds=[begun()]), None)
+    assert mirror.provisional
+    mirror.adopt(mirror.turn, None)
+    assert not mirror.provisional

@@ -1,7 +1,8 @@
 """Any writers, any readers, any schedule: what a reader puts together is what the rows hold."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,3 +176,60 @@ def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) ->
         patch.setattr(live, "LONGEST_DELTA", 5)
         patch.setattr(tail, "PORTION", 600)
         asyncio.run(_play(acts))
+
+
+async def test_a_turn_that_asks_and_waits_and_goes_on_elsewhere_is_the_same_for_every_reader() -> None:
+    writer = Writer([Directory(), Directory()], turn_of(status="queued", attempt=0))
+    readers = [Reader(writer) for _ in range(READERS)]
+    handed_out = {START}
+    deeds: list[Callable[[], None]] = [
+        partial(writer.claim, 0),
+        partial(writer.say, "before anything"),
+        writer.begin,
+        writer.call,
+        writer.call,
+        writer.call,
+        partial(writer.seal, "tool_use"),
+        partial(writer.ask, 0b11),
+        partial(writer.answer, "ran", False),
+        writer.wait,
+        writer.respond,
+        partial(writer.claim, 1),
+        partial(writer.answer, "answered while it ran", False),
+        writer.crash,
+        writer.respond,
+        partial(writer.claim, 0),
+        partial(writer.answer, "answered while it waited", True),
+        partial(writer.say, "and be quick"),
+        writer.begin,
+        partial(writer.open, 0),
+        partial(writer.append, "There."),
+        writer.close,
+    ]
+    for deed in deeds:
+        deed()
+        writer.mirror()
+        for number, reader in enumerate(readers):
+            reader.come(number, 0)
+            await reader.read()
+        handed_out |= {reader.history[-1].cursor for reader in readers}
+        _assert_rows_answer_as_the_view_does(writer, handed_out)
+    writer.finish()
+    assert [block.text for block in writer.rows.blocks] == [
+        "before anything",
+        "{}",
+        "{}",
+        "{}",
+        "ran",
+        "answered while it ran",
+        "answered while it waited",
+        "and be quick",
+        "There.",
+    ]
+    assert writer.rows.attempt == 4
+    for number, reader in enumerate(readers):
+        await reader.leave()
+        for age in range(len(reader.history)):
+            client = await reader.read_to_the_end(number, age)
+            client.assert_holds(writer.rows)
+            assert client.resets == []

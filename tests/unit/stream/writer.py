@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.asks import Answer, Ask
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round
 from app.domain.steps import unanswered_calls
@@ -31,18 +32,26 @@ class Writer:
     def write(self, number: int, text: str) -> None:
         """One of the things that may happen now; the likelier ones are listed more often."""
         if self.view is None:
-            may: list[Callable[[], None]] = [lambda: self.claim(number), self.bury_the_zombies]
+            may: list[Callable[[], None]] = [lambda: self.claim(number), self.bury_the_zombies, self.respond]
         elif self._unsealed() is None:
-            answer = partial(self.answer, text, number % 2 == 0)
-            may = [*[self.begin] * 6, *[answer] * 4, *[self.end] * (number % 3 == 0), *self._rare(number, text)]
+            may = self._with_calls(number, text) if unanswered_calls(self.rows.blocks) else self._between(number, text)
         elif self._open() is None:
-            may = [*[partial(self.open, number)] * 7, partial(self.add_whole, text), *self._endings(number, text)]
+            may = [*[partial(self.open, number)] * 7, *[self.call] * 4, partial(self.add_whole, text)]
+            may += self._endings(number, text)
         else:
             may = [*[partial(self.append, text)] * 12, *[self.close] * 4, *self._endings(number, text)]
         may[number % len(may)]()
 
+    def _with_calls(self, number: int, text: str) -> list[Callable[[], None]]:
+        ask, answer = partial(self.ask, number), partial(self.answer, text, number % 2 == 0)
+        return [*[ask] * 6, *[answer] * 4, *[self.wait] * 3, *[self.respond] * 4, *self._rare(number, text)]
+
+    def _between(self, number: int, text: str) -> list[Callable[[], None]]:
+        say = partial(self.say, text)
+        return [*[self.begin] * 6, *[say] * 2, *[self.end] * (number % 3 == 0), *self._rare(number, text)]
+
     def _endings(self, number: int, text: str) -> list[Callable[[], None]]:
-        return [partial(self.seal, "tool_use"), self.void, *[self.flush] * 3, *self._rare(number, text)]
+        return [*[partial(self.seal, "tool_use")] * 3, self.void, *[self.flush] * 3, *self._rare(number, text)]
 
     def _rare(self, number: int, text: str) -> list[Callable[[], None]]:
         haunt, claim = partial(self.say_as_a_zombie, text), partial(self.claim, number)
@@ -131,6 +140,11 @@ class Writer:
             self.view.close_block(Block(index, round.number, self.rows.attempt, "redacted_thinking", text, data="{}"))
             self._wrote()
 
+    def call(self) -> None:
+        self.open(_TYPES.index(TOOL_USE))
+        self.append("{}")
+        self.close()
+
     def seal(self, stop_reason: str) -> None:
         round = self._unsealed()
         if self.view is None or round is None:
@@ -151,11 +165,53 @@ class Writer:
     def answer(self, text: str, is_error: bool) -> None:
         """The result of the newest call that has none, so that results come in another order than calls."""
         if self.view is not None and self._unsealed() is None:
-            for call in unanswered_calls(self.rows.blocks)[-1:]:
+            for call in [call for call in unanswered_calls(self.rows.blocks) if not self._waits(call)][-1:]:
                 index, attempt = len(self.rows.blocks), self.rows.attempt
                 result = replace(call, index=index, attempt=attempt, type=TOOL_RESULT, text=text, is_error=is_error)
                 self.view.close_block(result)
                 self._wrote()
+
+    def ask(self, number: int) -> None:
+        """For some calls of a round of which nothing was done yet."""
+        calls = unanswered_calls(self.rows.blocks)
+        if self.view is None or self._unsealed() is not None or not calls:
+            return
+        round = calls[0].round
+        known = {*(ask.round for ask in self.rows.asks), *(b.round for b in self.rows.blocks if b.type == TOOL_RESULT)}
+        if round not in known:
+            wanted = [call for place, call in enumerate(calls) if place == 0 or number >> place & 1]
+            self.view.ask(
+                [Ask(round, call.tool_use_id or "", "look", "client", "", self.rows.attempt) for call in wanted]
+            )
+            self._wrote()
+
+    def wait(self) -> None:
+        calls = unanswered_calls(self.rows.blocks)
+        if self.view is not None and self._unsealed() is None and calls and all(map(self._waits, calls)):
+            self._leave()
+            self.rows = replace(self.rows, status="waiting")
+
+    def respond(self) -> None:
+        """A person answers the newest ask. A turn that runs learns of it."""
+        waiting = [ask for ask in self.rows.asks if ask.answer is None]
+        if waiting:
+            asks = tuple(replace(a, answer=Answer("result")) if a is waiting[-1] else a for a in self.rows.asks)
+            self.rows = replace(self.rows, asks=asks)
+            if self.view is not None:
+                self.view.turn = replace(self.view.turn, asks=asks)
+            elif self.rows.status == "waiting":
+                self.rows = replace(self.rows, status="queued")
+
+    def say(self, text: str) -> None:
+        """What the user said is taken in behind the last sealed round."""
+        if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
+            round = max((round.number for round in self.rows.rounds if round.sealed), default=0)
+            self.view.close_block(Block(len(self.rows.blocks), round, self.rows.attempt, USER_TEXT, text))
+            self._wrote()
+
+    def _waits(self, call: Block) -> bool:
+        waiting = {(ask.round, ask.tool_use_id) for ask in self.rows.asks if ask.answer is None}
+        return (call.round, call.tool_use_id) in waiting
 
     def end(self) -> None:
         if self.view is not None:
