@@ -1,0 +1,176 @@
+"""The examples of docs/tools.md that need a server, run as they are written. What the others print is compared."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.llm.anthropic import AnthropicProvider
+from app.llm.demo import DemoProvider
+from app.llm.models import Offer
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.tools.toolset import Toolset
+from tests.acceptance.assistants.model import Conversation, Said, Whole, model_api
+from tests.acceptance.assistants.visit import results_of
+from tests.acceptance.server import clean_environment
+from tests.integration.api.client import Client, Json, words_of
+from tests.integration.api.client import Said as Exchange
+from tests.integration.api.server import Server, pausing, serving
+
+ROOT = Path(__file__).parents[2]
+ADDRESS = "http://127.0.0.1:8000"
+
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="about curl")
+
+
+def examples(heading: str, kind: str) -> list[str]:
+    """The blocks of one kind below a heading."""
+    page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"^```{kind}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@asynccontextmanager
+async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
+    """As `make run` starts it without a key."""
+    async with serving(database_url, model="demo", **settings) as server:
+        server.scripts.offers.append(Offer(DemoProvider(0), ["demo"]))
+        yield server
+
+
+async def shell(heading: str, server: Server, folder: Path) -> str:
+    """What all commands of a section print, run in one shell."""
+    script = "\n".join(["set -eu", f"server={ADDRESS}", *examples(heading, "sh")]).replace(ADDRESS, server.url)
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", script, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, error = await asyncio.wait_for(process.communicate(), 50)
+    assert (process.returncode, error.decode()) == (0, "")
+    return out.decode()
+
+
+def exchange(folder: Path, name: str) -> Json:
+    found: Json = json.loads((folder / name).read_text(encoding="utf-8"))
+    return found
+
+
+async def turn_of(server: Server, exchange: Json) -> Json:
+    """The assistant turn once it has ended."""
+    async with Client(server.url) as api:
+        return await ended(api, exchange)
+
+
+async def ended(api: Client, exchange: Json) -> Json:
+    made = Exchange(exchange["user_turn"], exchange["assistant_turn"], exchange["stream_url"])
+    await api.events(made.stream_url)
+    found: Json = await api.json("GET", made.url)
+    return found
+
+
+@needs_curl
+async def test_a_client_tool_is_answered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+    async with demo(database_url) as server:
+        printed = await shell("Client tools", server, tmp_path)
+        turn = await turn_of(server, exchange(tmp_path, "exchange.json"))
+    assert '"type":"client","input":{"query":' in printed
+    assert "\nevent: turn_complete\n" in printed
+    assert results_of(turn) == [("notes/clock.txt: I changed the battery after two years.", False)]
+
+
+@needs_curl
+async def test_a_tool_of_the_provider_is_offered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+    async with model_api(searches_the_web) as model, serving(database_url, model="claude-x") as server:
+        provider = AnthropicProvider("sk-ant-0", model.url)
+        server.scripts.offers.append(Offer(provider, ["claude-x"]))
+        printed = await shell("The provider's own tools", server, tmp_path)
+        await provider.aclose()
+    assert '"type":"web_search_tool_result"' in printed
+    assert "\nevent: turn_complete\n" in printed
+    assert model.requests[0]["tools"][-1]["type"] == "web_search_20250305"
+
+
+def searches_the_web(conversation: Conversation) -> Iterable[Said]:
+    assert conversation.offered == {"web_search"}
+    query = {"query": "tide Saint-Malo today"}
+    found = [{"type": "web_search_result", "url": "https://example.com", "title": "Tides", "encrypted_content": "…"}]
+    return [
+        Whole({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": query}),
+        Whole({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": found}),
+        "Twelve metres.",
+    ]
+
+
+@needs_curl
+async def test_tools_are_chosen_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+    async with demo(database_url) as server:
+        printed = await shell("Which tools a turn has", server, tmp_path)
+        turn = await turn_of(server, exchange(tmp_path, "exchange.json"))
+    assert printed == ""
+    assert {block["name"] for block in turn["blocks"] if block["type"] == "tool_use"} == {"doc_tree"}
+
+
+def test_the_function_of_the_page_asks_for_large_amounts_only() -> None:
+    (code,) = examples("Approvals", "python")
+    module: dict[str, Any] = {"__name__": "refunds"}
+    exec(compile(code, "docs/tools.md", "exec"), module)
+    toolset = Toolset([module["refund"]])
+    asked = {
+        amount: toolset.needs_approval("refund", json.dumps({"order": "1", "amount": amount})) for amount in (100, 101)
+    }
+    assert asked == {100: False, 101: True}
+
+
+@needs_curl
+async def test_a_call_is_allowed_with_another_input_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text(examples("Approvals", "toml")[0], encoding="utf-8")
+    async with demo(database_url, tools_file=file) as server:
+        printed = await shell("Approvals", server, tmp_path)
+        turn = await turn_of(server, exchange(tmp_path, "exchange.json"))
+    assert printed.startswith("event: turn_complete\n")
+    notes = [
+        block["notes"]["approval"] for block in turn["blocks"] if block.get("name") == "doc_search" and "notes" in block
+    ]
+    assert notes == [{"decision": "approve", "input": '{"query":"red light"}'}]
+
+
+@needs_curl
+async def test_a_busy_branch_does_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+    async with serving(database_url, model="slow") as server:
+        server.scripts.offers.append(Offer(ScriptedProvider(never_done_with_the_battery), ["slow"]))
+        printed = await shell("While the model talks", server, tmp_path)
+        first, second, last, beside = [
+            await turn_of(server, exchange(tmp_path, f"{name}.json")) for name in ("first", "second", "last", "beside")
+        ]
+    refused, steered, *events = printed.splitlines()
+    assert "is still running on this branch" in refused
+    assert (steered, "event: turn_complete" in events) == ('"steered":true', True)
+    assert [turn["status"] for turn in (first, second)] == ["cancelled", "cancelled"]
+    assert [block["text"] for block in first["blocks"]] == ["Two ", "The battery of the bell, I mean"]
+    assert words_of(last) == "You said: Stop. What does the red light mean?"
+    assert words_of(beside) == "You said: Or: how is the clock set?"
+
+
+def never_done_with_the_battery(request: ModelRequest) -> Reply:
+    said = request.messages[-1].blocks[-1].text
+    if said == "How long does the battery last?":
+        return pausing(Pause(), "Two ", "years.")
+    return message_of(text(f"You said: {said}"))
+
+
+def test_the_example_of_policies_prints_what_it_says(tmp_path: Path) -> None:
+    code, (printed, *_) = examples("Policies", "python")[0], examples("Policies", "text")
+    example = tmp_path / "example.py"
+    example.write_text(code, encoding="utf-8")
+    run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
+    told = [line for line in run.stdout.splitlines() if not re.match(r"\S*\d{4}-\d\d-\d\d", line)]
+    assert (run.returncode, "\n".join(told).strip()) == (0, printed.strip()), run.stderr
