@@ -56,7 +56,9 @@ async def change_chat(request: Request) -> Response:
     sent = {name: getattr(changes, name) for name in changes.model_fields_set}
     if "settings" in sent:
         sent["settings"] = checked_settings(services, changes.settings or ChatSettings())
-    return json_response(chat_out(await services.chats.change(owner, chat, sent)))
+    changed = await services.chats.change(owner, chat, sent)
+    services.chat_bells.ring(chat)
+    return json_response(chat_out(changed))
 
 
 async def delete_chat(request: Request) -> Response:
@@ -64,6 +66,7 @@ async def delete_chat(request: Request) -> Response:
     chat = id_of(request, "chat")
     for turn in await services.chats.delete(owner, chat):
         await services.cancel(turn)
+    services.chat_bells.ring(chat)
     return json_response(Deleted(deleted=chat))
 
 

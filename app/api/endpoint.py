@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -24,7 +25,7 @@ class Query:
 class Endpoint:
     """`takes` and `gives` are the JSON bodies; a str is the media type of a body that is not JSON. `statuses` are the
     good answers, `problems` the refusals that are particular to the call. One that `streams` answers with the stream
-    where the client asks for it; one that is `open` asks nobody who they are.
+    where the client asks for it, and `events` says which stream that is; one that is `open` asks nobody who they are.
     """
 
     method: str
@@ -38,4 +39,5 @@ class Endpoint:
     queries: tuple[Query, ...] = ()
     headers: tuple[str, ...] = ()
     streams: bool = False
+    events: Literal["Stream", "ChatStream"] = "Stream"
     open: bool = False

@@ -1,13 +1,15 @@
 """What the stream's events carry, said for readers of the OpenAPI document; `codec.py` writes them."""
 
 from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
 from app.api.fields import Absent, without_defaults
-from app.api.schemas import BlockMembers, DegradedOut, ErrorOut, Status, WantedOut
+from app.api.schemas import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, Status, WantedOut
 
 
 class Event(BaseModel):
@@ -141,4 +143,41 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "status": StatusNotice,
     "tool_progress": ToolProgressNotice,
     "retry": RetryNotice,
+}
+
+
+# --- the stream of a chat --------------------------------------------------------------------------------------------
+
+
+class ChatEvent(ChatOut):
+    """The chat as it is now, at first and whenever title, system prompt or settings have changed."""
+
+
+class TurnEvent(Event):
+    """A turn that was not told of before; a user turn with all of its blocks."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    turn: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    created_at: datetime
+    blocks: list[BlockOut] | Absent = None
+
+
+class ChatDeletedEvent(Event):
+    """The chat was deleted; the stream ends after it. No id: there is nothing to come back for."""
+
+
+@cache
+def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
+    """The same event in the stream of a chat: with the turn it belongs to."""
+    return create_model(f"Chat{model.__name__}", __base__=model, __doc__=model.__doc__, turn=(UUID, ...))
+
+
+CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
+    "chat": ChatEvent,
+    "turn": TurnEvent,
+    "chat_deleted": ChatDeletedEvent,
+    **{name: _of_turn(model) for name, model in EVENTS.items()},
 }

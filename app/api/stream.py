@@ -2,9 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from functools import partial
+from typing import TypeVar
 
 import anyio
 from sse_starlette.sse import AppStatus, EventSourceResponse
@@ -21,6 +22,8 @@ from app.domain.log import end_cursor, resume
 from app.domain.turns import Turn
 from app.stream.tail import tail
 from app.telemetry import STREAMS_OPEN
+
+AnyCursor = TypeVar("AnyCursor")
 
 # The first bytes go out at once, so that proxies and clients know the stream is open; and how soon to come back.
 HELLO = b"retry: 1000\n\n"
@@ -64,7 +67,7 @@ def end_streams() -> None:
 async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
-    field, cursor = _cursor_of(request)
+    field, cursor = asked_cursor(request, Cursor.parse, START)
     view = services.directory.running_for(owner, chat, turn_id)
     known = view is not None and view.attempt >= cursor.attempt
     turn = view.turn if view and known else await services.turns.get(owner, chat, turn_id)
@@ -91,14 +94,15 @@ def stream_response(
     return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life, services.heartbeat)
 
 
-def _cursor_of(request: Request) -> tuple[str, Cursor]:
+def asked_cursor(request: Request, parse: Callable[[str], AnyCursor], start: AnyCursor) -> tuple[str, AnyCursor]:
+    """Where the cursor came from, and the cursor; `start` where there is none. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),
         ("cursor", request.query_params.get("cursor")),
     ):
         if text:
             try:
-                return name, Cursor.parse(text)
+                return name, parse(text)
             except ValueError as error:
                 raise BadRequest(str(error), field=name) from None
-    return "cursor", START
+    return "cursor", start

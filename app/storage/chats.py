@@ -33,7 +33,7 @@ CHANGE_CHAT = Statement(
     SET title = CASE WHEN 'title' = ANY(CAST(:changed AS text[])) THEN :title ELSE title END,
         system_prompt = CASE WHEN 'system_prompt' = ANY(:changed) THEN :system_prompt ELSE system_prompt END,
         settings = CASE WHEN 'settings' = ANY(:changed) THEN CAST(:settings AS json) ELSE settings END,
-        updated_at = now()
+        updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
     WHERE id = :chat AND owner = :owner
     RETURNING *
     """
@@ -48,7 +48,9 @@ DELETE_CHAT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """`settings` are the defaults of its turns, as the API takes them (model, params, tools, limits)."""
+    """`settings` are the defaults of its turns, as the API takes them (model, params, tools, limits).
+    `updated_at` grows with every change and every turn that is made, by the database's clock.
+    """
 
     id: UUID
     owner: str

@@ -25,13 +25,15 @@ GET_RUNNING_SIBLING = Statement(
     WHERE chat_id = :chat AND parent_id = :parent AND status IN ('queued', 'running', 'waiting')
     """
 )
+# Turns have their time from their chat, which is locked: in the order of their times they become visible.
+_TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
 CREATE_EXCHANGE = Statement(
-    """
+    f"""
     WITH touched AS (
-        UPDATE chats SET updated_at = now(), title = coalesce(title, :title) WHERE id = :chat
+        UPDATE chats SET {_TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
     ), user_turn AS (
-        INSERT INTO turns (id, chat_id, parent_id, role, status, ended_at)
-        VALUES (:user_turn, :chat, :parent, 'user', 'complete', now())
+        INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
+        SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
         RETURNING *
     ), contents AS (
         INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
@@ -40,18 +42,19 @@ CREATE_EXCHANGE = Statement(
             CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
-        INSERT INTO turns (id, chat_id, parent_id, role, status, request)
-        VALUES (:assistant_turn, :chat, :user_turn, 'assistant', 'queued', CAST(:request AS json))
+        INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, request)
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', 'queued', updated_at, CAST(:request AS json)
+        FROM touched
         RETURNING *
     )
     SELECT * FROM user_turn UNION ALL SELECT * FROM assistant_turn
     """
 )
 CREATE_SIBLING = Statement(
-    """
-    WITH touched AS (UPDATE chats SET updated_at = now() WHERE id = :chat)
-    INSERT INTO turns (id, chat_id, parent_id, role, status, request)
-    VALUES (:id, :chat, :parent, 'assistant', 'queued', CAST(:request AS json))
+    f"""
+    WITH touched AS (UPDATE chats SET {_TICK} WHERE id = :chat RETURNING updated_at)
+    INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, request)
+    SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, CAST(:request AS json) FROM touched
     RETURNING *
     """
 )

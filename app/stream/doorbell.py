@@ -9,7 +9,7 @@ class Doorbell:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     @property
     def awaited(self) -> bool:
@@ -17,20 +17,22 @@ class Doorbell:
 
     def ring(self) -> None:
         if self._waiting:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, {}
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
 
     async def wait(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        try:
-            await future
-        finally:
-            if not future.done() or future.cancelled():
-                self._forget(future)
+        await first_ring(self)
 
-    def _forget(self, future: asyncio.Future[None]) -> None:
-        if future in self._waiting:
-            self._waiting.remove(future)
+
+async def first_ring(*doorbells: Doorbell) -> None:
+    """Returns when one of them rings."""
+    future = asyncio.get_running_loop().create_future()
+    for doorbell in doorbells:
+        doorbell._waiting[future] = None
+    try:
+        await future
+    finally:
+        for doorbell in doorbells:
+            doorbell._waiting.pop(future, None)

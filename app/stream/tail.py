@@ -21,53 +21,93 @@ Load = Callable[[], Awaitable[Turn]]
 async def tail(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
 ) -> AsyncGenerator[bytes, None]:
-    """The frames after `cursor`, until the turn has ended or was deleted.
-
-    `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. Raises ValueError for a cursor
-    of an attempt that the turn has not had.
-    """
-    seen = view.notice_number
-    good = False
-    while True:
-        if not good or cursor.attempt != view.attempt:
-            cursor, frames, good = _take_up(view, cursor, encode)
-        else:
-            cursor, frames = portion(view, cursor, encode)
-        if not view.ended:  # nothing comes after the end
-            notices, seen = view.notices_after(seen)
-            frames += b"".join(encode(notice, None) for notice in notices)
-        if frames:
+    """The frames after `cursor`, until the turn has ended or was deleted. Readers share what `encode` makes."""
+    follower = Follower(directory, view, load, cursor, encode, shares=True)
+    while not follower.done:
+        if frames := follower.look():
             yield frames
-        elif (view.ended and good) or view.vanished:
-            return
-        elif directory.is_fed(view):
-            await view.doorbell.wait()
+        elif not follower.done:
+            await follower.wait()
+
+
+class Follower:
+    """A reader's place in one turn.
+
+    `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. One that `shares` frames with
+    others has the one encoder that all of them have.
+    """
+
+    def __init__(
+        self, directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode, *, shares: bool = False
+    ) -> None:
+        self.view = view
+        self.done = False
+        self._directory = directory
+        self._load = load
+        self._cursor = cursor
+        self._encode = encode
+        self._shares = shares
+        self._seen = view.notice_number
+        self._good = False
+
+    @property
+    def fed(self) -> bool:
+        """Whether the view's doorbell rings when there is more."""
+        return self._directory.is_fed(self.view)
+
+    def look(self) -> bytes:
+        """The next frames. None is left for ever once it is `done`.
+
+        Raises ValueError for a cursor of an attempt that the turn has not had.
+        """
+        view = self.view
+        stays = self._good and self._cursor.attempt == view.attempt
+        frames = self._portion() if stays else self._take_up()
+        if not view.ended:  # nothing comes after the end
+            notices, self._seen = view.notices_after(self._seen)
+            frames += b"".join(self._encode(notice, None) for notice in notices)
+        self.done = not frames and ((view.ended and self._good) or view.vanished)
+        return frames
+
+    async def wait(self) -> None:
+        """After a look that found nothing: until there may be more."""
+        if self.fed:
+            await self.view.doorbell.wait()
         else:
-            here = directory.running(view.turn.id)
-            try:  # an owner that is behind the reader has lost its claim and does not know it
-                view = here if here and here.attempt >= cursor.attempt else directory.view(await patiently(load))
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Finds the turn's view where it is now."""
+        here = self._directory.running(self.view.turn.id)
+        if here is None or here.attempt < self._cursor.attempt:  # it has lost its claim and does not know it
+            try:
+                here = self._directory.view(await patiently(self._load))
             except NotFound:
+                self.done = True
                 return
-            seen, good = view.notice_number, False
+        self.view, self._seen, self._good = here, here.notice_number, False
+
+    def _take_up(self) -> bytes:
+        """Puts a cursor that came from elsewhere into this log, where that can be."""
+        view, cursor = self.view, self._cursor
+        place, reset = resume(view, cursor)
+        self._good = False
+        if reset is not None and (view.provisional or (cursor.attempt == view.attempt and not view.ended)):
+            # Within one attempt nothing is taken back: this picture is behind the one the cursor came from.
+            return b""
+        self._cursor, self._good = place, True
+        told = b"" if reset is None else self._encode(reset, place)
+        return told + self._portion()
+
+    def _portion(self) -> bytes:
+        self._cursor, frames = portion(self.view, self._cursor, self._encode, shares=self._shares)
+        return frames
 
 
-def _take_up(view: LiveView, cursor: Cursor, encode: Encode) -> tuple[Cursor, bytes, bool]:
-    """Puts a cursor that came from elsewhere into this log; the flag says whether it could be."""
-    place, reset = resume(view, cursor)
-    if reset is None:
-        return *portion(view, place, encode), True
-    if view.provisional or (cursor.attempt == view.attempt and not view.ended):
-        # Within one attempt nothing is taken back: this picture is behind the one the cursor came from.
-        return cursor, b"", False
-    frame = encode(reset, place)
-    place, frames = portion(view, place, encode)
-    return place, frame + frames, True
-
-
-def portion(view: LiveView, cursor: Cursor, encode: Encode) -> tuple[Cursor, bytes]:
-    """The next frames and the cursor after them. Readers at one place share the bytes."""
+def portion(view: LiveView, cursor: Cursor, encode: Encode, *, shares: bool) -> tuple[Cursor, bytes]:
+    """The next frames and the cursor after them. Readers at one place may share the bytes."""
     last = view.last_frame
-    if last is not None and last.start == cursor:
+    if shares and last is not None and last.start == cursor:
         return last.stop, last.data
     start, frames, size = cursor, [], 0
     while size < PORTION and (step := next_event(view, cursor)):
@@ -78,5 +118,6 @@ def portion(view: LiveView, cursor: Cursor, encode: Encode) -> tuple[Cursor, byt
     if not frames:
         return cursor, b""
     data = frames[0] if len(frames) == 1 else b"".join(frames)
-    view.last_frame = Frame(start, cursor, data)
+    if shares:
+        view.last_frame = Frame(start, cursor, data)
     return cursor, data

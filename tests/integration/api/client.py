@@ -39,15 +39,16 @@ class Parser:
 
 
 class _CheckedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, document: Document) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, document: Document, name: str) -> None:
         self._stream = stream
         self._document = document
+        self._name = name
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         parser = Parser()
         async for chunk in self._stream:
             for event in parser.feed(chunk):
-                self._document.check_event(event.name, event.data)
+                self._document.check_event(event.name, event.data, self._name)
             yield chunk
 
     async def aclose(self) -> None:
@@ -72,7 +73,8 @@ class Client(httpx2.AsyncClient):
         assert self._document is not None
         if response.headers.get("content-type", "").startswith(STREAM):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _CheckedStream(response.stream, self._document)
+            name = self._document.stream_of(response.request)
+            response.stream = _CheckedStream(response.stream, self._document, name)
         else:
             await response.aread()
         self._document.check(response.request, response)

@@ -14,7 +14,6 @@ Json = dict[str, Any]
 
 PROBLEM = "application/problem+json"
 STREAM = "text/event-stream"
-_SLASHES_OF_A_CHATS_STREAM = "/api/chats/{chat}/stream".count("/")
 
 
 class Document:
@@ -42,10 +41,14 @@ class Document:
             self._check_accepted(request, operation)
         self.seen.add((request.method, path, response.status_code))
 
-    def check_event(self, name: str, data: Any, path: str = "") -> None:
-        """`path` is that of the stream; any turn's where none is said."""
-        which = "ChatStream" if path.count("/") == _SLASHES_OF_A_CHATS_STREAM else "Stream"
-        events = self.json["components"]["responses"][which]["content"][STREAM]["x-events"]
+    def stream_of(self, request: httpx2.Request) -> str:
+        """The name of the stream that this request is answered with."""
+        _, item = self._item(request.url.path)
+        reference: str = item[request.method.lower()]["responses"]["200"]["$ref"]
+        return reference.rpartition("/")[2]
+
+    def check_event(self, name: str, data: Any, stream: str = "Stream") -> None:
+        events = self.json["components"]["responses"][stream]["content"][STREAM]["x-events"]
         assert name in events, f"an event {name} is not in the document"
         self._valid(data, events[name])
 
@@ -79,6 +82,7 @@ class Document:
         if "content" not in answer:
             assert not response.content
             return
+        kind = kind if "*/*" not in answer["content"] else "*/*"
         assert kind in answer["content"], f"{kind} is not in the document"
         if request.method == "HEAD" or kind == STREAM:
             return

@@ -109,7 +109,7 @@ async def test_settings_go_from_the_server_to_the_chat_to_the_turn(api: Client, 
 
 async def test_the_path_goes_from_the_root_to_the_newest_turn(api: Client) -> None:
     chat = await api.chat()
-    assert await api.json("GET", f"{chat}/turns") == {"turns": [], "next": None}
+    assert await api.json("GET", f"{chat}/turns") == {"turns": [], "next": None, "cursor": "0.."}
     one, two = await api.ask(chat, "One"), await api.ask(chat, "Two")
     path = await api.json("GET", f"{chat}/turns")
     assert [turn["id"] for turn in path["turns"]] == [

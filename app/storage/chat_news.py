@@ -1,0 +1,99 @@
+"""What is new in a chat: for readers who know all of its turns up to some place.
+
+The place of a turn says when it was made, twice the microseconds since 1970, and one more for an answer. The turns of a
+chat are made one after another, under its lock and by its clock (`chats.updated_at`), so whoever has seen one place has
+seen all that are below it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from app.storage.chats import GET_CHAT, Chat, chat_from
+from app.storage.database import Database, Statement
+
+_PLACE = "2 * CAST(extract(epoch FROM created_at) * 1000000 AS bigint) + CAST(role = 'assistant' AS int)"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LAST_PLACE = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) * 2
+
+GET_NEWS = Statement(
+    f"""
+    SELECT id, {_PLACE} AS place FROM turns
+    WHERE chat_id = :chat AND created_at >= :since AND {_PLACE} > :place
+    ORDER BY place LIMIT :limit
+    """
+)
+GET_ANSWERS_AT = Statement(
+    f"""
+    SELECT id, {_PLACE} AS place FROM turns
+    WHERE chat_id = :chat AND role = 'assistant' AND created_at = ANY(CAST(:times AS timestamptz[]))
+    """
+)
+GET_LAST_PLACE = Statement(f"SELECT max({_PLACE}) AS place FROM turns WHERE chat_id = :chat")
+GET_LAST_AND_OPEN = Statement(
+    f"""
+    SELECT id, {_PLACE} AS place, status IN ('queued', 'running', 'waiting') AS open FROM turns
+    WHERE chat_id = :chat AND (
+        status IN ('queued', 'running', 'waiting')
+        OR created_at = (SELECT max(created_at) FROM turns WHERE chat_id = :chat)
+    )
+    """
+)
+GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:chats AS uuid[]))")
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The chat as it is, and turns that were made in it, with their places, the oldest first."""
+
+    chat: Chat
+    turns: Sequence[tuple[int, UUID]]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a chat has come: its newest turn, that one's place (0 where there is none), and its open turns."""
+
+    newest: UUID | None
+    last: int
+    open: Mapping[UUID, int]
+
+
+class ChatNews:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def after(self, owner: str, chat: UUID, place: int, limit: int) -> News | None:
+        """What was made after `place`, at most `limit` turns of it. None when there is no such chat."""
+        row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
+        if row is None:
+            return None
+        turns = await self._database.rows(GET_NEWS, chat=chat, since=_time_of(place), place=place, limit=limit)
+        return News(chat_from(row), [(turn["place"], turn["id"]) for turn in turns])
+
+    async def answers_at(self, chat: UUID, places: Sequence[int]) -> Mapping[int, UUID]:
+        rows = await self._database.rows(GET_ANSWERS_AT, chat=chat, times=list(map(_time_of, places)))
+        return {row["place"]: row["id"] for row in rows}
+
+    async def last_place(self, chat: UUID) -> int:
+        """That of the newest turn; 0 where there is none."""
+        row = await self._database.row(GET_LAST_PLACE, chat=chat)
+        return (row and row["place"]) or 0
+
+    async def standing(self, chat: UUID) -> Standing:
+        rows = await self._database.rows(GET_LAST_AND_OPEN, chat=chat)
+        newest = max(rows, key=lambda row: row["place"], default=None)
+        last = newest["place"] if newest else 0
+        open = {row["id"]: row["place"] for row in rows if row["open"]}
+        return Standing(newest["id"] if newest else None, last, open)
+
+    async def times(self, chats: Sequence[UUID]) -> Mapping[UUID, datetime]:
+        """When each was last changed. One that was deleted is absent."""
+        rows = await self._database.rows(GET_TIMES, chats=chats)
+        return {row["id"]: row["updated_at"] for row in rows}
+
+
+def _time_of(place: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=place // 2)
