@@ -235,7 +235,7 @@ ENDPOINTS = (
         "/api/uploads/{upload}",
         uploads.get_upload,
         "The bytes of an upload",
-        gives="application/octet-stream",
+        gives="*/*",
         problems=(404,),
     ),
     Endpoint(

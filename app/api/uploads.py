@@ -27,7 +27,7 @@ async def put_upload(request: Request) -> Response:
         raise UnsupportedMedia("what can be uploaded is a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text")
     upload = await services.uploads.put(owner, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size)
-    return json_response(body, 201 if upload.created else 200)
+    return json_response(body, 201 if upload.created else 200, {"Location": f"/api/uploads/{upload.id}"})
 
 
 async def get_upload(request: Request) -> Response:
