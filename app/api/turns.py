@@ -84,7 +84,7 @@ async def get_path(request: Request) -> Response:
     await services.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
     standing = await services.chat_news.standing(chat)
-    leaf = _leaf_of(request) or standing.newest
+    leaf = await _leaf_of(request, services, chat) or standing.newest
     path = await services.turns.path(owner, chat, leaf, limit) if leaf else []
     return await _page(services, path, standing)
 
@@ -177,10 +177,11 @@ def _title(new: NewTurn) -> str | None:
     return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
 
 
-async def _leaf_of(request: Request, services: Services, owner: str, chat: UUID) -> UUID | None:
+async def _leaf_of(request: Request, services: Services, chat: UUID) -> UUID | None:
+    """The turn that the client names, or the newest one behind it."""
     if through := _turn_in_query(request, "through"):
         return await services.turns.newest_through(chat, through) or through
-    return _turn_in_query(request, "leaf") or await services.turns.newest(owner, chat)
+    return _turn_in_query(request, "leaf")
 
 
 def _turn_in_query(request: Request, name: str) -> UUID | None:
