@@ -159,9 +159,9 @@ def problems(endpoint: Endpoint) -> set[int]:
     """The refusals that a client must expect: the call's own, and those that go with what it asks for."""
     common = set() if endpoint.open else {401, 500, 503}
     if endpoint.takes is not None:
-        common |= {413, 415, 422}
+        common |= {413, 415}
     if isinstance(endpoint.takes, type):
-        common |= {400}
+        common |= {400, 422}
     return common | set(endpoint.problems)
 
 
