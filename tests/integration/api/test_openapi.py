@@ -167,7 +167,7 @@ async def good(world: World, endpoint: Endpoint) -> None:
         return
     await world.api.request(endpoint.method, path, **body_of(endpoint))
     if endpoint.handler.__name__ == "put_upload":
-        await world.api.request(endpoint.method, path, content=uuid4().hex)
+        await world.api.request(endpoint.method, path, **body_of(endpoint))
     if endpoint.handler.__name__ == "put_document":
         await world.api.put("/api/documents/new", content="x")
     if endpoint.streams:
