@@ -11,16 +11,13 @@ import openai
 
 from app.domain.errors import TransientError
 from app.llm.openai_errors import provider_error
-from app.llm.openai_http import chunks, next_chunk, request_id, retry_after
+from app.llm.openai_http import parts_of, request_id, retry_after
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.openai_render import render
 from app.llm.openai_wire import BadStream, ChatWire
 from app.llm.provider import ModelRequest, Part
 
 _LONGEST_MESSAGE = 1_000  # characters
-_LONGEST_DRAIN = 1.0  # seconds
-# Seconds that a server may be silent after it has said why the model stopped: some never say that they are done.
-_LONGEST_TAIL = 5.0
 
 
 class OpenAIChatProvider:
@@ -69,12 +66,14 @@ class OpenAIChatProvider:
         await self.aclose()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        if self._client.is_closed():
+            raise TransientError("connection_error", f"the connections to {self.name} have been closed")
         with _our_errors():
             body = render(request, self._quirks)
             answer = await self._post("/chat/completions", body)
             try:
                 wire = ChatWire(request_id(answer.response.headers), seed=body)
-                async with aclosing(_parts(answer.response, wire)) as batches:
+                async with aclosing(parts_of(answer.response, wire)) as batches:
                     async for parts in batches:
                         yield parts
                 if wire.failure is not None:
@@ -93,30 +92,6 @@ class OpenAIChatProvider:
         )
 
 
-async def _parts(response: httpx2.Response, wire: ChatWire) -> AsyncGenerator[Sequence[Part], None]:
-    """To the end, as this server marks it: its last word, or its reason to stop and then nothing more."""
-    async with aclosing(chunks(response)) as body:
-        if "json" in response.headers.get("content-type", ""):
-            if parts := wire.whole(b"".join([chunk async for chunk in body])):
-                yield parts
-        else:
-            async for chunk in body:
-                if parts := wire.feed(chunk):
-                    yield parts
-                if wire.ended or wire.finished or wire.failure is not None:
-                    break
-            while wire.finished and not wire.ended and wire.failure is None:
-                if not (chunk := await next_chunk(body, _LONGEST_TAIL)):
-                    break
-                if parts := wire.feed(chunk):
-                    yield parts
-            if wire.ended:
-                while await next_chunk(body, _LONGEST_DRAIN):
-                    pass
-        if parts := wire.end():
-            yield parts
-
-
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
     try:
@@ -130,10 +105,15 @@ def _our_errors() -> Iterator[None]:
             request_id=request_id(headers),
             retry_after=retry_after(headers),
         ) from error
-    except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-        raise TransientError("timeout_error", _words(error)) from error
     except (openai.APIConnectionError, httpx2.HTTPError) as error:
-        raise TransientError("connection_error", _words(error)) from error
+        raise TransientError(_trouble(error), _words(error)) from error
+
+
+def _trouble(error: Exception) -> str:
+    """The transport calls every failure to connect a timeout."""
+    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
+    timed_out = isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout)
+    return "timeout_error" if timed_out else "connection_error"
 
 
 def _words(error: Exception) -> str:

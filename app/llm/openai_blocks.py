@@ -140,15 +140,19 @@ class Blocks:
 
     def _known(self, fragment: Fragment) -> Call | None:
         """The call that `fragment` goes on with. Indexes are left out, or the same for all, and ids are repeated."""
-        if fragment.index is not None:
-            found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
-        elif fragment.id:
-            found = next((call for call in self.calls if call.said_id == fragment.id), None)
+        last = self.calls[-1] if self.calls else None
+        if fragment.index is None:
+            found = self._by_id(fragment.id) if fragment.id else None if fragment.name else last
+        elif last is not None and last.index == fragment.index:
+            found = last
         else:
-            found = self.calls[-1] if self.calls and not fragment.name else None
+            found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
         if found and fragment.name and found.state != "unnamed" and _is_another(found, fragment):
             return None
         return found
+
+    def _by_id(self, id: str) -> Call | None:
+        return next((call for call in self.calls if call.said_id == id), None)
 
     def _new(self, fragment: Fragment, parts: list[Part]) -> Call | None:
         if not (fragment.id or fragment.name or fragment.arguments):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.llm.messages import GO_ON
 from app.llm.openai_blocks import SIGNED
 from app.llm.openai_history import LEFT_OUT, attachment, said_by_tool, written
 from app.llm.openai_params import sent_params
@@ -42,8 +43,12 @@ def _tool(spec: Any) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[Message], quirks: Quirks) -> Iterator[dict[str, Any]]:
-    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing."""
+    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing.
+
+    An answer that another provider was asked to go on with, as it can, is asked for in words here.
+    """
     waiting: list[Block] = []
+    last: str | None = None
     for message in messages:
         if message.role == "user":
             yield from _results(message.blocks)
@@ -52,6 +57,9 @@ def _messages(messages: Sequence[Message], quirks: Quirks) -> Iterator[dict[str,
             yield from _user(waiting)
             waiting = []
             yield answer
+        last = message.role
+    if last == "assistant" and not waiting:
+        waiting = [Block(0, 0, 0, TEXT, GO_ON)]
     yield from _user(waiting)
 
 

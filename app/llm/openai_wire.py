@@ -118,9 +118,9 @@ class ChatWire:
     def feed(self, chunk: bytes) -> list[Part]:
         parts: list[Part] = []
         for data in self._frames.feed(chunk):
-            self._take(data, parts)
             if self._over:
                 break
+            self._take(data, parts)
         return parts
 
     def whole(self, body: bytes) -> list[Part]:
@@ -165,10 +165,13 @@ class ChatWire:
 
     def _take_other(self, data: bytes, parts: list[Part]) -> None:
         """No chunk at all: a failure, said in one of several ways, or something new."""
-        said = msgspec.json.decode(data)
+        try:
+            said = msgspec.json.decode(data)
+        except (ValueError, RecursionError) as problem:
+            said = self.failure = BadStream(f"{problem}: {data[:200]!r}")
         if _is_failure(said):
             self.failure = said
-        elif not (isinstance(said, dict) and said.get("type") == "ping"):
+        elif not (self._over or (isinstance(said, dict) and said.get("type") == "ping")):
             parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
 
     def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:

@@ -15,6 +15,7 @@ from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
 from app.llm.anthropic import AnthropicProvider
 from app.llm.demo import DemoProvider
+from app.llm.openai import OpenAIChatProvider
 from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from tests.integration.canned import Answer, canned_server
@@ -65,6 +66,23 @@ async def anthropic() -> AsyncIterator[Fake]:
 
 
 @asynccontextmanager
+async def openai() -> AsyncIterator[Fake]:
+    async with canned_server() as server, OpenAIChatProvider("a key", server.url) as provider:
+        server.answer = Answer(chat_stream_of(*REPLY), sizes=[50])
+
+        def fail(error: ProviderError, late: bool) -> None:
+            said = {"error": {"type": error.type, "message": error.message, "param": None, "code": None}}
+            if late:
+                server.answer = Answer(chat_stream_of(*REPLY)[:600].rsplit(b"data", 1)[0] + chunk(said))
+            else:
+                headers = {"content-type": "application/json"}
+                status = 503 if isinstance(error, TransientError) else 401
+                server.answer = Answer(json.dumps(said).encode(), status, headers)
+
+        yield Fake(provider, fail)
+
+
+@asynccontextmanager
 async def demo() -> AsyncIterator[Fake]:
     yield Fake(DemoProvider(delay=0))
 
@@ -94,7 +112,31 @@ def event(data: dict[str, Any]) -> bytes:
     return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-FAKES = {"anthropic": anthropic, "scripted": scripted, "demo": demo}
+def chat_stream_of(*blocks: Sequence[Part]) -> bytes:
+    members = {"text": "content", "thinking": "reasoning_content"}
+    body = b""
+    for opened, *parts in blocks:
+        assert isinstance(opened, BlockOpened)
+        if opened.type == "tool_use":
+            body += delta({"tool_calls": [{"index": 0, "id": opened.tool_use_id, "function": {"name": opened.name}}]})
+        for part in parts:
+            if isinstance(part, BlockText) and opened.type == "tool_use":
+                body += delta({"tool_calls": [{"index": 0, "function": {"arguments": part.text}}]})
+            elif isinstance(part, BlockText):
+                body += delta({members[opened.type]: part.text})
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    return body + delta({}, "tool_calls") + chunk({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+
+
+def delta(said: dict[str, Any], finish: str | None = None) -> bytes:
+    return chunk({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": said, "finish_reason": finish}]})
+
+
+def chunk(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+FAKES = {"anthropic": anthropic, "openai": openai, "scripted": scripted, "demo": demo}
 
 
 @pytest.fixture(params=FAKES)
@@ -160,7 +202,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     assert (await heard(fake.provider))[0].ended
 
 
-@pytest.mark.parametrize("fake", ["anthropic", "scripted"], indirect=True)
+@pytest.mark.parametrize("fake", ["anthropic", "openai", "scripted"], indirect=True)
 @pytest.mark.parametrize(
     "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
 )

@@ -1,0 +1,81 @@
+"""How an answer is read to its end, piece by piece as the network gives them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+
+from app.llm import openai_http
+from app.llm.openai_http import parts_of
+from app.llm.openai_wire import ChatWire
+from app.llm.provider import BlockText, MessageEnded, Part
+from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
+
+STOP = chunk(finish="stop")
+LOST = httpx2.ReadError("lost")
+
+
+class Silence:
+    """The server says nothing more, and does not hang up."""
+
+
+async def told(
+    *pieces: bytes | Exception | Silence, kind: str = "text/event-stream"
+) -> tuple[list[Part], ChatWire, int]:
+    """The parts, the wire at the end, and how many pieces were read."""
+    read = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        for piece in pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            if isinstance(piece, Silence):
+                await asyncio.Event().wait()
+            assert isinstance(piece, bytes)
+            read += 1
+            yield piece
+
+    wire = ChatWire()
+    response = httpx2.Response(200, headers={"content-type": kind}, content=body())
+    parts = [part async for batch in parts_of(response, wire) for part in batch]
+    return parts, wire, read
+
+
+def words(parts: list[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, BlockText))
+
+
+async def test_what_comes_after_the_reason_to_stop_is_told_and_after_the_last_word_is_not() -> None:
+    parts, wire, read = await told(text("a"), STOP, b": nothing\n\n", text("b"), DONE, text("c"))
+    assert (words(parts), wire.ended, read) == ("ab", True, 6)
+
+
+@pytest.mark.parametrize("last", [[], [Silence()], [LOST], [DONE, Silence()], [DONE, LOST]])
+async def test_a_stopped_answer_is_whole_however_it_goes_on(
+    last: list[bytes | Exception | Silence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_http, "_LONGEST_TAIL", 0.01)
+    monkeypatch.setattr(openai_http, "_LONGEST_DRAIN", 0.01)
+    parts, wire, _ = await told(text("a"), STOP, *last)
+    assert wire.ended
+    assert isinstance(parts[-1], MessageEnded)
+
+
+async def test_a_connection_that_is_lost_before_the_reason_to_stop_is_an_error() -> None:
+    with pytest.raises(httpx2.ReadError):
+        await told(text("a"), LOST)
+
+
+@pytest.mark.parametrize("before", [[text("a")], [text("a"), STOP]])
+async def test_nothing_is_read_after_a_failure(before: list[bytes]) -> None:
+    parts, wire, read = await told(*before, frame({"error": "No."}), text("b"))
+    assert (words(parts), wire.failure, read) == ("a", {"error": "No."}, len(before) + 1)
+
+
+async def test_an_answer_that_is_one_object_is_read_whole() -> None:
+    body = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
+    parts, wire, _ = await told(body[:10], body[10:], kind="application/json; charset=utf-8")
+    assert (words(parts), wire.ended) == ("a", True)
+    assert (await told(b"", kind="application/json"))[0] == []

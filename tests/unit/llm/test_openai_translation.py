@@ -1,0 +1,84 @@
+"""What an OpenAI answer leaves in the rows, as Anthropic is sent it, and what both do with calls of others."""
+
+import json
+import re
+from typing import Any
+
+from app.domain.blocks import Block
+from app.llm.anthropic_render import render
+from app.llm.provider import Message, ModelRequest
+from app.llm.translation import CallRules, provider_of, with_fitting_calls, without_foreign
+from tests.unit.llm.build import call, result, server_call, server_result, text, thinking
+from tests.unit.llm.legal import request_problems
+from tests.unit.llm.test_openai_render import answered, called, said, thought
+
+ANY = CallRules(re.compile("[a-z]+"), 10)
+
+
+def anthropic(*messages: Message) -> list[dict[str, Any]]:
+    body = json.loads(render(ModelRequest("claude-opus-5-5", messages)))
+    assert request_problems(body) == []
+    found: list[dict[str, Any]] = body["messages"]
+    return [{"role": m["role"], "content": [_plain(block) for block in m["content"]]} for m in found]
+
+
+def _plain(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name != "cache_control"}
+
+
+def cited(words: str) -> Block:
+    return text(words, data='{"type":"text","text":"","provider":"openai","annotations":[{"type":"url_citation"}]}')
+
+
+def test_of_a_text_with_sources_of_openai_anthropic_is_sent_the_words() -> None:
+    sent = anthropic(said("x"), answered(cited("See this.")), said("y"))
+    assert sent[1]["content"] == [{"type": "text", "text": "See this."}]
+
+
+def test_thoughts_of_openai_are_not_sent_to_anthropic_nor_what_is_nothing_without_them() -> None:
+    sent = anthropic(
+        said("a"), answered(thought("reasoning", "Hm"), text(" ")), said("b"), answered(text("c"), thinking("d"),
+        thought("reasoning", "e")), said("f"),
+    )  # fmt: skip
+    assert [[block["text"] for block in message["content"]] for message in sent] == [["a", "b"], ["c"], ["f"]]
+
+
+def test_ids_that_anthropic_refuses_are_changed_in_call_and_result_and_repeated_ones_are_told_apart() -> None:
+    shell = '{"type":"tool_result","tool_use_id":"a b"}'
+    once = answered(called("functions.look:0")), said(result("functions.look:0"))
+    sent = anthropic(said("x"), *once, *once, answered(called("a b", name="x y")), said(result("a b", data=shell)))
+    used = [block["id"] for message in sent for block in message["content"] if block["type"] == "tool_use"]
+    assert len({*used}) == 3
+    assert sent[-2]["content"][0]["name"] == "x_y"
+
+
+def test_a_changed_id_is_the_same_whatever_comes_after() -> None:
+    begun = said("x"), answered(called("f:0")), said(result("f:0"))
+    later = *begun, answered(called("f:0")), said(result("f:0"))
+    assert anthropic(*later)[:3] == anthropic(*begun)
+
+
+def test_ids_and_names_that_fit_leave_the_blocks_as_they_were() -> None:
+    messages = (said("x"), answered(text("a"), call("ab"), server_call("S")), said(result("ab"), server_result("S")))
+    assert with_fitting_calls(messages, ANY) == list(messages)
+    assert without_foreign(messages) is messages
+
+
+def test_the_providers_own_object_of_a_call_is_changed_with_it() -> None:
+    rules = CallRules(re.compile("[a-z]{9}|[a-f0-9]{9}"), 3)
+    _, answer, _ = with_fitting_calls((said("x"), answered(call("A!")), said(result("A!"))), rules)
+    block = answer.blocks[0]
+    data = json.loads(block.data or "")
+    assert (data["id"], data["name"]) == (block.tool_use_id, block.name)
+    assert block.name == "loo"
+
+
+def test_a_result_without_a_call_keeps_its_id() -> None:
+    (message,) = with_fitting_calls([said(result("A!"))], ANY)
+    assert message.blocks[0].tool_use_id == "A!"
+
+
+def test_only_a_mark_of_its_own_makes_a_block_a_providers() -> None:
+    assert provider_of(text("x", data='{"type":"text","inner":{"provider":"openai"}}')) is None
+    assert provider_of(text("x", data='{"provider":{"name":"openai"}}')) is None
+    assert provider_of(cited("x")) == "openai"
