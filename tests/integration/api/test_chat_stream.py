@@ -1,0 +1,429 @@
+"""One stream for a chat: what it tells, and how a client comes back to it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from app.api.event_schemas import CHAT_EVENTS, EVENTS
+from app.domain.errors import PermanentError, TransientError
+from app.llm.models import Offer
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.stream import chat_tail
+from tests.integration.api.chat_picture import ChatPicture, pictured
+from tests.integration.api.client import Client, Event, said, turn_url
+from tests.integration.api.conftest import NewOwner
+from tests.integration.api.document import Document
+from tests.integration.api.server import Server, pausing, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Json = dict[str, Any]
+
+
+async def take_until(events: AsyncIterator[Event], name: str, picture: ChatPicture | None = None) -> list[Event]:
+    """The events up to the first with this name."""
+    taken = []
+    async for event in events:
+        if picture is not None:
+            picture.take(event)
+        taken.append(event)
+        if event.name == name:
+            return taken
+    raise AssertionError(f"the stream ended without {name}: {taken}")
+
+
+def names_of(events: list[Event]) -> list[str]:
+    return [event.name for event in events if event.id is not None]
+
+
+async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
+    """Every turn of the chat, of all branches, in the order in which they were made."""
+    news = await server.services.chat_news.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
+    assert news is not None
+    return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.turns]
+
+
+async def test_a_chat_that_is_read_from_the_beginning_is_told_whole(api: Client, server: Server) -> None:
+    chat = await api.chat(title="Ships")
+    model = server.scripts.model(message_of(thinking("Hm"), tool_use("doc_tree", {}, "c")), message_of(text("No.")))
+    first = await api.ask(chat, "Any?", model=model)
+    second = await api.ask(chat, "Sure?", model="plain")
+    picture = ChatPicture()
+    async with api.follow(f"{chat}/stream") as events:
+        told = await take_until(events, "turn_complete", picture)
+        assert names_of(told)[:4] == ["chat", "turn", "turn", "turn_start"]
+        assert picture.chat == await api.json("GET", chat)
+        await take_until(events, "turn_complete", picture)
+    assert [*picture.turns] == [turn["id"] for said in (first, second) for turn in (said.user, said.assistant)]
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_what_is_made_while_somebody_reads_is_told_at_once(api: Client) -> None:
+    chat = await api.chat()
+    picture = ChatPicture()
+    async with api.follow(f"{chat}/stream") as events:
+        await take_until(events, "chat", picture)
+        await api.say(chat, "Hello you")
+        told = await take_until(events, "turn_complete", picture)
+        assert told[0].data["title"] == "Hello you"
+        assert names_of(told)[1:4] == ["turn", "turn", "turn_start"]
+        await api.json("PATCH", chat, json={"title": "Greetings"})
+        (changed,) = await take_until(events, "chat", picture)
+        assert changed.data["title"] == "Greetings"
+        await api.json("DELETE", chat)
+        (deleted,) = await take_until(events, "chat_deleted", picture)
+        assert deleted.id is None
+        assert [event async for event in events] == []
+    assert (await api.get(f"{chat}/stream", params={"cursor": changed.id or ""})).status_code == 404
+
+
+async def test_turns_that_run_side_by_side_are_followed_together(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    pauses = [Pause(), Pause()]
+    picture = ChatPicture()
+    async with api.follow(f"{chat}/stream") as events:
+        for pause in pauses:
+            model = server.scripts.model(pausing(pause, "One ", "two."))
+            await api.say(chat, model=model, on_busy="branch")
+            await take_until(events, "block_delta", picture)
+        for pause in reversed(pauses):
+            pause.go.set()
+            await take_until(events, "turn_complete", picture)
+        assert picture.all_ended
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_every_id_is_a_place_to_go_on_from(api: Client, server: Server) -> None:
+    chat = await api.chat(title="Ships")
+    model = server.scripts.model(message_of(text("A", "b")), message_of(text("C")))
+    first = await api.ask(chat, model=model)
+    await api.json("POST", f"{first.url}/regenerate", 201, json={})
+    events: list[Event] = []
+    async with api.follow(f"{chat}/stream") as stream:
+        for _ in range(2):
+            events += await take_until(stream, "turn_complete")
+    assert len({event.id for event in events}) == len(events)
+    for place, event in enumerate(events[:-1], 1):
+        rest: list[Event] = []
+        async with api.follow(f"{chat}/stream", event.id) as stream:
+            while len(rest) < len(events) - place:
+                rest.append(await anext(stream))
+        assert rest == events[place:]
+
+
+async def test_after_everything_was_told_only_news_come(api: Client) -> None:
+    chat = await api.chat(title="Ships")
+    await api.ask(chat)
+    async with api.follow(f"{chat}/stream") as events:
+        last = (await take_until(events, "turn_complete"))[-1]
+    async with api.follow(f"{chat}/stream?cursor={last.id}") as events:
+        await api.say(chat, "Again")
+        assert names_of(await take_until(events, "turn_start")) == ["turn", "turn", "turn_start"]
+
+
+async def test_a_chat_renamed_while_nobody_read_is_told_to_whoever_comes_back(api: Client) -> None:
+    chat = await api.chat(title="One")
+    async with api.follow(f"{chat}/stream") as events:
+        first = await anext(events)
+    await api.json("PATCH", chat, json={"title": "Two"})
+    async with api.follow(f"{chat}/stream", first.id) as events:
+        assert (await anext(events)).data["title"] == "Two"
+    await api.json("PATCH", chat, json={"title": "One"})
+    async with api.follow(f"{chat}/stream", first.id) as events:
+        await api.say(chat)
+        assert (await anext(events)).name == "turn"
+
+
+async def test_a_page_of_turns_goes_on_as_a_stream_without_a_seam(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    await api.ask(chat)
+    pause = Pause()
+    running = await api.say(chat, model=server.scripts.model(pausing(pause, "One ", "two.")))
+    await pause.reached.wait()
+    page = await api.json("GET", f"{chat}/turns")
+    assert page["turns"][-1]["blocks"][-1]["open"]
+    picture = pictured(page["turns"], page["cursor"])
+    async with api.follow(f"{chat}/stream", page["cursor"]) as events:
+        pause.go.set()
+        told = await take_until(events, "turn_complete", picture)
+        assert names_of(told) == ["chat", "block_delta", "block_stop", "round_stop", "turn_complete"]
+    assert running.assistant["id"] in picture.turns
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_a_page_of_another_branch_hears_of_what_runs_beside_it(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    first = await api.ask(chat)
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    beside = await api.json("POST", f"{first.url}/regenerate", 201, json={"model": model})
+    await pause.reached.wait()
+    page = await api.json("GET", f"{chat}/turns", params={"leaf": first.assistant["id"]})
+    picture = pictured(page["turns"], page["cursor"])
+    async with api.follow(f"{chat}/stream", page["cursor"]) as events:
+        told = await take_until(events, "block_delta", picture)
+        assert told[0].data["turn"] == beside["assistant_turn"]["id"]
+    async with api.follow(f"{chat}/stream", picture.cursor) as events:
+        pause.go.set()
+        await take_until(events, "turn_complete", picture)
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_a_turn_that_ends_while_the_page_is_made_is_not_lost(api: Client, server: Server) -> None:
+    """The cursor of the page is made of what was open before the turns were read."""
+    chat = await api.chat()
+    await api.say(chat)
+    while True:
+        page = await api.json("GET", f"{chat}/turns")
+        picture = pictured(page["turns"], page["cursor"])
+        if picture.all_ended:
+            break
+        async with api.follow(f"{chat}/stream", page["cursor"]) as events:
+            await take_until(events, "turn_complete", picture)
+        picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_more_turns_than_are_followed_at_once_are_told_as_others_end(
+    api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_tail, "MOST_OPEN", 2)
+    chat = await api.chat()
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    for number in range(4):
+        await api.say(chat, model=model if number == 0 else "plain", on_busy="enqueue")
+    picture = ChatPicture()
+    async with api.follow(f"{chat}/stream") as events:
+        await take_until(events, "block_delta", picture)
+        while len(picture.turns) < 4:
+            picture.take(await anext(events))
+        pause.go.set()
+        for _ in range(4):
+            await take_until(events, "turn_complete", picture)
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_a_long_chat_is_told_in_portions(api: Client, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_tail, "_BATCH", 3)
+    monkeypatch.setattr(chat_tail, "PORTION", 10)
+    chat = await api.chat()
+    for number in range(4):
+        await api.ask(chat, str(number) * 100)
+    picture = ChatPicture()
+    async with api.follow(f"{chat}/stream") as events:
+        for _ in range(4):
+            await take_until(events, "turn_complete", picture)
+    picture.assert_shows(await all_turns(api, server, chat))
+
+
+BAD = ["x", "0", "1.2", "1..zz", "0..1:1-1-1", "0..0:1-2", "fffffffffffffffff..", "ffffffffffffffff..", "0.abc."]
+
+
+@pytest.mark.parametrize("cursor", BAD)
+async def test_a_cursor_that_is_no_cursor_is_refused_by_name(api: Client, cursor: str) -> None:
+    chat = await api.chat()
+    by_header = await api.get(f"{chat}/stream", headers={"Last-Event-ID": cursor})
+    by_query = await api.get(f"{chat}/stream", params={"cursor": cursor})
+    assert (by_header.status_code, by_query.status_code) == (400, 400)
+    assert by_header.json()["errors"][0]["field"] == "Last-Event-ID"
+    assert by_query.json()["errors"][0]["field"] == "cursor"
+
+
+async def test_a_cursor_of_another_chat_or_of_an_attempt_that_never_was_is_refused(api: Client) -> None:
+    chat, other = await api.chat(), await api.chat()
+    turn = await api.ask(chat)
+    async with api.follow(f"{chat}/stream") as events:
+        ids = [event.id or "" for event in await take_until(events, "turn_complete")]
+    assert (await api.get(f"{other}/stream", params={"cursor": ids[-1]})).status_code == 400
+    opened = next(id for id in ids if id.endswith(":1-1-0"))
+    for never in (opened.replace("0:1-1-0", "7:1-1-0"), opened.replace("1-1-0", "9-1-0")):
+        assert (await api.get(f"{chat}/stream", params={"cursor": never})).status_code == 400
+    assert turn.assistant["status"] == "complete"
+
+
+async def test_somebody_elses_chat_is_not_there(api: Client, new_owner: NewOwner) -> None:
+    chat = await api.chat()
+    assert (await (await new_owner()).get(f"{chat}/stream")).status_code == 404
+    assert (await api.get(f"/api/chats/{uuid4()}/stream")).status_code == 404
+
+
+async def test_headers_and_first_bytes_are_those_of_any_stream(api: Client) -> None:
+    chat = await api.chat()
+    async with api.stream("GET", f"{chat}/stream") as response:
+        assert response.headers["cache-control"] == "no-store, no-transform"
+        assert response.headers["x-accel-buffering"] == "no"
+        assert await anext(response.aiter_bytes()) == b"retry: 1000\n\n"
+
+
+# --- several replicas ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def two_replicas(database_url: str, document: Document) -> AsyncIterator[tuple[Server, Client, Client]]:
+    """The first of the servers, and a client of each."""
+    settings: dict[str, Any] = {"poll_interval": 60, "journal_interval": 0.01, "max_retries": 0}
+    async with (
+        serving(database_url, **settings) as here,
+        serving(database_url, **settings) as there,
+        Client(here.url, document) as near,
+        Client(there.url, document) as far,
+    ):
+        for server in (here, there):
+            server.scripts.offers.append(Offer(ScriptedProvider(author(Random())), ["any"]))
+        yield here, near, far
+
+
+async def test_a_ring_at_one_replica_is_heard_at_the_other(
+    database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.main._CHAT_LOOK", 3600.0)
+    async with two_replicas(database_url, document) as (here, near, far):
+        chat = await near.chat()
+        picture = ChatPicture()
+        async with far.follow(f"{chat}/stream") as events:
+            await take_until(events, "chat", picture)
+            await near.say(chat, "Hello you")
+            await take_until(events, "turn_complete", picture)
+            await near.json("PATCH", chat, json={"title": "Greetings"})
+            assert (await take_until(events, "chat", picture))[-1].data["title"] == "Greetings"
+            picture.assert_shows(await all_turns(near, here, chat))
+            await near.json("DELETE", chat)
+            await take_until(events, "chat_deleted", picture)
+
+
+async def test_a_ring_that_is_lost_is_found_by_looking(
+    database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.main._CHAT_LOOK", 0.02)
+    monkeypatch.setattr("app.stream.chat_bells.ChatBells.hear", lambda self, payload: None)
+    async with two_replicas(database_url, document) as (_, near, far):
+        chat = await near.chat()
+        async with far.follow(f"{chat}/stream") as events:
+            await take_until(events, "chat")
+            await near.say(chat, "Hello you")
+            await take_until(events, "turn_complete")
+            await near.json("DELETE", chat)
+            await take_until(events, "chat_deleted")
+
+
+# --- whatever the schedule -------------------------------------------------------------------------------------------
+
+
+def author(random: Random) -> Callable[[ModelRequest], Reply]:
+    """Replies of all kinds, whole ones and broken ones."""
+
+    def reply(request: ModelRequest) -> Reply:
+        words = [random.choice(["ship ", "\U0001f6a2", "\n\n", 'a "b" '])] * random.randrange(1, 30)
+        calls = [tool_use("doc_tree", {}, f"call_{number}") for number in range(random.randrange(3))]
+        whole = list(message_of(thinking("Hm", "."), text(*words), *calls))
+        ending = random.choice(["whole"] * 6 + ["cut"] * 2 + ["fail"])
+        if ending == "cut":
+            return [*whole[: random.randrange(1, len(whole))], TransientError("overloaded_error", "Later.")]
+        return [*whole[:3], PermanentError("invalid_request_error", "No.")] if ending == "fail" else whole
+
+    return reply
+
+
+class Visitor:
+    """Reads now here, now there, leaves in the middle of things, and returns with any cursor it ever had."""
+
+    def __init__(self, random: Random, clients: list[Client], chat: str) -> None:
+        self.random = random
+        self.clients = clients
+        self.chat = chat
+        self.pictures = [ChatPicture()]
+
+    async def visit(self, over: asyncio.Event) -> None:
+        while not (over.is_set() and self.random.random() < 0.5):
+            picture = self.random.choice(self.pictures) if self.random.random() < 0.3 else self.pictures[-1]
+            await self.read(picture.copy(), self.random.choice([1, 3, 20, 200]), self.random.choice([0.01, 0.05, 0.2]))
+
+    async def read(self, picture: ChatPicture, events: int, patience: float) -> ChatPicture:
+        """Goes on from a picture, for so many events or seconds of silence."""
+        client = self.random.choice(self.clients)
+        async with client.follow(f"{self.chat}/stream", picture.cursor) as stream:
+            for _ in range(events):
+                try:
+                    picture.take(await asyncio.wait_for(anext(stream), patience))
+                except TimeoutError:
+                    break
+        self.pictures.append(picture)
+        return picture
+
+    async def read_all(self, picture: ChatPicture, turns: list[Json]) -> None:
+        client = self.random.choice(self.clients)
+        picture = picture.copy()
+        async with client.follow(f"{self.chat}/stream", picture.cursor) as stream:
+            while picture.turns.keys() != {turn["id"] for turn in turns} or not picture.all_ended:
+                picture.take(await anext(stream))
+        picture.assert_shows(turns)
+
+
+async def act(random: Random, client: Client, chat: str) -> None:
+    """Something that a person does in a chat."""
+    page = await client.json("GET", f"{chat}/turns")
+    answers = [turn for turn in page["turns"] if turn["role"] == "assistant"]
+    what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel"])
+    if what == "rename":
+        await client.json("PATCH", chat, json={"title": f"Title {random.random()}"})
+    elif what == "cancel" and answers:
+        await client.post(f"{turn_url(answers[-1])}/cancel")
+    elif what == "regenerate" and answers:
+        await client.post(f"{turn_url(random.choice(answers))}/regenerate", json={})
+    else:
+        behind = {"parent_id": random.choice([None, *(turn["id"] for turn in answers)])} if what == "edit" else {}
+        on_busy = random.choice(["branch", "enqueue", "interrupt"])
+        await client.post(f"{chat}/turns", json={**said("Hi"), **behind, "on_busy": on_busy, "model": "any"})
+
+
+@pytest.mark.timeout(120)
+async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url: str, document: Document) -> None:
+    seed = Random().randrange(10**9)
+    print(f"seed {seed} repeats what people do, not when it happens")
+    random = Random(seed)
+    async with two_replicas(database_url, document) as (server, *clients):
+        for _ in range(3):
+            chat = await clients[0].chat(title="Ships")
+            visitors = [Visitor(Random(random.random()), clients, chat) for _ in range(3)]
+            over = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                for visitor in visitors:
+                    group.create_task(visitor.visit(over))
+                for _ in range(8):
+                    await act(random, random.choice(clients), chat)
+                    await asyncio.sleep(random.random() * 0.05)
+                turns = await ended_turns(server, clients[0], chat)
+                over.set()
+            for visitor in visitors:
+                for picture in [*random.sample(visitor.pictures, min(4, len(visitor.pictures))), ChatPicture()]:
+                    await visitor.read_all(picture, turns)
+
+
+async def ended_turns(server: Server, api: Client, chat: str) -> list[Json]:
+    """All turns of the chat, once the last of them has ended."""
+    identity = UUID(chat.rpartition("/")[2])
+    while (standing := await server.services.chat_news.standing(identity)).open:
+        for turn in standing.open:
+            await api.events(f"{chat}/turns/{turn}/stream")
+    return await all_turns(api, server, chat)
+
+
+# --- the page that tells of it ---------------------------------------------------------------------------------------
+
+
+async def test_the_protocol_names_every_event_of_a_chat_and_each_of_its_members() -> None:
+    page = (Path(__file__).parents[3] / "docs/protocol.md").read_text(encoding="utf-8")
+    section = page.split("\n## One stream for a chat\n", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", members)) for name, members in rows}
+    assert told.keys() == CHAT_EVENTS.keys() - EVENTS.keys()
+    for name, members in told.items():
+        assert set(CHAT_EVENTS[name].model_fields) <= members, name
