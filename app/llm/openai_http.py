@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -20,7 +20,7 @@ _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-i
 
 
 class Wire(Protocol):
-    """What reads one answer. `ended` and `failure` are its good and bad end; after `finished` nothing more need come."""
+    """What reads one answer. `ended` and `failure` are its good and bad end; once `finished`, nothing need follow."""
 
     ended: bool
     failure: object
@@ -42,13 +42,14 @@ async def parts_of(response: httpx2.Response, wire: Wire) -> AsyncGenerator[Sequ
             if parts := wire.whole(b"".join([chunk async for chunk in body])):
                 yield parts
         else:
-            async for parts in _streamed(body, wire):
-                yield parts
+            async with aclosing(_streamed(body, wire)) as batches:
+                async for parts in batches:
+                    yield parts
         if parts := wire.end():
             yield parts
 
 
-async def _streamed(body: AsyncGenerator[bytes, None], wire: Wire) -> AsyncIterator[Sequence[Part]]:
+async def _streamed(body: AsyncGenerator[bytes, None], wire: Wire) -> AsyncGenerator[Sequence[Part], None]:
     async for chunk in body:
         if parts := wire.feed(chunk):
             yield parts

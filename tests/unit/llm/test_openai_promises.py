@@ -65,7 +65,7 @@ def anthropic_body(messages: tuple[Message, ...]) -> dict[str, Any]:
 
 
 @given(any_path(), KINDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_path_of_blocks_of_either_gives_a_request_that_each_server_accepts(path: list[Turn], kind: str) -> None:
     messages, quirks = build_messages(path), QUIRKS[kind]
     body = openai_body(messages, quirks)
@@ -73,7 +73,7 @@ def test_every_path_of_blocks_of_either_gives_a_request_that_each_server_accepts
 
 
 @given(any_path())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_path_of_blocks_of_either_gives_a_request_that_anthropic_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}

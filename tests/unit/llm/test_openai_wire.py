@@ -190,7 +190,7 @@ def test_content_may_be_a_list_of_texts_and_thoughts() -> None:
 
 
 def test_empty_pieces_open_nothing() -> None:
-    nothing = {
+    nothing: Json = {
         "role": "assistant",
         "content": "",
         "reasoning": "",
