@@ -46,6 +46,11 @@ def server_result(id: str, **fields: Any) -> Block:
     return _block("web_search_tool_result", data=data, tool_use_id=id, **fields)
 
 
+def words(said: str, **fields: Any) -> Block:
+    """What the user said while the turn ran."""
+    return _block("user_text", text=said, notes='{"steer":"1"}', **fields)
+
+
 def _block(type: str, **fields: Any) -> Block:
     return Block(**{"index": 0, "round": 1, "attempt": 1, "type": type, **fields})
 

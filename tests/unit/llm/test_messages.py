@@ -7,7 +7,7 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.llm.messages import GO_ON, NO_RESULT, NO_USER, build_messages
+from app.llm.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, build_messages
 from tests.unit.llm.build import (
     REQUEST,
     assistant,
@@ -20,6 +20,7 @@ from tests.unit.llm.build import (
     text,
     thinking,
     user,
+    words,
 )
 
 QUESTION = user(text("Hello?"))
@@ -274,3 +275,107 @@ def test_a_turn_without_a_request_was_thought_under_none() -> None:
     imported = assistant([thinking("Hm."), text("Yes.")], request=None)
     assert said(QUESTION, imported, user(text("And?")), assistant())[1] == ("assistant", ["Yes."])
     assert said(QUESTION, imported, user(text("?")), assistant(request=None))[1] == ("assistant", ["Hm.", "Yes."])
+
+
+@pytest.mark.parametrize(("then", "now"), [((), ('{"type":"a"}',)), (('{"type":"a"}',), ('{"type":"b"}',))])
+def test_thinking_does_not_hold_under_other_tools_of_the_provider(then: tuple[str, ...], now: tuple[str, ...]) -> None:
+    earlier = assistant([thinking("Hm."), text("Yes.")], request=replace(REQUEST, provider_tools=then))
+    path = [QUESTION, earlier, user(text("And?"))]
+    same, other = (assistant(request=replace(REQUEST, provider_tools=tools)) for tools in (then, now))
+    assert said(*path, same)[1] == ("assistant", ["Hm.", "Yes."])
+    assert said(*path, other)[1] == ("assistant", ["Yes."])
+
+
+# --- what the user says while the turn runs --------------------------------------------------------------------------
+
+
+def test_what_was_said_meanwhile_comes_after_all_results() -> None:
+    answered = [call("a"), call("b"), result("b"), result("a"), words("Faster."), words("And well.")]
+    assert after_question(answered, stops=["tool_use"]) == [
+        ("assistant", ["tool_use a", "tool_use b"]),
+        ("user", ["tool_result a", "tool_result b", "Faster.", "And well."]),
+    ]
+
+
+def test_what_was_said_meanwhile_is_plain_text_for_the_model() -> None:
+    messages = build_messages([QUESTION, assistant([text("Yes."), words("Faster.")])])
+    assert rendered(messages)[-1] == {"role": "user", "content": [{"type": "text", "text": "Faster."}]}
+
+
+def test_what_was_said_to_a_reply_that_was_whole_is_the_next_message() -> None:
+    assert after_question([text("Yes."), words("Faster.")]) == [("assistant", ["Yes."]), ("user", ["Faster."])]
+
+
+def test_who_speaks_to_a_reply_that_was_cut_says_how_to_go_on() -> None:
+    cut = [text("Once upon", interrupted=True), words("Shorter.")]
+    assert after_question(cut, stops=["interrupted"]) == [("assistant", ["Once upon"]), ("user", ["Shorter."])]
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_who_says_nothing_meanwhile_says_nothing(nothing: str) -> None:
+    cut = [text("Once upon", interrupted=True), words(nothing)]
+    assert after_question(cut, stops=["interrupted"])[-1] == ("user", [GO_ON])
+
+
+def test_what_was_said_before_anything_was_sealed_follows_the_question() -> None:
+    early = assistant([text("Yes.")])
+    early = replace(early, blocks=(words("Faster.", round=0), *(replace(b, index=1) for b in early.blocks)))
+    assert said(QUESTION, early, user(text("And?")), assistant()) == [
+        ("user", ["Hello?", "Faster."]),
+        ("assistant", ["Yes."]),
+        ("user", ["And?"]),
+    ]
+
+
+def test_what_was_said_to_an_answer_that_came_to_nothing_stays() -> None:
+    cancelled = replace(assistant(), blocks=(words("Faster.", round=0),))
+    assert said(QUESTION, cancelled, user(text("And?")), assistant()) == [("user", ["Hello?", "Faster.", "And?"])]
+
+
+def test_a_pause_into_which_somebody_spoke_is_over_for_its_server_tool() -> None:
+    paused = [text("a"), server_call("s"), words("Stop searching.")]
+    assert after_question(paused, stops=["pause_turn"]) == [("assistant", ["a"]), ("user", ["Stop searching."])]
+    mixed = [server_call("s"), call("a"), result("a"), words("Stop searching.")]
+    assert after_question(mixed, stops=["tool_use"]) == [
+        ("assistant", ["tool_use a"]),
+        ("user", ["tool_result a", "Stop searching."]),
+    ]
+
+
+def test_what_was_said_to_an_earlier_round_ends_no_later_pause() -> None:
+    rounds = [text("a"), words("Search.")], [server_call("s")]
+    assert after_question(*rounds, stops=["end_turn", "pause_turn"])[-1] == ("assistant", ["server_tool_use s"])
+
+
+# --- tools that all fail ---------------------------------------------------------------------------------------------
+
+ONE_FAILURE = replace(REQUEST, limits=Limits(max_failed_rounds=1))
+
+
+def failing(id: str, *more: Block) -> list[Block]:
+    return [call(id), result(id, "no", is_error=True), *more]
+
+
+def test_a_model_whose_tools_all_failed_is_told_so_after_their_results() -> None:
+    turn = assistant(failing("a"), stops=["tool_use"], request=ONE_FAILURE)
+    assert said(QUESTION, turn)[-1] == ("user", ["tool_result a", GIVEN_UP])
+    patient = assistant(failing("a"), stops=["tool_use"])
+    assert said(QUESTION, patient)[-1] == ("user", ["tool_result a"])
+
+
+def test_it_stays_told_in_all_later_requests() -> None:
+    turn = assistant(failing("a"), [text("I could not.")], stops=["tool_use"], request=ONE_FAILURE)
+    assert said(QUESTION, turn, user(text("And?")), assistant())[2:4] == [
+        ("user", ["tool_result a", GIVEN_UP]),
+        ("assistant", ["I could not."]),
+    ]
+
+
+def test_a_model_to_which_the_user_speaks_meanwhile_may_try_again() -> None:
+    turn = assistant(failing("a", words("Try b.")), stops=["tool_use"], request=ONE_FAILURE)
+    assert said(QUESTION, turn)[-1] == ("user", ["tool_result a", "Try b."])
+
+
+def test_a_turn_without_a_request_has_no_failures_to_count() -> None:
+    imported = assistant(failing("a"), stops=["tool_use"], request=None)
+    assert said(QUESTION, imported, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
