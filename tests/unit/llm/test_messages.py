@@ -371,6 +371,18 @@ def test_it_stays_told_in_all_later_requests() -> None:
     ]
 
 
+def test_it_stays_told_when_its_tools_work_again() -> None:
+    rounds = failing("a"), [text("I could not."), words("Try b.")], [call("b"), result("b")]
+    turn = assistant(*rounds, stops=["tool_use", "end_turn", "tool_use"], request=ONE_FAILURE)
+    assert said(QUESTION, turn)[2:] == [
+        ("user", ["tool_result a", GIVEN_UP]),
+        ("assistant", ["I could not."]),
+        ("user", ["Try b."]),
+        ("assistant", ["tool_use b"]),
+        ("user", ["tool_result b"]),
+    ]
+
+
 def test_a_model_to_which_the_user_speaks_meanwhile_may_try_again() -> None:
     turn = assistant(failing("a", words("Try b.")), stops=["tool_use"], request=ONE_FAILURE)
     assert said(QUESTION, turn)[-1] == ("user", ["tool_result a", "Try b."])
