@@ -90,7 +90,7 @@ class TurnRequest:
     """What an assistant turn was asked to do, frozen when it was created so that a retry is the same request.
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider: their
-    definitions as JSON text, handed on as they are.
+    definitions as JSON text, handed on as they are. `record` asks for a recording of its model calls.
     """
 
     model: str
@@ -100,6 +100,7 @@ class TurnRequest:
     limits: Limits = Limits()
     provider_tools: tuple[str, ...] = ()
     output: OutputSpec | None = None
+    record: bool = False
 
 
 @dataclass(frozen=True, slots=True)

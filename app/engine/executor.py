@@ -38,7 +38,7 @@ from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
 from app.llm.attachments import attached, uploads_in
 from app.llm.messages import build_messages
-from app.llm.provider import Message, ModelRequest, Provider, Unknown
+from app.llm.provider import Call, Message, ModelRequest, Provider, Unknown
 from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
 from app.tools.tool import Outcome
 
@@ -229,6 +229,7 @@ class Executor:
             provider_tools=self.request.provider_tools,
             may_use_tools=step.tools,
             resume_data=sealed[-1].data if sealed else None,
+            call=Call(self.turn.id, step.round, self.turn.attempt, self._model, self.request.record),
         )
 
     async def _begin_round(self, number: int, reply: Accumulator, messages: Sequence[Message]) -> None:

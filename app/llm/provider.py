@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
+from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
@@ -17,10 +18,23 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Whose model call it is, and which one. `model` is what the turn calls it; `record` where the turn wants its calls
+    recorded.
+    """
+
+    turn: UUID
+    round: int
+    attempt: int
+    model: str
+    record: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the
     model not to use them. `resume_data` is what the last round's provider said it needs back (a container, say), as
-    JSON text.
+    JSON text. `call` is for whoever watches; no provider sees it.
     """
 
     model: str
@@ -31,6 +45,7 @@ class ModelRequest:
     provider_tools: tuple[str, ...] = ()
     may_use_tools: bool = True
     resume_data: str | None = None
+    call: Call | None = None
 
 
 class MessageStarted(NamedTuple):
