@@ -17,6 +17,7 @@ from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.llm.anthropic_render import render
 from app.llm.anthropic_wire import BadStream, ErrorEvent, Wire
 from app.llm.provider import ModelRequest, Part
+from app.llm.tap import Tap, tapped
 
 # The provider's names for what will be the same next time, and for what will not.
 _PERMANENT = frozenset(
@@ -52,6 +53,7 @@ class AnthropicProvider:
         max_connections: int = 10_000,
         connect_timeout: float = 5.0,
         read_timeout: float | None = None,
+        taps: Sequence[Tap] = (),
     ) -> None:
         timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
         limits = httpx2.Limits(
@@ -62,7 +64,7 @@ class AnthropicProvider:
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=anthropic.DefaultAioHttpClient(limits=limits, timeout=timeout),
+            http_client=tapped(anthropic.DefaultAioHttpClient(limits=limits, timeout=timeout), taps),
         )
 
     async def aclose(self) -> None:

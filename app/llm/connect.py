@@ -10,22 +10,34 @@ from app.llm.openai import OpenAIChatProvider
 from app.llm.openai_quirks import QUIRKS
 from app.llm.provider import Provider
 from app.llm.registry import ProviderSpec
+from app.llm.tap import Announced, Tap
 
 
 @asynccontextmanager
-async def connect_providers(specs: Sequence[ProviderSpec]) -> AsyncIterator[list[Offer]]:
-    """One client for each, closed at the end."""
+async def connect_providers(specs: Sequence[ProviderSpec], taps: Sequence[Tap] = ()) -> AsyncIterator[list[Offer]]:
+    """One client for each, closed at the end. What goes over their wires goes through `taps`."""
     async with AsyncExitStack() as stack:
-        yield [Offer(await _provider(spec, stack), spec.models, spec.prefixes) for spec in specs]
+        providers = [await _provider(spec, stack, taps) for spec in specs]
+        yield [
+            Offer(Announced(provider) if taps else provider, spec.models, spec.prefixes)
+            for provider, spec in zip(providers, specs, strict=True)
+        ]
 
 
-async def _provider(spec: ProviderSpec, stack: AsyncExitStack) -> Provider:
+async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Tap]) -> Provider:
     match spec.api:
         case "anthropic":
-            return await stack.enter_async_context(aclosing(AnthropicProvider(spec.key or "", spec.base_url)))
+            return await stack.enter_async_context(
+                aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
+            )
         case "openai-chat":
             provider = OpenAIChatProvider(
-                spec.key or "", spec.base_url, name=spec.name, quirks=QUIRKS[spec.quirks], headers=spec.headers
+                spec.key or "",
+                spec.base_url,
+                name=spec.name,
+                quirks=QUIRKS[spec.quirks],
+                headers=spec.headers,
+                taps=taps,
             )
             return await stack.enter_async_context(aclosing(provider))
         case _:

@@ -16,6 +16,7 @@ from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.openai_render import render
 from app.llm.openai_wire import BadStream, ChatWire
 from app.llm.provider import ModelRequest, Part
+from app.llm.tap import Tap, tapped
 
 _LONGEST_MESSAGE = 1_000  # characters
 
@@ -38,6 +39,7 @@ class OpenAIChatProvider:
         max_connections: int = 10_000,
         connect_timeout: float = 5.0,
         read_timeout: float | None = None,
+        taps: Sequence[Tap] = (),
     ) -> None:
         self.name = name
         self._quirks = quirks
@@ -51,7 +53,7 @@ class OpenAIChatProvider:
             max_retries=0,
             timeout=timeout,
             default_headers=headers,
-            http_client=openai.DefaultAioHttpClient(limits=limits, timeout=timeout),
+            http_client=tapped(openai.DefaultAioHttpClient(limits=limits, timeout=timeout), taps),
         )
 
     async def aclose(self) -> None:
