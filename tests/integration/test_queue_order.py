@@ -1,0 +1,273 @@
+"""Turns that stand behind one another: who is claimed when, and what becomes of those that are cancelled or passed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.domain.blocks import TEXT, Block
+from app.domain.errors import Conflict
+from app.domain.ids import new_id
+from app.domain.turns import Status, Turn, TurnError, TurnRequest
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.storage.busy import OnBusy
+from app.storage.exchanges import Draft, Exchanges
+from app.storage.queue import Queue
+from app.storage.turns import Turns
+from tests.integration.harness import OWNER, Asked, Harness, Replica, texts_of
+from tests.integration.records import records_of
+
+
+async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:
+    """What the API does with a message that comes while a turn is open."""
+    blocks = [Block(0, 0, 0, TEXT, words)]
+    async with Exchanges(harness.database).after_newest(OWNER, chat.chat, None, on_busy) as draft:
+        if draft.steered is not None:
+            await draft.steer(blocks)
+            return Asked(chat.chat, draft.steered.id), draft
+        exchange = await draft.say(blocks, TurnRequest("scripted"), None)
+        return Asked(chat.chat, exchange.assistant_turn.id), draft
+
+
+async def enqueue(harness: Harness, chat: Asked, words: str = "And?") -> Asked:
+    asked, _ = await say(harness, chat, words, "enqueue")
+    return asked
+
+
+def queue_of(harness: Harness) -> Queue:
+    return Queue(harness.database, new_id(), "nowhere", 1)
+
+
+async def become(harness: Harness, asked: Asked, status: Status) -> Turn:
+    """By whoever claims it now."""
+    assert (await queue_of(harness).claim(1)) == [asked.turn]
+    turn = await harness.turn(asked)
+    records = await records_of(harness, turn)
+    match status:
+        case "running":
+            pass
+        case "queued":
+            await records.release(None)
+        case "waiting":
+            await records.wait(turn.arrivals)
+        case _:
+            error = TurnError("api_error", "No.") if status == "error" else None
+            await records.end(replace(turn, status=status, stop_reason="end_turn", error=error))
+    return await harness.turn(asked)
+
+
+async def cancel(harness: Harness, asked: Asked) -> Turn:
+    return await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
+
+
+def words_to(request: ModelRequest) -> list[str]:
+    return [block.text for message in request.messages if message.role == "user" for block in message.blocks]
+
+
+def answering(pauses: dict[str, Pause]) -> ScriptedProvider:
+    """Answers "Yes, …" to the last words, after a pause where there is one for them."""
+
+    def reply(request: ModelRequest) -> Reply:
+        words = words_to(request)[-1]
+        start, *rest = message_of(text("Yes, ", f"{words}"))
+        return [start, *([pauses[words]] if words in pauses else []), *rest]
+
+    return ScriptedProvider(reply)
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_oldest_turns_are_claimed_first(harness: Harness) -> None:
+    asked = [await harness.ask() for _ in range(3)]
+    queue = queue_of(harness)
+    assert await queue.claim(2) == [one.turn for one in asked[:2]]
+    assert await queue.claim(2) == [asked[2].turn]
+    assert await queue.claim(2) == []
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "waiting"])
+async def test_a_turn_is_not_claimed_while_the_one_before_it_is_open(harness: Harness, status: Status) -> None:
+    first = await harness.ask()
+    behind = await enqueue(harness, first)
+    assert (await become(harness, first, status)).status == status
+    claimed = await queue_of(harness).claim(10)
+    assert behind.turn not in claimed
+    assert claimed == ([first.turn] if status == "queued" else [])
+
+
+@pytest.mark.parametrize("status", ["complete", "cancelled", "error"])
+async def test_a_turn_is_claimed_once_the_one_before_it_has_ended_however_it_did(
+    harness: Harness, status: Status
+) -> None:
+    first = await harness.ask()
+    behind = await enqueue(harness, first)
+    await become(harness, first, status)
+    assert await queue_of(harness).claim(10) == [behind.turn]
+
+
+async def test_turns_that_were_enqueued_run_one_after_another_without_being_rung_for(harness: Harness) -> None:
+    pause = Pause()
+    provider = answering({"first": pause})
+    async with harness.replica(provider) as replica:
+        asked = [await harness.ask("first")]
+        replica.worker.ring()
+        await pause.reached.wait()
+        for words in ("second", "third"):
+            asked.append(await enqueue(harness, asked[0], words))
+        pause.go.set()
+        await follow_to_the_end(harness, replica, asked)
+    assert [words_to(request) for request in provider.requests] == [
+        ["first"],
+        ["first", "second"],
+        ["first", "second", "third"],
+    ]
+    assert texts_of(await harness.turn(asked[-1])) == ["Yes, third"]
+
+
+async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[Asked]) -> None:
+    """Nobody rings: one reader for each turn, and what it puts together is the turn."""
+    for one in asked:
+        client = await harness.follow(replica, one)
+        await replica.idle(one)
+        client.assert_holds(await harness.turn(one))
+
+
+# --- cancelled while they stand in line ------------------------------------------------------------------------------
+
+
+async def test_a_turn_that_is_cancelled_behind_a_running_one_ends_after_it_and_the_next_one_runs(
+    harness: Harness,
+) -> None:
+    pause = Pause()
+    provider = answering({"first": pause})
+    async with harness.replica(provider) as replica:
+        first = await harness.ask("first")
+        replica.worker.ring()
+        await pause.reached.wait()
+        second = await enqueue(harness, first, "second")
+        third = await enqueue(harness, first, "third")
+        held = await replica.cancel(second)
+        assert (held.status, held.cancel_requested, held.ended_at) == ("queued", True, None)
+        pause.go.set()
+        await follow_to_the_end(harness, replica, [first, second, third])
+    ended = [await harness.turn(one) for one in (first, second, third)]
+    assert [turn.status for turn in ended] == ["complete", "cancelled", "complete"]
+    times = [turn.ended_at for turn in ended if turn.ended_at]
+    assert times == sorted(times)
+    assert [words_to(request)[-1] for request in provider.requests] == ["first", "third"], "the model hears nothing"
+
+
+async def test_a_turn_that_never_ran_and_stands_behind_nobody_is_cancelled_at_once(harness: Harness) -> None:
+    first = await harness.ask()
+    behind = await enqueue(harness, first)
+    assert (await cancel(harness, behind)).status == "queued"
+    assert (await cancel(harness, first)).status == "cancelled"
+    last = await enqueue(harness, first)
+    assert (await cancel(harness, last)).status == "queued", "the one before it has still to end"
+
+
+# --- interrupt, branch, steer ----------------------------------------------------------------------------------------
+
+
+async def test_an_interruption_stops_everything_that_is_open_on_the_branch_and_runs_after_it(harness: Harness) -> None:
+    pause = Pause()
+    provider = answering({"first": pause})
+    async with harness.replica(provider) as replica:
+        first = await harness.ask("first")
+        replica.worker.ring()
+        await pause.reached.wait()
+        second = await enqueue(harness, first, "second")
+        third, draft = await say(harness, first, "third", "interrupt")
+        assert draft.interrupted == (first.turn, second.turn)
+        assert not await queue_of(harness).claim(10), "it waits until they have stopped"
+        for turn in draft.interrupted:
+            await replica.worker.cancel(turn)
+        await follow_to_the_end(harness, replica, [first, second, third])
+    ended = [await harness.turn(one) for one in (first, second, third)]
+    assert [turn.status for turn in ended] == ["cancelled", "cancelled", "complete"]
+    assert [words_to(request) for request in provider.requests] == [["first"], ["first", "second", "third"]]
+
+
+async def test_a_turn_that_waits_for_a_person_is_interrupted_too(harness: Harness) -> None:
+    first = await harness.ask()
+    await become(harness, first, "waiting")
+    _, draft = await say(harness, first, "second", "interrupt")
+    turn = await harness.turn(first)
+    assert (draft.interrupted, turn.status, turn.cancel_requested) == ((first.turn,), "queued", True)
+
+
+async def test_a_branch_stands_beside_the_oldest_turn_that_is_open(harness: Harness) -> None:
+    done = await harness.ask("done")
+    async with harness.replica(answering({})) as replica:
+        await harness.finish(replica, done)
+    first = await enqueue(harness, done, "first")
+    await enqueue(harness, done, "second")
+    branch, draft = await say(harness, done, "other", "branch")
+    assert draft.before is not None
+    assert draft.before.id == done.turn
+    path = await Turns(harness.database).path(OWNER, done.chat, branch.turn)
+    assert [block.text for turn in path if turn.role == "user" for block in turn.blocks] == ["done", "other"]
+    assert set(await queue_of(harness).claim(10)) == {first.turn, branch.turn}, "both may run at once"
+
+
+async def test_a_branch_of_a_chat_whose_first_turn_is_open_is_a_new_root(harness: Harness) -> None:
+    first = await harness.ask("first")
+    branch, draft = await say(harness, first, "other", "branch")
+    assert draft.before is None
+    path = await Turns(harness.database).path(OWNER, first.chat, branch.turn)
+    assert [block.text for turn in path if turn.role == "user" for block in turn.blocks] == ["other"]
+
+
+async def test_words_go_into_the_oldest_open_turn_that_is_not_about_to_stop(harness: Harness) -> None:
+    first = await harness.ask("first")
+    second = await enqueue(harness, first, "second")
+    assert (await say(harness, first, "to the first", "steer"))[0] == first
+    await queue_of(harness).claim(1)
+    await cancel(harness, first)
+    assert (await say(harness, first, "to the second", "steer"))[0] == second
+    await cancel(harness, second)
+    behind, draft = await say(harness, first, "to nobody", "steer")
+    assert draft.steered is None
+    assert behind not in (first, second), "where nobody can be spoken to, the words stand behind"
+    turns = [await Turns(harness.database).arrived(await harness.turn(asked)) for asked in (first, second)]
+    steers = [[steer.blocks[0].text for steer in turn.steers] for turn in turns]
+    assert steers == [["to the first"], ["to the second"]]
+
+
+@pytest.mark.parametrize(("status", "reason"), [("running", "is still running"), ("waiting", "waits for an action")])
+async def test_words_are_refused_where_a_branch_is_busy_and_nothing_else_was_wished(
+    harness: Harness, status: Status, reason: str
+) -> None:
+    first = await harness.ask()
+    await become(harness, first, status)
+    with pytest.raises(Conflict, match=reason):
+        await say(harness, first, "second", "reject")
+    assert (await harness.turn(first)).status == status
+
+
+@pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interrupt", "steer", "branch"])
+async def test_where_nothing_is_open_all_ways_are_the_same(harness: Harness, on_busy: OnBusy) -> None:
+    done = await harness.ask("done")
+    async with harness.replica(answering({})) as replica:
+        await harness.finish(replica, done)
+        asked, draft = await say(harness, done, "next", on_busy)
+        turn = await harness.finish(replica, asked)
+    assert draft.before is not None
+    assert (draft.before.id, draft.steered, draft.interrupted) == (done.turn, None, ())
+    assert texts_of(turn) == ["Yes, next"]
+
+
+async def test_a_turn_that_went_back_into_the_queue_at_its_end_keeps_its_place(harness: Harness) -> None:
+    first = await harness.ask()
+    behind = await enqueue(harness, first)
+    queue = queue_of(harness)
+    assert await queue.claim(10) == [first.turn]
+    running = await harness.turn(first)
+    await say(harness, first, "one more thing", "steer")
+    records = await records_of(harness, running)
+    assert (await records.end(running))[0] is None
+    assert (await harness.turn(first)).status == "queued"
+    assert await queue.claim(10) == [first.turn]
+    assert (await harness.turn(behind)).status == "queued"
