@@ -188,8 +188,10 @@ class Calls:
 
     def _twin(self, call: Block, calls: Iterable[Block]) -> Block | None:
         """An identical call of this round that came first and is remembered."""
-        first = next(other for other in calls if other is call or same_call(other, call))
-        return None if first is call or not self._is_remembered(call) else first
+        if not self._is_remembered(call):
+            return None
+        first = next(other for other in calls if same_call(other, call) and self._is_remembered(other))
+        return None if first is call else first
 
     async def _settle(self, call: Block, twin: Block | None) -> None:
         if twin is not None:

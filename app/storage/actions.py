@@ -33,12 +33,16 @@ ANSWER_ASKS = Statement(
     WHERE turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
-# An ask that nobody answered in time has an answer too.
+# An ask that nobody answered in time has an answer too. Whoever writes to the turn now may be answering it, and would
+# wait for us as we for them: such a turn is left for the next look.
 EXPIRE_ASKS = Statement(
     """
-    WITH expired AS (
+    WITH late AS (
+        SELECT id FROM turns WHERE id IN (SELECT turn_id FROM asks WHERE answer IS NULL AND expires_at <= now())
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), expired AS (
         UPDATE asks SET answer = CAST(:answer AS json), answered_at = now()
-        WHERE answer IS NULL AND expires_at <= now()
+        FROM late WHERE turn_id = late.id AND answer IS NULL AND expires_at <= now()
         RETURNING turn_id
     )
     UPDATE turns

@@ -1,0 +1,560 @@
+"""Turns that wait for people, and people who speak while turns run: nothing is lost, nothing is done twice."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.domain.asks import Answer, Ask, AskKind
+from app.domain.blocks import TEXT, USER_TEXT, Block
+from app.domain.degraded import degraded
+from app.domain.errors import Conflict
+from app.domain.turns import Limits, ToolSpec, Turn
+from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.rescuer import Rescuer
+from app.llm.messages import GIVEN_UP
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from app.storage.actions import Actions, Decision
+from app.storage.exchanges import Exchanges
+from app.storage.journal import Journal
+from app.storage.record import Records
+from app.tools.tool import ToolError, tool, tools_of
+from tests.integration.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
+from tests.unit.stream.client import Client
+
+HERE = "this machine:8000"
+FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client=True)
+
+
+@dataclass
+class Office:
+    """`done` is what took effect. `dig` goes on until it is told to stop."""
+
+    done: list[str] = field(default_factory=list)
+    digging: Pause = field(default_factory=Pause)
+
+    @tool()
+    async def dig(self) -> str:
+        """Dig."""
+        self.digging.reached.set()
+        await self.digging.go.wait()
+        self.done.append("dug")
+        return "a hole"
+
+    @tool(approval="always")
+    async def pay(self, euros: int) -> str:
+        """Pay."""
+        self.done.append(f"paid {euros}")
+        return f"paid {euros}"
+
+    @tool(approval="always")
+    async def launch(self) -> str:
+        """Launch, which takes a while."""
+        self.done.append("launched")
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(read_only=True, memo=True, approval="always")
+    async def look(self, what: str) -> str:
+        """Look with leave."""
+        self.done.append(f"looked at {what}")
+        return f"seen {what}"
+
+    @tool(approval="always", approval_expiry=0.001)
+    async def wire(self) -> str:
+        """Wire, with leave that is given soon."""
+        self.done.append("wired")
+        return "wired"
+
+    @tool(approval="always", calls_per_turn=1)
+    async def once(self) -> str:
+        """May be done once."""
+        self.done.append("once")
+        return "done"
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+def calls(*named: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> Reply:
+    """A message that calls tools by name and id."""
+    return message_of(*(tool_use(name, dict(*given), id) for name, id, *given in named))
+
+
+def answer(content: str = "There.") -> Reply:
+    return message_of(text(content))
+
+
+def words_to(request: ModelRequest) -> list[str]:
+    return [block.text for block in request.messages[-1].blocks]
+
+
+# --- what people do, as the API has it done --------------------------------------------------------------------------
+
+
+def ask_of(turn: Turn, call: str) -> Ask:
+    return next(ask for ask in reversed(turn.asks) if ask.tool_use_id == call)
+
+
+async def decide(harness: Harness, asked: Asked, **answers: Answer) -> None:
+    """Answers calls by their ids. Nobody is rung for it."""
+    turn = await harness.turn(asked)
+    decisions = [Decision(call, ask_of(turn, call).digest, answer, "actions") for call, answer in answers.items()]
+    await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, decisions, None)
+
+
+async def steer(harness: Harness, asked: Asked, words: str) -> bool:
+    """False when the turn could not be spoken to any more. Nobody is rung for it."""
+    async with Exchanges(harness.database).after_newest(OWNER, asked.chat, None, "steer") as draft:
+        if draft.steered is not None:
+            assert draft.steered.id == asked.turn
+            await draft.steer([Block(0, 0, 0, TEXT, words)])
+        return draft.steered is not None
+
+
+async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
+    """The turn once it waits and has let go of the replica that ran it."""
+    replica.worker.ring()
+    while not replica.directory.running(asked.turn):  # noqa: ASYNC110, a directory tells nobody
+        await asyncio.sleep(0.001)
+    await replica.idle(asked)
+    turn = await harness.turn(asked)
+    assert turn.status == "waiting"
+    return turn
+
+
+async def ends(harness: Harness, replica: Replica, asked: Asked) -> Turn:
+    """The turn when it has ended, without anybody who rings for it."""
+    client = await harness.follow(replica, asked)
+    await replica.idle(asked)
+    turn = await harness.turn(asked)
+    client.assert_holds(turn)
+    assert_is_whole(turn)
+    return turn
+
+
+def approval_of(turn: Turn, call: str) -> Any:
+    return json.loads(results_of(turn)[call].notes or "{}").get("approval")
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+async def test_what_needs_nobody_runs_at_once_and_the_turn_waits_for_the_rest_without_a_task(
+    harness: Harness, office: Office
+) -> None:
+    office.digging.go.set()
+    provider = ScriptedProvider([calls(("find", "a"), ("dig", "b"), ("pay", "c", {"euros": 5})), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        waiting = await waits(harness, replica, asked)
+        kinds: dict[str, AskKind] = {ask.tool_use_id: ask.kind for ask in waiting.asks}
+        assert (kinds, office.done) == ({"a": "client", "c": "approval"}, ["dug"])
+        assert results_of(waiting).keys() == {"b"}
+        assert replica.worker._runs == {}
+        await decide(harness, asked, a=Answer("result", "3 cats"))
+        await replica.worker.tell(asked.turn)
+        await waits(harness, replica, asked)
+        await decide(harness, asked, c=Answer("approve"))
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert office.done == ["dug", "paid 5"]
+    assert [block.tool_use_id for block in provider.requests[-1].messages[-1].blocks] == ["a", "b", "c"]
+    assert (turn.status, turn.attempt, len(provider.requests)) == ("complete", 3, 2)
+    assert degraded(turn) == ()
+
+
+async def test_a_turn_whose_replica_dies_while_it_waits_goes_on_elsewhere(harness: Harness, office: Office) -> None:
+    asked = await harness.ask(tools=tools_of(office))
+    reply = calls(("pay", "a", {"euros": 5}))
+    async with harness.replica(ScriptedProvider([reply]), tools_of(office), address=HERE) as replica:
+        client = Client()
+        watching = asyncio.create_task(harness.follow(replica, asked, client))
+        await waits(harness, replica, asked)
+        while not client.asked:  # noqa: ASYNC110, a client tells nobody
+            await asyncio.sleep(0.001)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await replica.kill()
+    await decide(harness, asked, a=Answer("approve"))
+    async with harness.replica(ScriptedProvider([answer()]), tools_of(office), address=HERE) as replica:
+        watching = asyncio.create_task(harness.follow(replica, asked, client))
+        turn = await harness.finish(replica, asked)
+        (await watching).assert_holds(turn)
+    assert (office.done, turn.recoveries, client.resets) == (["paid 5"], 0, [])
+
+
+async def test_readers_at_both_replicas_see_the_same_of_a_turn_that_waits_and_changes_hands(
+    harness: Harness, office: Office
+) -> None:
+    provider = ScriptedProvider([calls(("find", "a"), ("pay", "b", {"euros": 5})), answer()])
+    async with (
+        harness.replica(provider, tools_of(office)) as here,
+        harness.replica(provider, tools_of(office)) as there,
+    ):
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        watching = [asyncio.create_task(harness.follow(replica, asked)) for replica in (here, there)]
+        await waits(harness, here, asked)
+        await decide(harness, asked, a=Answer("result", "3 cats"), b=Answer("deny", "too dear"))
+        await there.worker.tell(asked.turn)
+        turn = await ends(harness, there, asked)
+        for reader in watching:
+            client = await reader
+            client.assert_holds(turn)
+            assert [len(required.wanted) for required in client.asked] == [2]
+            assert client.resets == []
+    assert (turn.attempt, office.done) == (2, [])
+
+
+async def test_an_approved_call_that_was_running_at_a_crash_is_not_run_again(harness: Harness, office: Office) -> None:
+    asked = await harness.ask(tools=tools_of(office))
+    async with harness.replica(ScriptedProvider([calls(("launch", "a"))]), tools_of(office), address=HERE) as replica:
+        await waits(harness, replica, asked)
+        await decide(harness, asked, a=Answer("approve"))
+        await replica.worker.tell(asked.turn)
+        while not office.done:  # noqa: ASYNC110, a list tells nobody
+            await asyncio.sleep(0.001)
+        await replica.kill()
+    async with harness.replica(ScriptedProvider([answer()]), tools_of(office), address=HERE) as replica:
+        turn = await harness.finish(replica, asked)
+    assert (office.done, results_of(turn)["a"].text) == (["launched"], OUTCOME_UNKNOWN)
+
+
+async def test_a_call_over_its_limit_is_refused_and_nobody_is_asked(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("once", "a"), ("once", "b")), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        waiting = await waits(harness, replica, asked)
+        assert [ask.tool_use_id for ask in waiting.asks] == ["a"]
+        await decide(harness, asked, a=Answer("approve"))
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert office.done == ["once"]
+    assert "may be called 1 times" in results_of(turn)["b"].text
+
+
+async def test_an_id_that_is_used_again_is_asked_about_again(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("pay", "a", {"euros": 1})), calls(("pay", "a", {"euros": 2})), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        first = await waits(harness, replica, asked)
+        await decide(harness, asked, a=Answer("approve"))
+        await replica.worker.tell(asked.turn)
+        await waits(harness, replica, asked)
+        old = Decision("a", first.asks[0].digest, Answer("approve"), "actions")
+        with pytest.raises(Conflict, match="another input"):
+            await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [old], None)
+        await decide(harness, asked, a=Answer("deny"))
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert [ask.answer and ask.answer.kind for ask in turn.asks] == ["approve", "deny"]
+    assert office.done == ["paid 1"]
+
+
+# --- memory and people -----------------------------------------------------------------------------------------------
+
+
+async def test_a_result_of_another_input_than_the_models_is_not_remembered_for_it(
+    harness: Harness, office: Office
+) -> None:
+    seas = {"what": "sea"}
+    provider = ScriptedProvider(
+        [calls(("look", "a", seas)), calls(("look", "b", seas)), calls(("look", "c", seas)), answer()]
+    )
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        for call, edited in (("a", '{"what":"sky"}'), ("b", None), ("c", '{"what":"sun"}')):
+            await waits(harness, replica, asked)
+            await decide(harness, asked, **{call: Answer("approve", input=edited)})
+            await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert office.done == ["looked at sky", "looked at sea", "looked at sun"]
+    assert results_of(turn)["b"].text == "seen sea"
+    assert approval_of(turn, "c") == {"decision": "approve", "input": '{"what":"sun"}'}
+
+
+async def test_twins_that_were_changed_are_run_each_with_its_own_input(harness: Harness, office: Office) -> None:
+    sea = {"what": "sea"}
+    provider = ScriptedProvider([calls(("look", "a", sea), ("look", "b", sea), ("look", "c", sea)), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        await waits(harness, replica, asked)
+        sky, sun = Answer("approve", input='{"what":"sky"}'), Answer("approve", input='{"what":"sun"}')
+        await decide(harness, asked, a=sky, b=sun, c=Answer("approve"))
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert sorted(office.done) == ["looked at sea", "looked at sky", "looked at sun"]
+    assert results_of(turn)["c"].text == "seen sea"
+
+
+# --- answers that race -----------------------------------------------------------------------------------------------
+
+
+def _slowly(patch: pytest.MonkeyPatch, name: str, pause: Pause) -> None:
+    """The first write of this name stops before it begins."""
+    write = getattr(Records, name)
+
+    async def stop_first(records: Records, *args: Any) -> Any:
+        if not pause.reached.is_set():
+            pause.reached.set()
+            await pause.go.wait()
+        return await write(records, *args)
+
+    patch.setattr(Records, name, stop_first)
+
+
+LOCK = "SELECT FROM turns WHERE id = $1 FOR UPDATE"
+
+
+@asynccontextmanager
+async def in_this_order(
+    harness: Harness, asked: Asked, *deeds: Callable[[], Awaitable[Any]]
+) -> AsyncIterator[Sequence["asyncio.Future[Any]"]]:
+    """All of them wait for the turn's row, and get it one after another."""
+    async with harness.locker() as locker:
+        async with locker.holding(LOCK, asked.turn):
+            futures = []
+            for count, deed in enumerate(deeds, 1):
+                futures.append(asyncio.ensure_future(deed()))
+                await locker.waiting(count)
+        yield futures
+
+
+async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("find", "a")), answer()])
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask(tools=[FIND])
+        await waits(harness, replica, asked)
+        first = lambda: decide(harness, asked, a=Answer("result", "first"))  # noqa: E731
+        second = lambda: decide(harness, asked, a=Answer("result", "second"))  # noqa: E731
+        async with in_this_order(harness, asked, first, second) as (one, other):
+            await one
+            with pytest.raises(Conflict, match="has its answer already"):
+                await other
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert (results_of(turn)["a"].text, turn.arrivals) == ("first", 1)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_after_them(
+    harness: Harness, office: Office, told: bool
+) -> None:
+    """Told, by the same run; otherwise where it would have waited, which nobody must ring for."""
+    provider = ScriptedProvider([calls(("find", "a"), ("dig", "b")), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        replica.worker.ring()
+        await office.digging.reached.wait()
+        await decide(harness, asked, a=Answer("result", "3 cats"))
+        assert (await harness.turn(asked)).status == "running"
+        if told:
+            await replica.worker.tell(asked.turn)
+        office.digging.go.set()
+        turn = await ends(harness, replica, asked)
+    assert {id: result.text for id, result in results_of(turn).items()} == {"a": "3 cats", "b": "a hole"}
+    assert turn.attempt == (1 if told else 2)
+
+
+@pytest.mark.parametrize("order", ["the answer first", "the wait first"])
+async def test_an_answer_at_the_moment_when_the_turn_begins_to_wait_is_not_lost(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    pause = Pause()
+    _slowly(monkeypatch, "wait", pause)
+    provider = ScriptedProvider([calls(("find", "a")), answer()])
+
+    async def wait() -> None:
+        pause.go.set()
+
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask(tools=[FIND])
+        replica.worker.ring()
+        await pause.reached.wait()
+        given = lambda: decide(harness, asked, a=Answer("result", "3 cats"))  # noqa: E731
+        deeds = [given, wait] if order == "the answer first" else [wait, given]
+        async with in_this_order(harness, asked, *deeds) as done:
+            await asyncio.gather(*done)
+        if order == "the wait first":
+            await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert (results_of(turn)["a"].text, turn.attempt) == ("3 cats", 2)
+
+
+# --- words that race -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["the words first", "the end first"])
+async def test_words_at_the_moment_when_the_turn_ends_are_taken_in_or_refused_and_never_lost(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    pause = Pause()
+    _slowly(monkeypatch, "end", pause)
+    provider = ScriptedProvider([answer("All done."), answer("You are welcome.")])
+
+    async def end() -> None:
+        pause.go.set()
+
+    async with harness.replica(provider) as replica:
+        asked = await harness.ask()
+        replica.worker.ring()
+        await pause.reached.wait()
+        say = lambda: steer(harness, asked, "Thanks")  # noqa: E731
+        deeds: list[Callable[[], Awaitable[Any]]] = [say, end] if order == "the words first" else [end, say]
+        async with in_this_order(harness, asked, *deeds) as done:
+            taken = any(await asyncio.gather(*done))
+        turn = await ends(harness, replica, asked)
+    assert taken == (order == "the words first")
+    assert [block.text for block in turn.blocks] == (
+        ["All done.", "Thanks", "You are welcome."] if taken else ["All done."]
+    )
+    assert (turn.status, turn.attempt, turn.steers) == ("complete", 2 if taken else 1, ())
+
+
+async def test_words_of_which_the_turn_was_told_go_in_without_another_claim(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("dig", "a")), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        replica.worker.ring()
+        await office.digging.reached.wait()
+        for words in ("Faster", "And deeper"):
+            await steer(harness, asked, words)
+        await replica.worker.tell(asked.turn)
+        office.digging.go.set()
+        turn = await ends(harness, replica, asked)
+    assert words_to(provider.requests[-1]) == ["a hole", "Faster", "And deeper"]
+    assert [(block.text, block.round) for block in turn.blocks if block.type == USER_TEXT] == [
+        ("Faster", 1),
+        ("And deeper", 1),
+    ]
+    assert turn.attempt == 1
+
+
+async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("find", "a"), ("pay", "b", {"euros": 5})), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        await waits(harness, replica, asked)
+        await steer(harness, asked, "Never mind")
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    superseded = "This call was not run: the user said something else instead of answering."
+    assert words_to(provider.requests[-1]) == [superseded, superseded, "Never mind"]
+    assert (office.done, approval_of(turn, "b")) == ([], {"decision": "superseded"})
+
+
+async def test_words_to_a_turn_that_is_being_cancelled_stay_in_it(harness: Harness, office: Office) -> None:
+    provider = ScriptedProvider([calls(("dig", "a"))])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        replica.worker.ring()
+        await office.digging.reached.wait()
+        await steer(harness, asked, "Stop, stop")
+        await replica.cancel(asked)
+        turn = await ends(harness, replica, asked)
+    assert (turn.status, turn.steers) == ("cancelled", ())
+    assert [block.text for block in turn.blocks if block.type == USER_TEXT] == ["Stop, stop"]
+
+
+async def test_words_start_the_count_of_failures_anew(harness: Harness) -> None:
+    digging = Pause()
+
+    @tool()
+    async def fail() -> str:
+        """Fail."""
+        digging.reached.set()
+        await digging.go.wait()
+        raise ToolError("no")
+
+    def stubborn(request: ModelRequest) -> Reply:
+        return calls(("fail", f"call {len(request.messages)}")) if request.may_use_tools else answer("I could not.")
+
+    provider, tools = ScriptedProvider(stubborn), [fail]
+    async with harness.replica(provider, tools) as replica:
+        asked = await harness.ask(tools=tools, limits=Limits(max_rounds=9, max_failed_rounds=1))
+        replica.worker.ring()
+        await digging.reached.wait()
+        await steer(harness, asked, "Try again")
+        await replica.worker.tell(asked.turn)
+        digging.go.set()
+        await ends(harness, replica, asked)
+    assert [request.may_use_tools for request in provider.requests] == [True, True, False]
+    assert [words_to(request) for request in provider.requests[1:]] == [["no", "Try again"], ["no", GIVEN_UP]]
+
+
+# --- nobody answers --------------------------------------------------------------------------------------------------
+
+EXPIRE = "UPDATE asks SET expires_at = now() WHERE turn_id = $1"
+
+
+async def _expire(harness: Harness, asked: Asked) -> None:
+    async with harness.locker() as locker:
+        await locker.connection.execute(EXPIRE, asked.turn)
+
+
+async def test_the_rescuer_ends_the_wait_of_a_turn_that_nobody_answered_in_time(
+    harness: Harness, office: Office
+) -> None:
+    provider = ScriptedProvider([calls(("find", "a"), ("pay", "b", {"euros": 5})), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        await waits(harness, replica, asked)
+        actions = Actions(harness.database)
+        assert await actions.expire() == [], "it has all the time"
+        await _expire(harness, asked)
+        rescuer = Rescuer(replica.queue, Journal(harness.database), actions, 60, replica.worker.ring)
+        await rescuer._look(0.0)
+        turn = await ends(harness, replica, asked)
+        assert await actions.expire() == []
+    assert {result.text for result in results_of(turn).values()} == {"This call was not run: nobody answered in time."}
+    assert [ask.answer for ask in turn.asks] == [Answer("expired"), Answer("expired")]
+    assert (office.done, approval_of(turn, "b")) == ([], {"decision": "expired"})
+
+
+async def test_a_turn_that_still_runs_other_calls_when_an_ask_expires_goes_on_after_them(
+    harness: Harness, office: Office
+) -> None:
+    provider = ScriptedProvider([calls(("wire", "a"), ("dig", "b")), answer()])
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=tools_of(office))
+        replica.worker.ring()
+        await office.digging.reached.wait()
+        while not (expired := await Actions(harness.database).expire()):
+            pass
+        assert expired == [asked.turn]
+        assert (await harness.turn(asked)).status == "running"
+        office.digging.go.set()
+        turn = await ends(harness, replica, asked)
+    assert results_of(turn)["a"].text == "This call was not run: nobody answered in time."
+    assert (turn.status, office.done) == ("complete", ["dug"])
+
+
+async def test_an_answer_before_the_time_is_over_is_taken_though_the_rescuer_looks_at_the_same_moment(
+    harness: Harness, office: Office
+) -> None:
+    """Neither waits for the other, which would be for ever: the answer has come first to the turn."""
+    provider = ScriptedProvider([calls(("find", "a")), answer()])
+    actions = Actions(harness.database)
+    async with harness.replica(provider) as replica, harness.locker() as other:
+        asked = await harness.ask(tools=[FIND])
+        await waits(harness, replica, asked)
+
+        async with harness.locker() as locker:
+            async with locker.holding(LOCK, asked.turn):
+                answering = asyncio.ensure_future(decide(harness, asked, a=Answer("result", "3 cats")))
+                await locker.waiting()
+                await other.connection.execute(EXPIRE, asked.turn)
+                async with asyncio.timeout(10):
+                    assert await actions.expire() == [], "it was right when the answer began"
+            await answering
+        assert (await harness.turn(asked)).asks[0].answer == Answer("result", "3 cats")
+        await replica.worker.tell(asked.turn)
+        turn = await ends(harness, replica, asked)
+    assert results_of(turn)["a"].text == "3 cats"
