@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, Block
+from app.domain.asks import Answer, Ask, Steer
+from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.ids import new_id
-from app.domain.turns import Turn
+from app.domain.turns import Turn, TurnError, TurnRequest
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.storage.actions import Actions, Decision
 from app.storage.database import Database, Row, Statement
+from app.storage.exchanges import Exchanges
 from app.storage.queue import CLAIM_TURNS, Queue
 from app.storage.record import BEGIN_ROUND, CLOSE_BLOCK, END_TURN, SEAL_ROUND, SETTLE_CALL, START_CALLS, Records
+from app.storage.rows import to_json
 from app.storage.turns import Turns
 from app.tools.tool import ToolContext, tool
 from tests.integration.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of
@@ -23,6 +27,9 @@ from tests.integration.records import begun, claimed, first_round, records_of, s
 
 CALL = Block(0, 1, 1, TOOL_USE, "{}", '{"type":"tool_use"}', "call_1", "note")
 RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_1", name="note")
+ASKED = Ask(1, "call_1", "note", "approval", "0" * 64, 1)
+SPOKEN = Steer(new_id(), (Block(0, 0, 0, TEXT, "Faster"),))
+WORDS = Block(3, 1, 1, USER_TEXT, "Faster", notes='{"steer":"1"}')
 CUT = Block(1, 1, 1, TEXT, "And so", interrupted=True)
 ROUND = first_round()
 TOTAL = {"input_tokens": 3}
@@ -34,31 +41,44 @@ RUN: Sequence[tuple[str, Write]] = (
     ("begin_round", lambda records, _: records.begin_round(ROUND)),
     ("close_block", lambda records, _: records.close_block(CALL)),
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
+    ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
-    ("settle_call", lambda records, _: records.settle_call(RESULT, "settled")),
+    ("settle_call", lambda records, _: records.settle_call(RESULT, "settled", "all that was done")),
+    ("take_in", lambda records, _: records.take_in([WORDS], [SPOKEN])),
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),
 )
 WAYS_OUT: Sequence[tuple[str, Write]] = (
     ("void_round", lambda records, turn: records.void_round(ROUND, replace(turn, usage=TOTAL, recoveries=1))),
     ("release", lambda records, _: records.release(replace(CUT, index=0))),
+    ("wait", lambda records, turn: records.wait(turn.arrivals)),
 )
+PEOPLE = (
+    Statement("SELECT to_jsonb(asks) - 'asked_at' AS row FROM asks WHERE turn_id = :turn"),
+    Statement("SELECT id, blocks::text, taken_at IS NULL AS waits FROM steers WHERE turn_id = :turn ORDER BY id"),
+)
+SAY = Statement("INSERT INTO steers (id, turn_id, blocks) VALUES (:steer, :turn, CAST(:blocks AS json)) RETURNING id")
 
 
 async def _rows(harness: Harness, asked: Asked) -> str:
     """But for when a call began and settled."""
     turns, rounds, blocks, calls = await rows_of(harness.database, asked)
-    return re.sub(r'"2\d{3}-[^"]*"', "now", f"{turns} {rounds} {blocks}") + re.sub(r'\\?"2\d{3}-[^"]*"', "", str(calls))
+    people = [list(map(tuple, await harness.database.rows(table, turn=asked.turn))) for table in PEOPLE]
+    known = re.sub(r'"2\d{3}-[^"]*"', "now", f"{turns} {rounds} {blocks} {people}")
+    return known + re.sub(r'\\?"2\d{3}-[^"]*"', "", str(calls))
 
 
 async def test_every_write_of_a_run_may_be_written_twice(harness: Harness) -> None:
     asked = await harness.ask()
     turn = await claimed(harness, asked)
     records = await records_of(harness, turn)
+    await harness.database.row(SAY, steer=SPOKEN.id, turn=turn.id, blocks=to_json(SPOKEN.blocks))
     for name, write in RUN:
+        before = await _rows(harness, asked)
         await write(records, turn)
         once = await _rows(harness, asked)
         await write(records, turn)
         assert await _rows(harness, asked) == once, name
+        assert once != before, name
 
 
 @pytest.mark.parametrize(("name", "write"), WAYS_OUT)
@@ -85,11 +105,86 @@ async def test_no_write_is_made_under_a_claim_that_is_lost(harness: Harness, tak
         await Queue(harness.database, replica, "elsewhere", 1).claim(1)
     before = await _rows(harness, asked)
     for name, write in (*RUN, *WAYS_OUT):
-        if (name, taken_by) == ("release", "nobody yet"):
-            continue  # it is in the queue already, which is all that a release wants
+        if name in {"release", "wait"} and taken_by == "nobody yet":
+            continue  # it is in the queue already, which is all that a release wants; and it may as well wait
         with pytest.raises(ClaimLost):
             await write(Records(harness.database, row["replica"], turn.id, turn.attempt), turn)
     assert await _rows(harness, asked) == before
+
+
+# --- what arrives meanwhile ------------------------------------------------------------------------------------------
+
+ARRIVED = Statement("UPDATE turns SET arrivals = arrivals + 1 WHERE id = :turn RETURNING id")
+STOPPED = Statement("UPDATE turns SET cancel_requested = true WHERE id = :turn RETURNING id")
+
+
+@pytest.mark.parametrize(("meanwhile", "status"), [(None, "waiting"), (ARRIVED, "queued"), (STOPPED, "queued")])
+async def test_a_turn_waits_only_where_nothing_has_come_that_it_does_not_know_of(
+    harness: Harness, meanwhile: Statement | None, status: str
+) -> None:
+    asked = await harness.ask()
+    turn = await claimed(harness, asked)
+    if meanwhile is not None:
+        await harness.database.row(meanwhile, turn=turn.id)
+    assert await (await records_of(harness, turn)).wait(turn.arrivals) == status
+    left = await harness.turn(asked)
+    assert (left.status, left.attempt) == (status, 1)
+    taken = await Queue(harness.database, new_id(), "elsewhere", 1).claim(1)
+    assert taken == ([asked.turn] if status == "queued" else [])
+
+
+async def test_a_turn_that_does_not_know_what_has_come_goes_back_into_the_queue_at_its_end(harness: Harness) -> None:
+    asked = await harness.ask()
+    turn = await claimed(harness, asked)
+    records = await records_of(harness, turn)
+    await harness.database.row(ARRIVED, turn=turn.id)
+    error = TurnError("api_error", "No.")
+    assert await records.end(replace(turn, status="error", stop_reason="error", error=error, usage=TOTAL)) == (
+        None,
+        False,
+    )
+    left = await harness.turn(asked)
+    assert (left.status, left.stop_reason, left.error, left.ended_at) == ("queued", None, None, None)
+    assert left.usage == TOTAL, "what was used is known all the same"
+    known = await claimed(harness, asked)
+    ended_at, _ = await (await records_of(harness, known)).end(
+        replace(known, status="complete", stop_reason="end_turn")
+    )
+    assert ended_at is not None
+
+
+async def test_an_end_says_whether_another_turn_stands_behind(harness: Harness) -> None:
+    asked = await harness.ask()
+    turn = await claimed(harness, asked)
+    exchanges = Exchanges(harness.database)
+    async with exchanges.after_newest(OWNER, asked.chat, None, "enqueue") as draft:
+        await draft.say([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted"), None)
+    records = await records_of(harness, turn)
+    assert (await records.end(replace(turn, status="complete", stop_reason="end_turn")))[1]
+
+
+async def test_what_has_come_is_read_with_the_count_of_it(harness: Harness) -> None:
+    asked = await harness.ask()
+    turn = await begun(harness, asked)
+    records = await records_of(harness, turn)
+    await records.ask([ASKED], 1)
+    await harness.database.row(SAY, steer=SPOKEN.id, turn=turn.id, blocks=to_json(SPOKEN.blocks))
+    await harness.database.row(ARRIVED, turn=turn.id)
+    arrived = await Turns(harness.database).arrived(turn)
+    assert (arrived.arrivals, arrived.asks, arrived.steers) == (1, (ASKED,), (SPOKEN,))
+    await records.take_in([replace(WORDS, index=0)], [SPOKEN])
+    assert (await Turns(harness.database).arrived(turn)).steers == ()
+
+
+async def test_an_ask_that_was_answered_is_not_asked_again_by_a_write_whose_answer_was_lost(harness: Harness) -> None:
+    asked = await harness.ask()
+    turn = await begun(harness, asked)
+    records = await records_of(harness, turn)
+    await records.ask([ASKED], 1)
+    decision = Decision(ASKED.tool_use_id, ASKED.digest, Answer("approve"), "actions")
+    await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
+    await records.ask([ASKED], 1)
+    assert (await harness.turn(asked)).asks == (replace(ASKED, answer=Answer("approve")),)
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
