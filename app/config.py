@@ -88,6 +88,13 @@ class Settings(BaseSettings):
     max_recoveries: int = Field(
         3, ge=0, validation_alias=_ours("MAX_RECOVERIES"), description="interruptions without progress before error"
     )
+    compact_at: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        validation_alias=_ours("COMPACT_AT"),
+        description="share of a model's context window at which earlier turns are summarised",
+    )
     max_retries: int = Field(
         5, ge=0, validation_alias=_ours("MAX_RETRIES"), description="provider retries before the first delta"
     )

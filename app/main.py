@@ -95,7 +95,7 @@ def create_app(
 
 def application(services: Services) -> Starlette:
     """The HTTP side alone, around services that are running already."""
-    app = Starlette(routes=routes(), exception_handlers=dict(HANDLERS))
+    app = Starlette(routes=[*routes(), *page_routes()], exception_handlers=dict(HANDLERS))
     app.state.services = services
     return app
 
@@ -261,6 +261,7 @@ def _limits(settings: Settings) -> Limits:
         continue_after_tools=settings.continue_after_tools,
         recovery=settings.recovery,
         max_recoveries=settings.max_recoveries,
+        compact_at=settings.compact_at,
     )
 
 

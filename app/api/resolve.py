@@ -97,6 +97,7 @@ def _structured(asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
 def _within(model: Model, asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
     """The request with its output. Raises RequestRefused for what the model cannot do, before anything is spent."""
     asked = _structured(asked, output)
+    asked = replace(asked, limits=replace(asked.limits, context_window=model.context_window))
     params = asked.params
     if (asked.tools or asked.provider_tools) and not model.does("tools"):
         raise RequestRefused(f"{model.id} cannot use tools", field="tools")

@@ -75,6 +75,9 @@ class LimitsIn(Body):
     continue_after_tools: bool | None = None
     recovery: Literal["retry", "continue"] | None = None
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
+    compact_at: Annotated[
+        float | None, Field(gt=0, le=1, description="share of the context window at which earlier turns are summarised")
+    ] = None
 
 
 class OutputIn(Body):

@@ -9,6 +9,7 @@ TOOL_USE = "tool_use"
 TOOL_RESULT = "tool_result"
 IMAGE = "image"
 DOCUMENT = "document"
+SUMMARY = "summary"  # of the turns before, where they are too long for the model
 USER_TEXT = "user_text"  # what the user said while the turn ran
 
 # Blocks whose content arrives piece by piece; every other type arrives whole.

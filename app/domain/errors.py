@@ -7,6 +7,7 @@ TurnstreamError
 ├── ProviderError         the provider refused or failed
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
 │   └── PermanentError    … trying again will not (auth, invalid request)
+│       └── TooLong       … unless the conversation is shortened first
 ├── StorageUnavailable    nobody, for now: Postgres is away; what was accepted is safe, try again
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
@@ -59,6 +60,10 @@ class TransientError(ProviderError):
 
 class PermanentError(ProviderError):
     """Trying again will not help."""
+
+
+class TooLong(PermanentError):
+    """The request is longer than the model takes."""
 
 
 class StorageUnavailable(TurnstreamError):

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.compaction import COMPACTED
 from app.domain.turns import OutputSpec, ToolRole, Turn
 
 Failure = Literal["max_attempts", "max_iterations", "invalid_response", "submit_before_output"]
 
-_GOES_ON = frozenset({"pause_turn", "interrupted"})
+_GOES_ON = frozenset({"pause_turn", "interrupted", COMPACTED})
 _WHY: dict[Failure, str] = {
     "max_attempts": "no output was valid, in as many attempts as there may be",
     "max_iterations": "there was no output after as many model calls as one attempt may have",

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+from uuid import UUID
 
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.compaction import COMPACTED, cut_of
 from app.domain.output import failure_of, standing_of
 from app.domain.rounds import Round
 from app.domain.turns import Limits, OutputSpec, Turn
@@ -29,6 +31,14 @@ class CallModel:
 
     round: int
     tools: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Have the turns before, to `through`, summarised in round `round`."""
+
+    round: int
+    through: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +76,24 @@ class Fail:
     message: str
 
 
-Step = CallModel | RunTools | AwaitClient | TakeIn | Finish | Fail
+Step = CallModel | Compact | RunTools | AwaitClient | TakeIn | Finish | Fail
 
 
-def next_step(turn: Turn) -> Step:
-    """What an assistant turn with no unsettled round does next."""
+def next_step(turn: Turn, ancestors: Sequence[Turn] = ()) -> Step:
+    """What an assistant turn with no unsettled round does next. `ancestors` are the turns before it, from the root."""
+    step = _next_step(turn)
+    if isinstance(step, CallModel) and not _is_paused(turn) and (through := cut_of([*ancestors, turn])):
+        return Compact(step.round, through)
+    return step
+
+
+def _is_paused(turn: Turn) -> bool:
+    """The provider goes on where it stopped: nothing may come in between."""
+    sealed = [round for round in turn.rounds if round.sealed]
+    return bool(sealed) and sealed[-1].stop_reason == _PAUSED
+
+
+def _next_step(turn: Turn) -> Step:
     assert turn.request is not None
     limits = turn.request.limits
     sealed = [round for round in turn.rounds if round.sealed]
@@ -84,6 +107,8 @@ def next_step(turn: Turn) -> Step:
     if turn.steers and not (goes_on and last.stop_reason == _PAUSED):
         return TakeIn(turn.steers)
     if _user_spoke(turn.blocks, last):
+        return _call_model(turn, last.number + 1, limits)
+    if last.stop_reason == COMPACTED:
         return _call_model(turn, last.number + 1, limits)
     if turn.request.output is not None:
         return _after_iteration(turn, turn.request.output, last)

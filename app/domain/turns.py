@@ -64,12 +64,16 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """`context_window` is in tokens; at `compact_at` of it the turns before are summarised."""
+
     max_rounds: int = 5
     on_max_rounds: RoundLimitPolicy = "answer"
     max_failed_rounds: int = 3
     continue_after_tools: bool = True
     recovery: RecoveryPolicy = "retry"
     max_recoveries: int = 3
+    context_window: int | None = None
+    compact_at: float = 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ from uuid import UUID
 import structlog
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.compaction import COMPACTED, cut_of, halfway_to
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import BlockStart, RoundStart
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     AwaitClient,
     CallModel,
+    Compact,
     Fail,
     Finish,
     RunTools,
@@ -37,12 +39,15 @@ from app.engine.recorder import Recorder
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
 from app.llm.attachments import attached, uploads_in
-from app.llm.messages import build_messages
+from app.llm.messages import build_messages, messages_to_summarise
 from app.llm.provider import Call, Message, ModelRequest, Provider, Unknown
+from app.llm.summaries import as_summary
 from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
+
+Asking = CallModel | Compact
 
 # What a turn is busy with, for whoever watches.
 Stage = Literal["processing", "streaming", "executing"]
@@ -115,7 +120,7 @@ class Executor:
             await self._take_up()
             while self._recorder.holds:
                 await self._catch_up()
-                await self._do(next_step(self.turn))
+                await self._do(next_step(self.turn, self._ancestors))
         except ProviderError as error:
             await self.stop("error", "error", TurnError(error.type, error.message, error.request_id))
         finally:
@@ -125,6 +130,8 @@ class Executor:
         match step:
             case CallModel():
                 await self._call_model(step)
+            case Compact():
+                await self._compact(step)
             case RunTools(calls, refusal):
                 self._stage("executing")
                 await self._calls.answer(calls, refusal)
@@ -174,13 +181,33 @@ class Executor:
 
     async def _call_model(self, step: CallModel) -> None:
         try:
+            await self._try_round(step)
+        except TooLong:
+            through = cut_of([*self._ancestors, self.turn], forced=True)
+            if through is None:
+                raise
+            await self._compact(Compact(step.round, through))
+
+    async def _compact(self, step: Compact) -> None:
+        """Has the turns to `step.through` summarised; fewer of them where they are too many to be read at once."""
+        log.info("conversation.compacted", through=str(step.through))
+        try:
+            await self._try_round(step)
+        except TooLong:
+            through = halfway_to([*self._ancestors, self.turn], step.through)
+            if through is None:
+                raise
+            await self._compact(replace(step, through=through))
+
+    async def _try_round(self, step: Asking) -> None:
+        try:
             await self._stream_round(step)
         except TransientError as error:
             await self._after_failure(error)
         else:
             self._retries.reset()
 
-    async def _stream_round(self, step: CallModel) -> None:
+    async def _stream_round(self, step: Asking) -> None:
         reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
         self._first_delta_at, self._ahead = None, ()
         try:
@@ -190,15 +217,16 @@ class Executor:
                 raise
         if self._unsealed() is None or not _is_whole(reply):
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
-        await self._seal(reply.stop_reason or "end_turn", self._left_open(), recoveries=0)
+        stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason or "end_turn"
+        await self._seal(stop_reason, self._left_open(), recoveries=0)
         await self._tell_of_round()
 
-    async def _listen(self, step: CallModel, reply: Accumulator) -> None:
+    async def _listen(self, step: Asking, reply: Accumulator) -> None:
         request, provider = await self._model_request(step), self._provider_for(self._model)
         begun = False
         self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
-            async for parts in stream:
+            async for parts in stream if isinstance(step, CallModel) else as_summary(stream, step.through):
                 patience.pause()
                 self._ahead = changes = reply.feed(parts)
                 if not begun and (changes or reply.started):
@@ -215,9 +243,13 @@ class Executor:
                     await self._pace.breathe()
                 patience.wait()
 
-    async def _model_request(self, step: CallModel) -> ModelRequest:
+    async def _model_request(self, step: Asking) -> ModelRequest:
         sealed = [round for round in self.turn.rounds if round.sealed]
-        messages = build_messages([*self._ancestors, self.turn], self._model)
+        path, may_use_tools = [*self._ancestors, self.turn], isinstance(step, CallModel) and step.tools
+        if isinstance(step, Compact):
+            messages = messages_to_summarise(path, step.through, self._model)
+        else:
+            messages = build_messages(path, self._model)
         if missing := uploads_in(messages) - self._uploads.keys():
             self._uploads |= await self._rows.uploads(missing)
         return ModelRequest(
@@ -227,7 +259,7 @@ class Executor:
             params=_params_of_round(self.request.params, step.round),
             tools=self.request.tools,
             provider_tools=self.request.provider_tools,
-            may_use_tools=step.tools,
+            may_use_tools=may_use_tools,
             resume_data=sealed[-1].data if sealed else None,
             call=Call(self.turn.id, step.round, self.turn.attempt, self._model, self.request.record),
         )
@@ -253,13 +285,13 @@ class Executor:
             self._observe_first_delta(self._first_delta_at)
         self._recorder.append(text)
 
-    async def _apply(self, change: Change, step: CallModel) -> None:
+    async def _apply(self, change: Change, step: Asking) -> None:
         match change:
             case BlockStart():
                 self._recorder.open_block(change)
             case Block():
                 await self._recorder.close_block(change)
-                if step.tools:
+                if isinstance(step, CallModel) and step.tools:
                     self._calls.start_early(change)
             case Unknown(raw):
                 log.warning("provider.unknown", raw=raw[:1000])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import Self
 import anthropic
 import httpx2
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm.anthropic_render import render
 from app.llm.anthropic_wire import BadStream, ErrorEvent, Wire
 from app.llm.provider import ModelRequest, Part
@@ -32,6 +33,8 @@ _PERMANENT = frozenset(
 )
 _TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
+_TOO_LARGE = 413
+_TOO_LONG_WORDS = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
 _LONGEST_MESSAGE = 1_000  # characters
 _LONGEST_DRAIN = 1.0  # seconds
 
@@ -149,10 +152,14 @@ def _words(error: Exception) -> str:
 def _refusal(error: anthropic.APIStatusError) -> ProviderError:
     headers = error.response.headers
     body = error.body if isinstance(error.body, dict) else {}
-    kind = _kind(error.type, error.status_code, headers.get("x-should-retry"))
+    words = (error.api_message or str(error.body or error.message))[:_LONGEST_MESSAGE]
+    if error.status_code == _TOO_LARGE or _TOO_LONG_WORDS.search(words):
+        kind: type[ProviderError] = TooLong
+    else:
+        kind = _kind(error.type, error.status_code, headers.get("x-should-retry"))
     return kind(
         error.type or f"http_{error.status_code}",
-        (error.api_message or str(error.body or error.message))[:_LONGEST_MESSAGE],
+        words,
         request_id=error.request_id or body.get("request_id"),
         retry_after=_retry_after(headers),
     )

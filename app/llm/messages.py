@@ -9,15 +9,24 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import inf
 from typing import Literal
+from uuid import UUID
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import SUMMARY, TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
+from app.domain.compaction import COMPACTED, Summary, kept_of, summary_on
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.provider import Message
 
 GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
+SUMMARISED = "The conversation so far, in a summary:\n\n"
+SUMMARISE = (
+    "The conversation above has become too long. It will be replaced by a summary, which is all that you will know of"
+    " it. Write that summary: what the user wants, facts, names, figures, decisions, what was tried; results of tools"
+    " that still matter; what is open. Leave nothing out that may be asked about later. Write only the summary."
+)
 NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the output tool."
 NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
 GIVEN_UP = (
@@ -26,6 +35,7 @@ GIVEN_UP = (
 )
 NO_USER = "(The conversation starts with the assistant.)"
 
+_RESULT_TO_SUMMARISE = 2_000  # characters
 _PAUSED = "pause_turn"
 _GOES_ON = frozenset({_PAUSED, "tool_use"})
 _WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
@@ -40,14 +50,23 @@ def build_messages(path: Sequence[Turn], model: str | None = None) -> tuple[Mess
     """The messages for the turn at the end of `path`, which is the assistant turn that runs; for `model` where that is
     not the one it asked for.
     """
-    said: list[Said] = []
-    for turn in path:
+    summary, kept = summary_on(path), kept_of(path)
+    said: list[Said] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
+    for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
             said += [("user", block) for block in turn.blocks if _is_sendable(block) and not _is_blank(block)]
         else:
             said += _stand_in_for_user(said)
-            _add_answer(said, turn, path[-1], model or _model_of(path[-1]))
+            unbound = _unbound_rounds(summary, place)
+            _add_answer(said, turn, path[-1], model or _model_of(path[-1]), unbound)
     return _as_messages(_drop_last_thoughts(said))
+
+
+def _unbound_rounds(summary: Summary | None, place: int) -> float:
+    """To which round of the turn at `place` thoughts no longer hold: what was before them has been summarised."""
+    if summary is None or place > summary.place:
+        return 0
+    return summary.round if place == summary.place else inf
 
 
 def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
@@ -57,14 +76,14 @@ def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
     return [("user", Block(0, 0, 0, TEXT, GO_ON if said else NO_USER))]
 
 
-def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None) -> None:
+def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, unbound: float) -> None:
     rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
     blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
     said += _said_meanwhile(turn, 0)
     framed = _same_frame(turn.request, running.request)
     for round in rounds:
         mine = [block for block in blocks if block.round == round.number]
-        if not framed or (round.model or _model_of(turn)) != model:
+        if not framed or round.number <= unbound or (round.model or _model_of(turn)) != model:
             mine = [block for block in mine if block.type not in _THOUGHTS]
         mine = _drop_blank_reply(mine)
         said += [("assistant", block) for block in mine]
@@ -76,12 +95,35 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None) 
             said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, _why_again(turn, round))))
 
 
+def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
+    """The messages of the path to the turn `through`, and the wish for a summary. `path` is to the running turn."""
+    end = next(place for place, turn in enumerate(path, 1) if turn.id == through)
+    running = path[-1]
+    wish = replace(running, role="user", request=None, rounds=(), blocks=(Block(0, 0, 0, TEXT, SUMMARISE),))
+    summaries = replace(
+        running,
+        rounds=tuple(round for round in running.rounds if round.stop_reason == COMPACTED),
+        blocks=tuple(block for block in running.blocks if block.type == SUMMARY),
+    )
+    messages = build_messages([*path[:end], wish, summaries], model)
+    return tuple(replace(message, blocks=tuple(map(_shortened, message.blocks))) for message in messages)
+
+
+def _shortened(block: Block) -> Block:
+    """For a summary the beginning of a long result will do."""
+    if block.type != TOOL_RESULT or len(block.text) <= _RESULT_TO_SUMMARISE:
+        return block
+    return replace(block, text=f"{block.text[:_RESULT_TO_SUMMARISE]}\n[…]")
+
+
 # --- what of a round may be sent at all ---------------------------------------------------------------------
 
 
 def _sendable_blocks(turn: Turn, rounds: Sequence[Round]) -> list[Block]:
     sendable: list[Block] = []
     for round in rounds:
+        if round.stop_reason == COMPACTED:
+            continue
         mine = [block for block in turn.blocks if block.round == round.number and _is_sendable(block)]
         mine.sort(key=lambda block: block.index)
         sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 
 TOO_LONG = "context_length_exceeded"
 _LONGEST_MESSAGE = 1_000  # characters
@@ -71,7 +71,7 @@ def provider_error(
     type = _type(members, status)
     if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_WORDS.search(message):
         type = TOO_LONG
-    kind = _kind(members, type, status, should_retry, message)
+    kind = TooLong if type == TOO_LONG else _kind(members, type, status, should_retry, message)
     return kind(type, message[:_LONGEST_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
