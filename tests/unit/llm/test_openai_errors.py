@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm.openai_errors import provider_error
 
 
@@ -21,7 +21,7 @@ def openai(code: str | None = None, type: str | None = "invalid_request_error", 
         (openai("rate_limit_exceeded", "tokens"), 429, TransientError, "rate_limit_exceeded"),
         (openai("insufficient_quota", "insufficient_quota"), 429, PermanentError, "insufficient_quota"),
         (openai(None, "server_error"), 500, TransientError, "server_error"),
-        (openai("context_length_exceeded"), 400, PermanentError, "context_length_exceeded"),
+        (openai("context_length_exceeded"), 400, TooLong, "context_length_exceeded"),
         (openai("tool_use_failed"), 400, TransientError, "tool_use_failed"),
         ({"message": "No.", "type": "internal_server_error", "code": "1000"}, 500, TransientError, None),
         ({"error": {"message": "No.", "code": 401}}, 401, PermanentError, "http_401"),
@@ -67,7 +67,7 @@ def test_a_failure_has_a_class_a_name_and_the_words_of_the_provider(
 @pytest.mark.parametrize("status", [400, 413, 422, 200])
 def test_a_prompt_that_is_too_long_is_named_so_whoever_says_it(message: str, status: int) -> None:
     error = provider_error({"error": {"message": message, "code": 400}}, status)
-    assert (error.__class__, error.type) == (PermanentError, "context_length_exceeded")
+    assert (error.__class__, error.type) == (TooLong, "context_length_exceeded")
 
 
 def test_too_long_for_a_minute_may_fit_the_next_one_unless_it_never_can() -> None:
@@ -83,7 +83,7 @@ def test_too_long_for_a_minute_may_fit_the_next_one_unless_it_never_can() -> Non
         ("true", openai(), 400, TransientError),
         ("false", openai("rate_limit_exceeded"), 429, PermanentError),
         ("perhaps", openai("rate_limit_exceeded"), 429, TransientError),
-        ("true", openai("context_length_exceeded"), 400, PermanentError),
+        ("true", openai("context_length_exceeded"), 400, TooLong),
     ],
 )
 def test_the_servers_own_word_on_trying_again_goes_first(
