@@ -1,0 +1,122 @@
+"""A thousand turns with a provider that fails in every way there is: each ends, and nothing that is left is wrong."""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import TEXT, Block
+from app.domain.turns import Limits, Turn
+from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic_render import render
+from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap
+from app.llm.messages import build_messages
+from app.llm.provider import ModelRequest
+from app.tools.tool import tool
+from tests.integration.harness import POLICY, Asked, Harness, Replica, with_model
+from tests.integration.plays import Author, Play, Stage, playing
+from tests.unit.llm.legal import request_problems
+
+TURNS = int(os.environ.get("CHAOS_TURNS", "1000"))
+SEED = int(os.environ.get("CHAOS_SEED", "5"))
+AT_ONCE = 48
+# Some of the waits that are asked for are longer than anybody here would wait.
+PLAN = ChaosPlan(SEED, share=0.4, longest_wait=0.07, reach=300)
+PATIENCE = 0.4  # seconds
+
+
+@tool(read_only=True)
+async def look(what: str = "it") -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+@tool()
+async def explode() -> str:
+    """Break."""
+    raise ValueError
+
+
+@dataclass(frozen=True)
+class World:
+    stage: Stage
+    harness: Harness
+    replica: Replica
+
+    async def turn(self, number: int, after: Asked | None = None) -> tuple[Asked, Turn]:
+        """From its beginning to its end, with readers who put it together."""
+        random = Random(f"{SEED}:{number}")
+        model = f"claude-{number}"
+        self.stage.rehearse(model, [])
+        self.stage.scripts[model] = _endless(random)
+        limits = Limits(recovery=random.choice(["retry", "continue"]), max_recoveries=random.choice([0, 2, 5]))
+        asked = await self.harness.ask(model=model, tools=[look, explode], limits=limits, after=after)
+        return asked, await self.harness.finish(self.replica, asked)
+
+    async def chat(self, number: int) -> list[Turn]:
+        """Two turns, so that the second is asked with what the first has left."""
+        first, answer = await self.turn(number)
+        _, other = await self.turn(number + 1, after=first)
+        said = [await self.harness.turn(Asked(first.chat, _parent(turn))) for turn in (answer, other)]
+        assert _problems([said[0], answer, said[1], other]) == []
+        return [answer, other]
+
+
+def _endless(random: Random) -> Iterator[Play]:
+    """Whole answers, which chaos may or may not let through; after a few, only such as end the turn."""
+    author = Author(random)
+    for _ in range(random.randrange(4)):
+        yield author.play(ending="whole")
+    while True:
+        yield author.play(ending="whole", calm=True)
+
+
+def _parent(turn: Turn) -> UUID:
+    assert turn.parent_id is not None
+    return turn.parent_id
+
+
+def _problems(path: list[Turn]) -> list[str]:
+    """What a provider would refuse, were the user to go on."""
+    last = path[-1]
+    question = replace(path[0], id=UUID(int=1), blocks=(Block(0, 0, 0, TEXT, "Go on."),))
+    running = replace(last, id=UUID(int=2), status="running", blocks=(), rounds=(), usage={}, error=None)
+    assert last.request is not None
+    messages = build_messages([*path, question, running])
+    request = ModelRequest(last.request.model, messages, tools=last.request.tools)
+    return request_problems(json.loads(render(request)))
+
+
+@pytest.mark.timeout(300)
+async def test_every_turn_ends_whatever_its_provider_does(
+    harness: Harness, record_property: Callable[[str, object], None]
+) -> None:
+    chaos, gate = ChaosTap(PLAN), asyncio.Semaphore(AT_ONCE)
+    policy = with_model(POLICY, stall_timeout=PATIENCE)
+    async with (
+        playing() as stage,
+        AnthropicProvider("key", stage.url, taps=[chaos]) as provider,
+        harness.replica(provider, [look, explode], policy=policy) as replica,
+    ):
+        world = World(stage, harness, replica)
+
+        async def chat(number: int) -> list[Turn]:
+            async with gate:
+                return await world.chat(number)
+
+        async with asyncio.TaskGroup() as group:
+            chats = [group.create_task(chat(number)) for number in range(0, TURNS, 2)]
+    turns = [turn for chat in chats for turn in chat.result()]
+    assert stage.problems == []
+    assert chaos.happened.keys() == {*FAULTS}
+    ends = Counter(f"{turn.status} ({turn.error.type if turn.error else turn.stop_reason})" for turn in turns)
+    assert {turn.status for turn in turns} == {"complete", "error"}
+    assert all(turn.error is not None for turn in turns if turn.status == "error")
+    record_property("chaos: faults", ", ".join(f"{fault} {chaos.happened[fault]}" for fault in FAULTS))
+    record_property("chaos: turns", ", ".join(f"{count} {end}" for end, count in ends.most_common()))
