@@ -21,7 +21,7 @@ from app.telemetry import configure_logging
 WELCOME = """
 turnstream listens on {url}   (model: {model}, database: {database})
 
-Try it, in another terminal: ask, and watch the answer grow
+Open it in a browser; or in another terminal, ask and watch the answer grow
 
   curl -N --json '{{"blocks":[{{"type":"text","text":"What files are in my project?"}}]}}' \\
        -H 'Accept: text/event-stream' {url}/api/turns

@@ -38,7 +38,7 @@ class Site:
         return _answer(request, self.files["index.html"], "no-cache")
 
     def file(self, request: Request) -> Response:
-        """`/static/PATH`, or `/static/v-VERSION/PATH`, which during a deploy may name the version of another replica."""
+        """`/static/PATH`, or `/static/v-VERSION/PATH`: during a deploy perhaps the version of another replica."""
         version, path = _split(request.path_params["path"])
         file = self.files.get(path)
         if file is None:

@@ -49,7 +49,7 @@ function expiry({ expires_at: until }) {
 // --- approvals -------------------------------------------------------------------------------------------------------
 
 function approval(action, send, text) {
-  const shown = h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json'))
+  const shown = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json'))
   const input = h('textarea', { 'aria-label': `Input of ${action.name}`, rows: Math.min(12, text.split('\n').length), spellcheck: 'false', hidden: true })
   const reason = h('input', { type: 'text', placeholder: 'Reason, if you like: the model is told', 'aria-label': 'Reason', maxlength: 10_000 })
   input.value = text
@@ -127,7 +127,7 @@ function anyClientTool(action, send, text) {
   const output = h('textarea', { 'aria-label': `Result of ${action.name}`, rows: 3, placeholder: 'What the tool returns' })
   return [
     h('p', {}, h('strong', {}, action.name), ' is run by another page. You may answer in its place:'),
-    h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json')),
+    h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json')),
     output,
     h(
       'div',

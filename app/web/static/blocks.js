@@ -11,24 +11,26 @@ export class Blocks {
     this.element = element
     this.tools = tools
     this.views = []
+    this.progress = new Map()
   }
 
   /** Shows what the turn holds now. A block that was taken back goes, one that only grew is made longer. */
   update(turn, running) {
     const { blocks } = turn
+    this.role = turn.role
     const kept = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
     if (kept >= 0) this.#forget(kept)
     const results = resultsOf(blocks)
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
     blocks.forEach((block, index) => {
       this.views[index] ??= this.#add(block)
-      const ofThisCall = block.type === 'tool_use' ? { result: results.get(`${block.round} ${block.id}`), action: actions.get(block.id) } : {}
-      this.views[index].update(block, { ...ofThisCall, running })
+      const call = { result: results.get(`${block.round} ${block.id}`), action: actions.get(block.id), progress: this.progress.get(block.id) }
+      this.views[index].update(block, { ...call, running })
     })
   }
 
   tell({ tool_use_id, message }) {
-    this.views.findLast((view) => view.block?.id === tool_use_id)?.tell?.(message)
+    this.progress.set(tool_use_id, message)
   }
 
   #forget(index) {
@@ -37,7 +39,7 @@ export class Blocks {
   }
 
   #add(block) {
-    const view = viewOf(block, this.tools)
+    const view = this.role === 'user' ? new SpokenView() : viewOf(block, this.tools)
     if (view.element) this.#place(block.type).append(view.element)
     if (view.element) view.element.dataset.block = block.index
     return view
@@ -118,12 +120,15 @@ class ThinkingView extends View {
   }
 }
 
-/** What the user said while the turn ran. */
+/** What the user said, in a turn of its own or while one ran: as it was written. */
 class SpokenView extends View {
-  element = h('div', { class: 'spoken', dir: 'auto' })
+  content = new Plain('')
+  element = h('div', { class: 'spoken', dir: 'auto' }, this.content.element)
+  shown = 0
 
-  show(block) {
-    setText(this.element, block.text)
+  show({ text }) {
+    this.content.append(text.slice(this.shown))
+    this.shown = text.length
   }
 }
 
@@ -139,12 +144,8 @@ class CallView extends View {
     this.element = this.card.element
   }
 
-  show(block, { result, action, running }) {
-    this.card.update(block, { result, action, running })
-  }
-
-  tell(progress) {
-    this.card.tell(progress)
+  show(block, call) {
+    this.card.update(block, call)
   }
 }
 
@@ -152,7 +153,7 @@ class CallView extends View {
 class OtherView extends View {
   constructor({ type }) {
     super()
-    this.content = h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': type, dir: 'ltr' })
+    this.content = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': type, dir: 'ltr' })
     const label = type === 'redacted_thinking' ? 'Thought, hidden by the provider' : type.replaceAll('_', ' ')
     this.element = h('details', { class: 'thinking' }, h('summary', {}, h('span', {}, label)), this.content)
   }

@@ -17,31 +17,25 @@ export class Card {
     this.time = h('span', { class: 'time' })
     this.brief = h('span', { class: 'brief', dir: 'ltr' })
     this.news = h('span', { class: 'news', dir: 'auto' })
-    this.input = h('pre', { class: 'input', tabindex: 0, role: 'region', 'aria-label': 'Input', dir: 'ltr' })
+    this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' })
     this.result = h('div', { class: 'result' })
     const summary = h('summary', {}, h('span', { class: 'line' }, this.state, this.name, this.time), this.brief, this.news)
     this.more = h('details', {}, summary, this.input, this.result)
     this.more.addEventListener('toggle', () => this.#unfold())
     this.wanted = h('div', { class: 'wanted' })
-    this.element = h('section', { class: 'card', 'aria-label': `Tool ${call.name ?? ''}` }, this.more, this.wanted)
-    this.progress = ''
+    this.element = h('section', { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` }, this.more, this.wanted)
   }
 
   /** `result` is its tool_result, `action` what waits for a person, `running` whether the turn has not ended. */
-  update(call, { result, action, running }) {
+  update(call, { result, action, progress, running }) {
     Object.assign(this, { call, resultBlock: result })
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
-    setText(this.news, newsOf(state, result, this.progress))
+    setText(this.news, newsOf(state, result, progress))
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#want(action)
     this.#unfold()
-  }
-
-  tell(progress) {
-    this.progress = progress
-    if (this.call) setText(this.news, newsOf(this.element.dataset.state, this.resultBlock, progress))
   }
 
   #show(state) {
@@ -73,7 +67,7 @@ export class Card {
 
   #resultParts(result) {
     const text = new Plain(result.text.slice(0, MOST))
-    Object.assign(text.element, { tabIndex: 0, role: 'region', ariaLabel: 'Result' })
+    Object.assign(text.element, { tabIndex: 0, role: 'group', ariaLabel: 'Result' })
     const notes = remarks(result)
     const said = notes.length ? [h('p', { class: 'notes' }, notes.join(' · '))] : []
     const hidden = result.text.length - MOST

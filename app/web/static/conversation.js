@@ -13,7 +13,7 @@ export class Conversation extends EventTarget {
 
   close() {
     this.following?.abort()
-    Object.assign(this, { id: null, path: [], pinned: false, draft: {}, following: null, followed: null, older: null })
+    Object.assign(this, { id: null, path: [], through: null, draft: {}, following: null, followed: null, older: null })
     this.#tell('path')
   }
 
@@ -25,18 +25,17 @@ export class Conversation extends EventTarget {
     return this.path.at(-1)
   }
 
-  /** Opens a chat where it was left: at `leaf`, or at its newest turn. Throws Refused. */
-  async open(id, leaf) {
+  /** Opens a chat at its newest turn, or at the newest that follows the turn `through`. Throws Refused. */
+  async open(id, through = null) {
     this.close()
-    this.id = id
-    this.pinned = Boolean(leaf)
-    await this.#read(leaf ? `leaf=${leaf}` : '')
+    Object.assign(this, { id, through })
+    await this.look()
   }
 
   /** What is new since: turns that were started in another tab, or on another device. */
   async look() {
     if (!this.id) return
-    await this.#read(this.pinned && this.leaf ? `leaf=${this.leaf.id}` : '')
+    await this.#read(this.through ? `through=${this.through}` : '')
   }
 
   async readOlder() {
@@ -66,8 +65,8 @@ export class Conversation extends EventTarget {
 
   /** Shows the sibling `id`, down to the newest turn that follows it. */
   async choose(id) {
-    this.pinned = true
-    await this.#read(`through=${id}`)
+    this.through = id
+    await this.look()
   }
 
   cancel(turn = this.running) {
@@ -91,7 +90,8 @@ export class Conversation extends EventTarget {
 
   #take({ user_turn: user, assistant_turn: answer, steered }) {
     if (steered) return
-    this.pinned = false
+    this.through = null
+    this.reading = null // what is on its way is old
     const before = this.path.findIndex((turn) => turn.id === user.parent_id)
     const known = this.path.find((turn) => turn.id === user.id)
     this.path = [...this.path.slice(0, before + 1), known ?? user, answer]
@@ -101,8 +101,9 @@ export class Conversation extends EventTarget {
 
   async #read(query) {
     const { id } = this
+    const reading = (this.reading = Symbol(query))
     const { turns, next } = await this.client.request('GET', `/api/chats/${id}/turns?${query}`)
-    if (this.id !== id) return
+    if (this.id !== id || this.reading !== reading) return
     const known = new Map(this.path.map((turn) => [turn.id, turn]))
     const earlier = this.#earlier(turns)
     this.older = earlier.length ? this.older : next

@@ -40,7 +40,7 @@ export class Documents {
       if (!event.dataTransfer.types.includes('Files')) return
       event.preventDefault()
       document.body.classList.remove('dropping')
-      const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean)
+      const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile()).filter(Boolean)
       const files = (await Promise.all(entries.map((entry) => filesIn(entry)))).flat()
       await this.show()
       await this.#put(files)
@@ -102,6 +102,7 @@ export class Documents {
 
 async function filesIn(entry, folder = '') {
   const path = folder + entry.name
+  if (entry instanceof File) return [[path, entry]]
   if (entry.isFile) return [[path, await new Promise((resolve, reject) => entry.file(resolve, reject))]]
   const reader = entry.createReader()
   const files = []

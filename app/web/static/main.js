@@ -34,7 +34,9 @@ new Documents(client)
 
 async function send(text, onBusy) {
   transcript.sticks = true
-  return tried(() => conversation.say(text, onBusy))
+  const sent = await tried(() => conversation.say(text, onBusy))
+  refresh()
+  return sent
 }
 
 function editLast() {
@@ -67,13 +69,13 @@ async function tried(work) {
 // --- which chat is open ----------------------------------------------------------------------------------------------
 
 async function route() {
-  const [id, leaf] = location.hash.slice(1).split('/')
-  if (id === (conversation.id ?? '') && !leaf) return
+  const [id, through = null] = location.hash.slice(1).split('/')
+  if (id === (conversation.id ?? '') && through === conversation.through) return
   document.body.classList.remove('listing')
   transcript.sticks = true
   chats.mark(id)
   if (!id) conversation.close()
-  else if (!(await tried(() => conversation.open(id, leaf)))) conversation.close()
+  else if (!(await tried(() => conversation.open(id, through)))) conversation.close()
   head()
   if (matchMedia('(hover: hover)').matches) composer.focus()
 }
@@ -86,14 +88,20 @@ function head() {
   for (const button of document.querySelectorAll('[data-export]')) button.disabled = !conversation.id
 }
 
+/** The address names what is shown, so that a reload shows it again. */
+function address() {
+  const { id, through } = conversation
+  const hash = `#${through ? `${id}/${through}` : id}`
+  if (id && location.hash !== hash) history.replaceState(null, '', hash)
+}
+
 async function begun() {
-  history.replaceState(null, '', `#${conversation.id}`)
   chats.mark(conversation.id)
   await refresh()
 }
 
 async function refresh() {
-  await chats.refresh().then(() => setText(find('#trouble'), find('#trouble').dataset.away ? '' : find('#trouble').textContent), () => {})
+  await chats.refresh().catch(() => {}) // there is another look soon
   head()
 }
 
@@ -122,7 +130,10 @@ function tell(turn) {
 
 conversation.addEventListener('connection', ({ detail: [state] }) => connection(state))
 conversation.addEventListener('turn', ({ detail: [turn] }) => tell(turn))
-conversation.addEventListener('path', () => composer.show(conversation.running))
+conversation.addEventListener('path', () => {
+  composer.show(conversation.running)
+  address()
+})
 conversation.addEventListener('ended', () => composer.show(conversation.running))
 conversation.addEventListener('ended', () => refresh())
 conversation.addEventListener('chat', () => begun())
@@ -153,7 +164,7 @@ const listing = (shown) => document.body.classList.toggle('listing', shown)
 
 function key(event) {
   const command = event.ctrlKey || event.metaKey
-  if (command && event.key === 'k') act(event, () => (listing(true), find('#search').focus()))
+  if (command && event.key.toLowerCase() === 'k') act(event, () => (listing(true), find('#search').focus()))
   else if (command && event.shiftKey && event.key.toLowerCase() === 'o') act(event, newChat)
   else if (event.key === '/' && !event.target.closest('input, textarea, dialog')) act(event, () => composer.focus())
   else if (event.key === 'Escape' && document.body.classList.contains('listing')) act(event, () => listing(false))
@@ -170,6 +181,7 @@ find('#new-chat').addEventListener('click', newChat)
 find('#theme').addEventListener('click', nextTheme)
 find('#show-list').addEventListener('click', () => listing())
 find('#veil').addEventListener('click', () => listing(false))
+find('#chats').addEventListener('click', (event) => event.target.closest('a') && listing(false))
 for (const button of document.querySelectorAll('[data-export]'))
   button.addEventListener('click', () => tried(() => exportChat(client, conversation, button.dataset.export)))
 for (const button of document.querySelectorAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())

@@ -9,6 +9,7 @@ import { highlighted } from './highlight.js'
 const ALLOWED = {
   ALLOWED_TAGS: 'a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong sub sup table tbody td th thead tr ul'.split(' '),
   ALLOWED_ATTR: ['align', 'data-language', 'href', 'start'],
+  ADD_URI_SAFE_ATTR: ['align', 'data-language', 'start'],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
@@ -29,13 +30,28 @@ const marked = new Marked({
   },
 })
 
-/** The blocks at the top of a text. `links` are those that were defined above it; the ones it defines are added. */
+const LONGEST_PARAGRAPH = 6_000 // characters
+const NESTED = /^[ \t]*(?:(?:>|[*+-][ \t]|\d+[.)][ \t])[ \t]*){20}/m // quotes and lists in each other
+
+/**
+ * The blocks at the top of a text. `links` are those that were defined above it; the ones it defines are added. Throws
+ * RangeError for what is nested too deeply to be meant.
+ */
 export function blocksOf(text, links) {
+  if (NESTED.test(text)) throw new RangeError('nested too deeply')
   const lexer = new Lexer(marked.defaults)
   Object.assign(lexer.tokens.links, links)
-  const tokens = lexer.lex(text)
-  Object.assign(links, tokens.links)
-  return tokens
+  lexer.blockTokens(text, lexer.tokens)
+  for (const { src, tokens } of lexer.inlineQueue) lexInline(lexer, src, tokens)
+  Object.assign(links, lexer.tokens.links)
+  return lexer.tokens
+}
+
+/** Emphasis is found in quadratic time: a paragraph of a size that nobody writes goes without. */
+function lexInline(lexer, text, tokens) {
+  lexer.state.inRawBlock = false
+  if (text.length <= LONGEST_PARAGRAPH) lexer.inlineTokens(text, tokens)
+  else tokens.push({ type: 'text', raw: text, text, escaped: false })
 }
 
 export function nodesOf(tokens) {
@@ -53,7 +69,7 @@ function guard(link) {
 
 /** A wide table is moved sideways in its own frame, by keys too. */
 function frame(table) {
-  const around = h('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Table' })
+  const around = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Table' })
   table.replaceWith(around)
   around.append(table)
 }
@@ -67,7 +83,7 @@ export class CodeView {
     const button = h('button', { type: 'button', class: 'quiet', 'aria-label': 'Copy code', title: 'Copy code' }, icon('copy'))
     button.addEventListener('click', () => copy(button, this.text))
     const head = h('figcaption', {}, h('span', {}, this.language || 'text'), button)
-    const frame = h('pre', { tabindex: 0, 'aria-label': `Code ${this.language ?? ''}`, role: 'region' }, this.code)
+    const frame = h('pre', { tabindex: 0, 'aria-label': `Code ${this.language ?? ''}`, role: 'group' }, this.code)
     this.element = h('figure', { class: 'code', dir: 'ltr' }, head, frame)
     this.update(textContent.replace(/\n$/, ''))
   }

@@ -36,7 +36,7 @@ export class Prose {
       this.#renderMarkdown()
     } catch (error) {
       if (!(error instanceof RangeError)) throw error
-      this.#extend() // nested deeper than anything that is meant to be read
+      this.#extend()
     }
   }
 

@@ -9,9 +9,10 @@ export function timeline(turn, prices) {
   const start = Math.min(...rows.map((row) => row.from))
   const end = Math.max(...rows.map((row) => row.to))
   const body = rows.map((row) => rowElement(row, start, Math.max(end - start, 1)))
-  const head = h('tr', {}, ...['', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens'].map((text) => h('th', { scope: 'col' }, text)))
+  const names = ['step', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens']
+  const head = h('tr', {}, names.map((text) => h('th', { scope: 'col' }, text)))
   const table = h('table', {}, h('caption', { class: 'unseen' }, 'Where the time of this answer went'), h('thead', {}, head), h('tbody', {}, body))
-  return [h('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': 'Timeline' }, table), totals(turn, prices)]
+  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Steps' }, table), totals(turn, prices)]
 }
 
 function rowsOf(turn) {

@@ -18,7 +18,7 @@ export class TurnView {
     this.buttons = h('span', { class: 'buttons' })
     this.figures = h('span', { class: 'figures' })
     this.bar = h('footer', { class: 'bar-of-turn' }, this.stage, this.siblings, this.buttons, this.figures)
-    this.lines = h('section', { class: 'timeline', 'aria-label': 'Timeline', hidden: true })
+    this.lines = h('section', { class: 'timeline', role: 'group', 'aria-label': 'Timeline', hidden: true })
     const label = turn.role === 'user' ? 'You' : 'Answer'
     this.element = h('article', { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label }, this.content, this.trouble, this.bar, this.lines)
     this.blocks = new Blocks(this.content, { ask: (action, text) => this.#ask(action, text), whole: (call) => acts.whole(this.turn, call) })
@@ -79,10 +79,12 @@ export class TurnView {
     return [copying, iconButton('again', 'Answer again', () => this.acts.regenerate(this.turn)), details]
   }
 
-  #toggle(button) {
+  async #toggle(button) {
     this.lines.hidden = !this.lines.hidden
     button.setAttribute('aria-expanded', String(!this.lines.hidden))
-    if (!this.lines.hidden) this.#draw()
+    if (this.lines.hidden) return
+    await this.#draw()
+    this.lines.scrollIntoView({ block: 'nearest' })
   }
 
   async #draw() {
