@@ -1,12 +1,12 @@
-"""From what the registry says to providers that can be asked."""
+"""From what the registry says to providers that can be asked. Each SDK costs a second or two to import, so each is when
+it is wanted.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import assert_never
 
-from app.llm.anthropic import AnthropicProvider
 from app.llm.models import Offer
-from app.llm.openai import OpenAIChatProvider
 from app.llm.openai_quirks import QUIRKS
 from app.llm.provider import Provider
 from app.llm.registry import ProviderSpec
@@ -27,10 +27,14 @@ async def connect_providers(specs: Sequence[ProviderSpec], taps: Sequence[Tap] =
 async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Tap]) -> Provider:
     match spec.api:
         case "anthropic":
+            from app.llm.anthropic import AnthropicProvider  # noqa: PLC0415
+
             return await stack.enter_async_context(
                 aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
             )
         case "openai-chat":
+            from app.llm.openai import OpenAIChatProvider  # noqa: PLC0415
+
             provider = OpenAIChatProvider(
                 spec.key or "",
                 spec.base_url,

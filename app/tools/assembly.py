@@ -1,20 +1,23 @@
 """The one toolset of a server, from wherever its tools come."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.domain.errors import ConfigError
 from app.domain.signature import key_of
 from app.tools.addresses import Allowed
-from app.tools.declarations import Declarations, read_declarations
+from app.tools.declarations import Declarations, McpServer, read_declarations
 from app.tools.http import HttpTools
 from app.tools.loading import load_installed, load_toolset
-from app.tools.mcp import McpServers
 from app.tools.outputs import Outputs
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
+
+if TYPE_CHECKING:
+    from app.tools.mcp import McpServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +47,25 @@ async def open_toolset(own: Iterable[Tool], wanted: Wanted, outputs: Outputs | N
         ]
         try:
             governed = declarations.applied(tools)
-            servers = await stack.enter_async_context(McpServers(declarations.servers))
+            sources = [await stack.enter_async_context(_mcp(declarations.servers))] if declarations.servers else []
             toolset = Toolset(
                 governed,
                 wanted.max_parallel,
                 wanted.max_result_chars,
                 outputs=outputs,
-                sources=[servers],
+                sources=sources,
                 declared=http.tool_for,
             )
         except ValueError as error:
             raise ConfigError(f"the tools do not go together: {error}") from None
         yield toolset
+
+
+def _mcp(servers: Sequence[McpServer]) -> "McpServers":
+    """Its package costs a second to import."""
+    from app.tools.mcp import McpServers  # noqa: PLC0415
+
+    return McpServers(servers)
 
 
 def _allowed(entries: str | None) -> Allowed:
