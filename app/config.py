@@ -167,6 +167,16 @@ class Settings(BaseSettings):
     demo_delay: float = Field(
         0.015, ge=0, validation_alias=_ours("DEMO_DELAY"), description="pause between two deltas of the demo model"
     )
+    record: Path | None = Field(
+        None, validation_alias=_ours("RECORD"), description="folder for recordings of model calls (docs/replay.md)"
+    )
+    record_turns: Literal["all", "asked"] = Field(
+        "all", validation_alias=_ours("RECORD_TURNS"), description="which turns are recorded: all, or those that ask"
+    )
+    chaos: float = Field(
+        0, ge=0, le=1, validation_alias=_ours("CHAOS"), description="share of model calls that fail on purpose; staging"
+    )
+    chaos_seed: int = Field(1, validation_alias=_ours("CHAOS_SEED"), description="the same seed makes the same faults")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", validation_alias=_ours("LOG_LEVEL"), description="least severe log line that is written"
     )

@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 import structlog
@@ -30,10 +30,13 @@ from app.engine.rescuer import Rescuer
 from app.engine.retries import RetryPolicy
 from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.engine.worker import Worker, WorkerPolicy
+from app.llm.chaos import ChaosPlan, ChaosTap
 from app.llm.connect import connect_providers
 from app.llm.demo import DEMO, DemoProvider
 from app.llm.models import Models, Offer
+from app.llm.recordings import Recordings, RecordingTap
 from app.llm.registry import ProviderSpec, read_registry
+from app.llm.tap import Tap
 from app.storage.actions import Actions
 from app.storage.chat_news import ChatNews
 from app.storage.chats import Chats
@@ -267,13 +270,37 @@ def _limits(settings: Settings) -> Limits:
 
 @asynccontextmanager
 async def _models(settings: Settings) -> AsyncIterator[Models]:
-    async with connect_providers(_providers(settings)) as offers:
-        if not offers:
-            log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-            offers.append(Offer(DemoProvider(settings.demo_delay), [DEMO]))
-        elif settings.model is not None:
-            offers.append(Offer(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
-        yield Models(offers)
+    with _recordings(settings) as recordings:
+        async with connect_providers(_providers(settings), _taps(settings, recordings)) as offers:
+            yield _offered(settings, offers)
+
+
+def _offered(settings: Settings, offers: list[Offer]) -> Models:
+    if not offers and settings.chaos:
+        raise ConfigError("TURNSTREAM_CHAOS: the demo has no provider whose calls could fail; set a provider's key")
+    if not offers:
+        log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+        offers.append(Offer(DemoProvider(settings.demo_delay), [DEMO]))
+    elif settings.model is not None:
+        offers.append(Offer(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
+    return Models(offers)
+
+
+def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]:
+    return nullcontext() if settings.record is None else Recordings(settings.record)
+
+
+def _taps(settings: Settings, recordings: Recordings | None) -> Sequence[Tap]:
+    """What is recorded is what an adapter saw, chaos too."""
+    taps: list[Tap] = []
+    if settings.chaos:
+        note = "model calls are made to fail on purpose: never in production"
+        log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
+        taps.append(ChaosTap(ChaosPlan(settings.chaos_seed, settings.chaos)))
+    if recordings is not None:
+        every = settings.record_turns == "all"
+        taps.append(RecordingTap(recordings, lambda call: every or (call is not None and call.record)))
+    return taps
 
 
 def _providers(settings: Settings) -> Sequence[ProviderSpec]:

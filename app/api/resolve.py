@@ -52,6 +52,7 @@ def resolve(
             tools=tools.specs,
             limits=_limits(defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
+            record=bool(options.record),
         ),
         _output_spec(options, toolset),
     )
@@ -147,6 +148,7 @@ def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Too
             tools=tools.specs,
             limits=_limits(asked.limits, options.limits),
             provider_tools=tools.provider,
+            record=asked.record if options.record is None else options.record,
         ),
         _output_spec(options, toolset) or asked.output,
     )

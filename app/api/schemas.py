@@ -101,6 +101,9 @@ class TurnOptions(Body):
     tools: ToolsIn | None = None
     limits: LimitsIn | None = None
     output: OutputIn | None = None
+    record: Annotated[
+        bool | None, Field(description="keep a recording of the model calls, on a server that has a folder for them")
+    ] = None
 
 
 class NewTurn(TurnOptions):
