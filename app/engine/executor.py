@@ -1,12 +1,11 @@
 """Runs one turn: asks the rows what comes next, does it, and asks again."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, assert_never
-from uuid import UUID
+from typing import Literal, assert_never
 
 import structlog
 
@@ -36,18 +35,15 @@ from app.engine.hooks import AfterRound, Observers
 from app.engine.pace import Pace
 from app.engine.patience import Patience
 from app.engine.recorder import Recorder
+from app.engine.requests import Asking, Requests, Rows
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
-from app.llm.attachments import attached, uploads_in
-from app.llm.messages import build_messages, messages_to_summarise
-from app.llm.provider import Call, Message, ModelRequest, Provider, Unknown
+from app.llm.provider import Message, Provider, Unknown
 from app.llm.summaries import as_summary
 from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
-
-Asking = CallModel | Compact
 
 # What a turn is busy with, for whoever watches.
 Stage = Literal["processing", "streaming", "executing"]
@@ -60,13 +56,6 @@ class ModelPolicy:
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     stall_timeout: float = 120.0
     fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
-
-
-class Rows(Protocol):
-    """What a run reads again while it lasts."""
-
-    async def arrived(self, turn: Turn) -> Turn: ...
-    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]: ...
 
 
 class Executor:
@@ -89,7 +78,7 @@ class Executor:
     ) -> None:
         self._news = news
         self._rows = rows
-        self._uploads: dict[UUID, bytes] = {}
+        self._requests = Requests(ancestors, rows)
         self._recorder = recorder
         self._ancestors = ancestors
         self._provider_for = provider_for
@@ -222,7 +211,8 @@ class Executor:
         await self._tell_of_round()
 
     async def _listen(self, step: Asking, reply: Accumulator) -> None:
-        request, provider = await self._model_request(step), self._provider_for(self._model)
+        request = await self._requests.build(self.turn, step, self._model)
+        provider = self._provider_for(self._model)
         begun = False
         self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
@@ -242,27 +232,6 @@ class Executor:
                 if self._pace.tick:
                     await self._pace.breathe()
                 patience.wait()
-
-    async def _model_request(self, step: Asking) -> ModelRequest:
-        sealed = [round for round in self.turn.rounds if round.sealed]
-        path, may_use_tools = [*self._ancestors, self.turn], isinstance(step, CallModel) and step.tools
-        if isinstance(step, Compact):
-            messages = messages_to_summarise(path, step.through, self._model)
-        else:
-            messages = build_messages(path, self._model)
-        if missing := uploads_in(messages) - self._uploads.keys():
-            self._uploads |= await self._rows.uploads(missing)
-        return ModelRequest(
-            model=self._model,
-            messages=attached(messages, self._uploads),
-            system=self.request.system,
-            params=_params_of_round(self.request.params, step.round),
-            tools=self.request.tools,
-            provider_tools=self.request.provider_tools,
-            may_use_tools=may_use_tools,
-            resume_data=sealed[-1].data if sealed else None,
-            call=Call(self.turn.id, step.round, self.turn.attempt, self._model, self.request.record),
-        )
 
     async def _begin_round(self, number: int, reply: Accumulator, messages: Sequence[Message]) -> None:
         structlog.contextvars.bind_contextvars(round=number)
@@ -403,15 +372,6 @@ class Executor:
     def _observe_first_delta(self, now: datetime) -> None:
         if open_round_number(self.turn) == 1 and self.turn.created_at is not None:
             FIRST_DELTA_SECONDS.observe((now - self.turn.created_at).total_seconds())
-
-
-def _params_of_round(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """What must be called is called in the first round: in every round, the turn would never come to an answer."""
-    choice = params.get("tool_choice")
-    if number == 1 or not isinstance(choice, Mapping) or choice.get("type") not in {"any", "tool"}:
-        return params
-    kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
-    return {**params, "tool_choice": {"type": "auto", **kept}}
 
 
 def _is_whole(reply: Accumulator) -> bool:

@@ -40,7 +40,7 @@ _PAUSED = "pause_turn"
 _GOES_ON = frozenset({_PAUSED, "tool_use"})
 _WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
 _THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_USER_SIDE = frozenset({TOOL_RESULT, USER_TEXT})
+_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, SUMMARY})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 Said = tuple[Literal["user", "assistant"], Block]
@@ -135,7 +135,7 @@ def _is_sendable(block: Block) -> bool:
         return block.text != "" and not (block.interrupted and _is_blank(block))
     if block.type == THINKING:
         return not block.interrupted and _is_signed(block)
-    return block.type not in _USER_SIDE and not block.interrupted
+    return block.type not in _SENT_ELSEWHERE and not block.interrupted
 
 
 def _is_blank(block: Block) -> bool:

@@ -1,0 +1,66 @@
+"""From the rows to the next model request."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from app.domain.steps import CallModel, Compact
+from app.domain.turns import Turn
+from app.llm.attachments import attached, uploads_in
+from app.llm.messages import build_messages, messages_to_summarise
+from app.llm.provider import Call, Message, ModelRequest
+
+Asking = CallModel | Compact
+
+
+class Rows(Protocol):
+    """What a run reads again while it lasts."""
+
+    async def arrived(self, turn: Turn) -> Turn: ...
+    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]: ...
+
+
+class Requests:
+    """Those of one turn. `ancestors` is its path without itself."""
+
+    def __init__(self, ancestors: Sequence[Turn], rows: Rows) -> None:
+        self._ancestors = ancestors
+        self._rows = rows
+        self._uploads: dict[UUID, bytes] = {}
+
+    async def build(self, turn: Turn, step: Asking, model: str) -> ModelRequest:
+        assert turn.request is not None
+        asked, sealed = turn.request, [round for round in turn.rounds if round.sealed]
+        return ModelRequest(
+            model=model,
+            messages=await self._messages([*self._ancestors, turn], step, model),
+            system=asked.system,
+            params=_params_of_round(asked.params, step),
+            tools=asked.tools,
+            provider_tools=asked.provider_tools,
+            may_use_tools=isinstance(step, CallModel) and step.tools,
+            resume_data=sealed[-1].data if sealed else None,
+            call=Call(turn.id, step.round, turn.attempt, model, asked.record),
+        )
+
+    async def _messages(self, path: Sequence[Turn], step: Asking, model: str) -> tuple[Message, ...]:
+        if isinstance(step, Compact):
+            messages = messages_to_summarise(path, step.through, model)
+        else:
+            messages = build_messages(path, model)
+        if missing := uploads_in(messages) - self._uploads.keys():
+            self._uploads |= await self._rows.uploads(missing)
+        return attached(messages, self._uploads)
+
+
+def _params_of_round(params: Mapping[str, Any], step: Asking) -> Mapping[str, Any]:
+    """What must be called is called in the first round: in every round, the turn would never come to an answer. A
+    summary has no form that was asked for.
+    """
+    choice = params.get("tool_choice")
+    if isinstance(step, Compact):
+        return {name: value for name, value in params.items() if name != "output_config"}
+    if step.round == 1 or not isinstance(choice, Mapping) or choice.get("type") not in {"any", "tool"}:
+        return params
+    kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
+    return {**params, "tool_choice": {"type": "auto", **kept}}
