@@ -68,7 +68,6 @@ from app.web.page import page_routes
 log = structlog.get_logger(__name__)
 
 PREFERRED = "claude-sonnet-5-5"
-PREFERRED = "claude-sonnet-5-5"
 # How often it is looked whether a ring for a chat was lost, in seconds.
 _CHAT_LOOK = 5.0
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -118,6 +117,7 @@ async def running(
         await upgrade_in_thread(url)
         database = await stack.enter_async_context(connect(url, size=settings.pool_size, webhook=receiver is not None))
         await _check_exposure(settings, Tokens(database))
+        model = default_model(settings) if models is None else settings.model or next(iter(models.listed()))
         if models is None:
             models = await stack.enter_async_context(_models(settings))
         documents = Documents(database)
@@ -139,7 +139,6 @@ async def running(
             pace,
             [*deliveries, *hooks],
         )
-        model = default_model(settings)
         if model == DEMO:
             await _offer_samples(documents)
         settle_garbage_collector()
@@ -311,6 +310,25 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
     return read_registry(
         settings.models_file, {**read_environment(), **secrets, **{n: u or "" for n, u in urls.items()}}
     )
+
+
+@asynccontextmanager
+async def offline_models(settings: Settings, taps: Sequence[Tap]) -> AsyncIterator[Models]:
+    """Those of the settings, as if every key were there: `taps` answer in the place of all networks."""
+    known = {spec.name for spec in _providers(settings)}
+    specs = read_registry(settings.models_file, _Given(read_environment()))
+    async with connect_providers(specs, taps) as offers:
+        if settings.model is not None and offers:
+            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
+            offers.append(Offer(first.provider, (), [settings.model]))
+        yield Models(offers)
+
+
+class _Given(dict[str, str]):
+    """Keys and addresses that nobody has said are some that nobody has."""
+
+    def get(self, name: str, _default: object = None) -> str:
+        return super().get(name) or "http://offline.invalid"
 
 
 def default_model(settings: Settings) -> str:
