@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm.accumulator import Accumulator
 from app.llm.openai import OpenAIChatProvider
 from app.llm.openai_render import render
@@ -383,9 +383,9 @@ SORTED = {
     "openai-401-incorrect-key": (PermanentError, "invalid_api_key"),
     "openai-404-model": (PermanentError, "model_not_found"),
     "openai-429-tokens-per-min-headers": (PermanentError, "rate_limit_exceeded"),  # one request over a minute's limit
-    "openai-responses-400-context-length": (PermanentError, "context_length_exceeded"),
+    "openai-responses-400-context-length": (TooLong, "context_length_exceeded"),
     "openai-responses-400-temperature": (PermanentError, "decimal_below_min_value"),
-    "openrouter-400-context-length": (PermanentError, "context_length_exceeded"),
+    "openrouter-400-context-length": (TooLong, "context_length_exceeded"),
     "openrouter-401-no-cookie": (PermanentError, "http_401"),
     "xai-503-at-capacity": (TransientError, "http_503"),
 }

@@ -333,6 +333,11 @@ def test_a_call_that_was_cut_is_interrupted_and_a_whole_one_before_it_is_not(arg
     assert heard.accumulator.stop_reason == "max_tokens"
 
 
+def test_of_calls_that_were_written_side_by_side_all_may_be_cut() -> None:
+    heard = Heard(calls(piece(0, "a", "f", "{"), piece(1, "b", "g", "{")), chunk(finish="length"), DONE)
+    assert [row.is_call for row in heard.rows] == [False, False]
+
+
 def test_a_call_without_arguments_that_was_not_cut_is_whole() -> None:
     heard = Heard(calls(piece(0, "a", "f")), chunk(finish="tool_calls"), DONE)
     assert [row.is_call for row in heard.rows] == [True]
