@@ -1,7 +1,9 @@
 """Turns that stand behind one another: who is claimed when, and what becomes of those that are cancelled or passed."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.busy import OnBusy
-from app.storage.exchanges import Draft, Exchanges
+from app.storage.database import Connection, Row, Statement
+from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges
 from app.storage.queue import Queue
 from app.storage.turns import Turns
 from tests.integration.harness import OWNER, Asked, Harness, Replica, texts_of
@@ -132,6 +135,32 @@ async def follow_to_the_end(harness: Harness, replica: Replica, asked: Sequence[
         client = await harness.follow(replica, one)
         await replica.idle(one)
         client.assert_holds(await harness.turn(one))
+
+
+async def test_messages_that_come_at_once_stand_one_behind_another_whoever_began_first(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that began first is held up on its way to the chat."""
+    pause, row = Pause(), Connection.row
+
+    async def hold_up_the_first(connection: Connection, statement: Statement, **values: Any) -> Row | None:
+        if statement is LOCK_CHAT and not pause.reached.is_set():
+            pause.reached.set()
+            await pause.go.wait()
+        return await row(connection, statement, **values)
+
+    monkeypatch.setattr(Connection, "row", hold_up_the_first)
+    first = await harness.ask("first")
+    third = asyncio.create_task(enqueue(harness, first, "third"))
+    await pause.reached.wait()
+    await enqueue(harness, first, "second")
+    pause.go.set()
+    await third
+    last = await enqueue(harness, first, "fourth")
+    assert await Turns(harness.database).newest(OWNER, first.chat) == last.turn
+    path = await Turns(harness.database).path(OWNER, first.chat, last.turn)
+    said = [block.text for turn in path if turn.role == "user" for block in turn.blocks]
+    assert said == ["first", "second", "third", "fourth"]
 
 
 # --- cancelled while they stand in line ------------------------------------------------------------------------------
