@@ -17,6 +17,7 @@ MODULES: Mapping[str, str] = {
     "tokens": "app.cli.tokens",
     "migrate": "app.cli.migrate",
     "doctor": "app.cli.doctor",
+    "replay": "app.cli.replay",
 }
 
 

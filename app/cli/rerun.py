@@ -1,0 +1,189 @@
+"""A turn that has ended, run once more by the same engine: its model and its tools say what they said then."""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import httpx2
+
+from app.config import Settings
+from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.ids import new_id
+from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
+from app.engine.pace import Pace
+from app.engine.retries import RetryPolicy
+from app.engine.worker import Worker
+from app.llm.provider import Provider
+from app.llm.recording import Recording
+from app.llm.replay import ReplayTap
+from app.llm.tap import Send, Tap, present_call
+from app.main import offline_models, worker_policy
+from app.storage.copies import answer_as_then, copy_path, say_as_then
+from app.storage.database import Database
+from app.storage.queue import Queue
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.tools.outputs import Outputs
+from app.tools.policy import Policy
+from app.tools.tool import Outcome, ToolContext
+from app.tools.toolset import Toolset
+
+_LOOK = 0.02  # seconds
+# What is silent in a recording was given up then, and is now: the only thing that takes time.
+_STALL = 1.0
+_LEASE = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """`turn` is what became of it this time; `asked` are the bodies of its requests."""
+
+    turn: Turn
+    asked: Sequence[bytes]
+
+
+async def rerun(
+    settings: Settings,
+    source: Database,
+    target: Database,
+    owner: str,
+    then: Turn,
+    recordings: Sequence[Recording],
+    *,
+    speed: float = 0.0,
+) -> Rerun:
+    """Runs `then` again in `target`, which is changed; `source` is only read. No server is asked, no tool is run."""
+    await copy_path(source, target, owner, then)
+    tap = ReplayTap(recordings, speed=speed, patience=settings.max_retry_after)
+    saying = _Saying(target, then)
+    async with (
+        offline_models(settings, [tap, saying]) as models,
+        _worker(settings, target, models.provider_for, models.fallbacks, _Recorded(then), speed) as worker,
+    ):
+        saying.tell = worker.tell
+        stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, tap.over))
+        try:
+            turn = await _ended(worker, target, owner, then)
+        finally:
+            stopping.cancel()
+            with suppress(asyncio.CancelledError):
+                await stopping
+    return Rerun(turn, tap.asked)
+
+
+@asynccontextmanager
+async def _worker(
+    settings: Settings,
+    database: Database,
+    provider_for: Callable[[str], Provider],
+    fallbacks: Callable[[str], Sequence[str]],
+    toolset: Toolset,
+    speed: float,
+) -> AsyncIterator[Worker]:
+    policy = worker_policy(settings, fallbacks)
+    quick = RetryPolicy(policy.model.retries.most, base=0.0, longest=0.0, max_retry_after=settings.max_retry_after)
+    stall = settings.stall_timeout if speed else _STALL
+    policy = replace(policy, grace_period=0.0, model=replace(policy.model, retries=quick, stall_timeout=stall))
+    queue = Queue(database, new_id(), "replay", secrets.randbits(62))
+    await queue.renew_lease(_LEASE)
+    worker = Worker(database, queue, Directory(), provider_for, toolset, policy, Pace())
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        await queue.leave()
+
+
+async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
+    """The turn once it has ended, or waits for an answer that nobody gave then either."""
+    while True:
+        worker.ring()
+        turn = await Turns(database).get(owner, then.chat_id, then.id)
+        if turn.ended or (turn.status == "waiting" and not await answer_as_then(database, then)):
+            return turn
+        await asyncio.sleep(_LOOK)
+
+
+async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Turn, over: asyncio.Event) -> None:
+    await over.wait()
+    if then.status == "cancelled":
+        await Turns(database).cancel(owner, then.chat_id, then.id)
+        await worker.cancel(then.id)
+
+
+class _Saying(Tap):
+    """Says to the turn what was said to it then, while the same round is being answered."""
+
+    def __init__(self, database: Database, then: Turn) -> None:
+        self.tell: Callable[[UUID], Awaitable[None]] | None = None
+        self._database = database
+        self._turn = then.id
+        self._said: defaultdict[int, list[Block]] = defaultdict(list)
+        for block in then.blocks:
+            if block.type == USER_TEXT:
+                self._said[block.round].append(Block(0, 0, 0, TEXT, block.text))
+
+    async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        call = present_call()
+        for block in self._said.pop(call.round, ()) if call else ():
+            await say_as_then(self._database, self._turn, [block])
+            if self.tell is not None:
+                await self.tell(self._turn)
+        return await send(request)
+
+
+class _Recorded(Toolset):
+    """Every call has the result that it had then, whoever gave it."""
+
+    def __init__(self, then: Turn) -> None:
+        self._results = _results_of(then)
+        super().__init__((), outputs=_RecordedOutputs(recorded=self._results))
+
+    def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:  # noqa: ARG002
+        return Policy()
+
+    def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:  # noqa: ARG002
+        return False
+
+    def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:  # noqa: ARG002
+        return _next(self._results, tool_use_id)
+
+    async def run(
+        self,
+        name: str,  # noqa: ARG002
+        input_json: str,  # noqa: ARG002
+        context: ToolContext,
+        *,
+        offered: Sequence[ToolSpec] | None = None,  # noqa: ARG002
+    ) -> Outcome:
+        return _next(self._results, context.tool_use_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordedOutputs(Outputs):
+    recorded: Mapping[str, Iterator[Outcome]]
+
+    async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:  # noqa: ARG002
+        return _next(self.recorded, context.tool_use_id)
+
+
+def _results_of(turn: Turn) -> Mapping[str, Iterator[Outcome]]:
+    """By call, in the order of rounds: an id may come again."""
+    found: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for block in turn.blocks:
+        if block.type == TOOL_RESULT:
+            found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error))
+    return {id: iter(outcomes) for id, outcomes in found.items()}
+
+
+def _next(results: Mapping[str, Iterator[Outcome]], tool_use_id: str) -> Outcome:
+    """A result of a call that was not made then is a divergence, told by the blocks."""
+    nothing = Outcome("This call was not made when the turn was recorded.", is_error=True)
+    return next(results.get(tool_use_id, iter(())), nothing)

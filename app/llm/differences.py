@@ -1,0 +1,81 @@
+"""Where two requests, or two blocks, begin to differ, in words for a person."""
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+Path = tuple[str | int, ...]
+
+_SHOWN = 60  # characters
+_MISSING = object()
+
+
+def difference_of_requests(then: bytes, now: bytes) -> str | None:
+    """None where every byte is the same."""
+    if then == now:
+        return None
+    place = next((n for n, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
+    try:
+        words = difference(msgspec.json.decode(then), msgspec.json.decode(now))
+    except ValueError:
+        words = f"byte {place:,}: it was {then[place:][:20]!r}, now {now[place:][:20]!r}"
+    return words or f"byte {place:,}: it is the same, but written in another way"
+
+
+def difference(then: Any, now: Any, path: Path = ()) -> str | None:
+    """Of two values of JSON; the first one in their order."""
+    match then, now:
+        case Mapping(), Mapping():
+            return _difference_of_members(then, now, path)
+        case list(), list():
+            return _difference_of_items(then, now, path)
+        case str(), str() if then != now:
+            place = next((n for n, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
+            place = min(len(then), len(now)) if place is None else place
+            start = max(0, place - 10)
+            return (
+                f"{_named(path)}: from character {place:,} on it was {_brief(then[start:])}, now {_brief(now[start:])}"
+            )
+        case _ if then is _MISSING:
+            return f"{_named(path)} was not there, now it is {_brief(now)}"
+        case _ if now is _MISSING:
+            return f"{_named(path)} was {_brief(then)}, now it is not there"
+        case _ if then != now or type(then) is not type(now):
+            return f"{_named(path)} was {_brief(then)}, now it is {_brief(now)}"
+        case _:
+            return None
+
+
+def _difference_of_members(then: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> str | None:
+    for name in dict.fromkeys((*then, *now)):
+        if found := difference(then.get(name, _MISSING), now.get(name, _MISSING), (*path, name)):
+            return found
+    return None
+
+
+def _difference_of_items(then: Sequence[Any], now: Sequence[Any], path: Path) -> str | None:
+    for place, (before, after) in enumerate(zip_longest(then, now, fillvalue=_MISSING)):
+        if found := difference(before, after, (*path, place)):
+            return found
+    return None
+
+
+def _named(path: Path) -> str:
+    """`messages`, 2, `content`, 0, `text` is "message 3, block 1, text"."""
+    words: list[str] = []
+    for name, step in zip((None, *path), path, strict=False):
+        if isinstance(step, int):
+            words[-1:] = [f"{_ONE_OF.get(str(name), str(name))} {step + 1}"]
+        else:
+            words.append(step)
+    return ", ".join(words) or "it"
+
+
+_ONE_OF = {"messages": "message", "content": "block", "tools": "tool", "tool_calls": "call", "blocks": "block"}
+
+
+def _brief(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

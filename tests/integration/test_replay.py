@@ -1,0 +1,265 @@
+"""A recorded turn is run again by the same engine, without a network, and comes to the same end or says where not."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import pytest
+
+from app.cli.replay import divergences
+from app.cli.rerun import Rerun, rerun
+from app.config import Settings
+from app.domain.asks import Answer
+from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.turns import Limits, ToolSpec, Turn
+from app.llm.anthropic import AnthropicProvider
+from app.llm.chaos import ChaosPlan, ChaosTap
+from app.llm.recording import Recording
+from app.llm.recordings import Recordings, RecordingTap
+from app.llm.scripted import text, tool_use
+from app.llm.tap import Announced
+from app.storage.actions import Actions, Decision
+from app.storage.copies import find_turn, say_as_then
+from app.storage.database import Database, Statement, connect
+from app.tools.tool import Tool, tool
+from tests.contracts.test_provider import stream_of
+from tests.integration.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
+from tests.integration.plays import Author, Play, playing
+
+FORGET = Statement("DELETE FROM chats WHERE id = :chat")
+SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)
+CHATS = 12
+KEY = "sk-very-secret"
+
+
+@tool(read_only=True)
+async def look(what: str = "it") -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+@tool()
+async def explode() -> str:
+    """Break."""
+    raise ValueError
+
+
+@pytest.fixture
+async def target(shared_database_url: str) -> AsyncIterator[Database]:
+    """Where turns are run again."""
+    async with connect(shared_database_url, size=4) as database:
+        yield database
+
+
+@asynccontextmanager
+async def recording(folder: Path, url: str, *taps: ChaosTap) -> AsyncIterator[Announced]:
+    with Recordings(folder) as recordings:
+        async with AnthropicProvider(KEY, url, taps=[*taps, RecordingTap(recordings)]) as provider:
+            yield Announced(provider)
+
+
+async def again(harness: Harness, target: Database, folder: Path, asked: Asked) -> tuple[Turn, list[Recording], Rerun]:
+    owner, then = await find_turn(harness.database, asked.turn)
+    recordings = Recordings(folder).of(asked.turn)
+    await target.rows(FORGET, chat=asked.chat)
+    return then, recordings, await rerun(SETTINGS, harness.database, target, owner, then, recordings)
+
+
+def divergences_of(found: tuple[Turn, list[Recording], Rerun]) -> list[str]:
+    return list(divergences(*found))
+
+
+@pytest.mark.timeout(180)
+async def test_turns_that_had_faults_of_every_kind_go_the_same_way_again(
+    harness: Harness, target: Database, tmp_path: Path
+) -> None:
+    chaos = ChaosTap(ChaosPlan(11, share=0.4, longest_wait=0.07, reach=300))
+    policy = with_model(POLICY, stall_timeout=0.3)
+    turns = []
+    async with (
+        playing() as stage,
+        recording(tmp_path, stage.url, chaos) as provider,
+        harness.replica(provider, [look, explode], policy=policy) as replica,
+    ):
+        after = None
+        for number in range(CHATS):
+            random, model = Random(number), f"claude-{number}"
+            author = Author(random)
+            script = [author.play(ending="whole") for _ in range(2)] + [author.play("whole", calm=True)] * 50
+            stage.rehearse(model, script)
+            limits = Limits(recovery=random.choice(["retry", "continue"]))
+            after = await harness.ask(model=model, tools=[look, explode], limits=limits, after=after)
+            await harness.finish(replica, after)
+            turns.append(after)
+    found = [await again(harness, target, tmp_path, asked) for asked in turns]
+    assert [divergences_of(each) for each in found] == [[]] * CHATS
+    assert sum(len(recordings) for _, recordings, _ in found) > 2 * CHATS
+    assert sum(chaos.happened.values()) > 5
+    assert KEY not in "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
+
+
+# --- one turn, by a script -------------------------------------------------------------------------------------------
+
+ANSWER = stream_of(text("It is ", "high.")).replace(b'"stop_reason": "tool_use"', b'"stop_reason": "end_turn"')
+
+
+def call(name: str) -> bytes:
+    return stream_of(text("I look."), tool_use(name, {"what": "tides"}, "toolu_1"))
+
+
+@tool(approval="always")
+async def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+RING = ToolSpec("ring", "Ring a bell.", '{"type":"object"}', client=True)
+
+
+@asynccontextmanager
+async def scripted(
+    harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *taps: ChaosTap
+) -> AsyncIterator[tuple[Replica, Asked]]:
+    """A turn whose model gives these answers, and has one tool."""
+    async with playing() as stage, recording(folder, stage.url, *taps) as provider:
+        stage.rehearse("claude-x", [Play(200, body, [50], "whole", [], "tool_use") for body in answers])
+        here = [] if isinstance(spec, ToolSpec) else [spec]
+        async with harness.replica(provider, here) as replica:
+            yield replica, await harness.ask(model="claude-x", tools=[spec])
+
+
+async def waiting(harness: Harness, replica: Replica, asked: Asked) -> Turn:
+    replica.worker.ring()
+    view = None
+    while (turn := await harness.turn(asked)).status != "waiting":
+        if view := view or replica.directory.running(asked.turn):
+            await view.doorbell.wait()
+        await asyncio.sleep(0)
+    return turn
+
+
+async def test_a_turn_that_waited_for_a_client_has_its_answer_again(
+    harness: Harness, target: Database, tmp_path: Path
+) -> None:
+    async with scripted(harness, tmp_path, [call("ring"), ANSWER], RING) as (replica, asked):
+        await waiting(harness, replica, asked)
+        rung = Decision("toolu_1", None, Answer("result", "It rang."), "actions.0")
+        await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [rung], None)
+        turn = await harness.finish(replica, asked)
+    assert "It rang." in [block.text for block in turn.blocks]
+    assert divergences_of(await again(harness, target, tmp_path, asked)) == []
+
+
+@pytest.mark.parametrize("kind", ["approve", "deny"])
+async def test_what_a_person_decided_is_not_asked_again(
+    harness: Harness, target: Database, tmp_path: Path, kind: Literal["approve", "deny"]
+) -> None:
+    async with scripted(harness, tmp_path, [call("write"), ANSWER], write) as (replica, asked):
+        (ask,) = (await waiting(harness, replica, asked)).asks
+        decision = Decision("toolu_1", ask.digest, Answer(kind, "No."), "actions.0")
+        await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
+        await harness.finish(replica, asked)
+    assert divergences_of(await again(harness, target, tmp_path, asked)) == []
+
+
+async def test_what_was_said_to_a_turn_while_it_ran_is_said_again(
+    harness: Harness, target: Database, tmp_path: Path
+) -> None:
+    @tool(read_only=True)
+    async def look(what: str) -> str:
+        """Look at something, while somebody speaks."""
+        await say_as_then(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "At noon, please.")])
+        await replica.worker.tell(asked.turn)
+        return f"seen {what}"
+
+    async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
+        turn = await harness.finish(replica, asked)
+    assert [block.text for block in turn.blocks if block.type == USER_TEXT] == ["At noon, please."]
+    assert divergences_of(await again(harness, target, tmp_path, asked)) == []
+
+
+async def test_a_turn_that_was_cancelled_is_cancelled_where_it_was(
+    harness: Harness, target: Database, tmp_path: Path
+) -> None:
+    silence = ChaosTap(ChaosPlan(1, 1.0, ["silence"], reach=200))
+    async with scripted(harness, tmp_path, [ANSWER], look, silence) as (replica, asked):
+        replica.worker.ring()
+        while not silence.happened:  # noqa: ASYNC110, it rings for nobody
+            await asyncio.sleep(0.005)
+        await replica.cancel(asked)
+        turn = await harness.finish(replica, asked)
+    assert turn.status == "cancelled"
+    assert divergences_of(await again(harness, target, tmp_path, asked)) == []
+
+
+async def test_where_it_goes_another_way_is_told_in_words(harness: Harness, target: Database, tmp_path: Path) -> None:
+    async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
+        await harness.finish(replica, asked)
+    await harness.database.rows(SAY_ANOTHER_THING, turn=asked.turn)
+    place = "request 2 (round 2, attempt 1): message 3, block 1, content"
+    words = f'{place}: from character 5 on it was "seen tides", now "seen nothing"'
+    assert divergences_of(await again(harness, target, tmp_path, asked)) == [words]
+
+
+SAY_ANOTHER_THING = Statement(
+    f"UPDATE blocks SET text = 'seen nothing' WHERE turn_id = :turn AND type = '{TOOL_RESULT}'"
+)
+
+
+async def test_a_round_without_a_recording_is_told_of(harness: Harness, target: Database, tmp_path: Path) -> None:
+    async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
+        await harness.finish(replica, asked)
+    (tmp_path / str(asked.turn) / "attempt-001-round-002-try-01.jsonl").unlink()
+    told = divergences_of(await again(harness, target, tmp_path, asked))
+    assert told[0].startswith("round 2 of attempt 1 has no recording")
+    assert told[1] == "1 requests were recorded, now there were 2"
+    assert told[-1] == "the turn was complete (end_turn), now it is error (end_of_recording)"
+
+
+@pytest.mark.timeout(300)
+def test_the_command_says_whether_all_is_as_it_was(database_url: str, tmp_path: Path) -> None:
+    async def record() -> Asked:
+        async with connect(database_url, size=4) as database:
+            harness = Harness(database_url, database)
+            async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
+                await harness.finish(replica, asked)
+        return asked
+
+    asked = asyncio.run(record())
+    environment = {"DATABASE_URL": database_url, "TURNSTREAM_RECORD": str(tmp_path)}
+    same = turnstream_replay(environment, str(asked.turn))
+    assert (same.returncode, same.stdout, same.stderr) == (0, AS_IT_WAS, "")
+    file = next((tmp_path / str(asked.turn)).glob("*-round-002-*"))
+    file.write_bytes(file.read_bytes().replace(b"high", b"low"))
+    other = turnstream_replay(environment, str(asked.turn), "--speed", "1")
+    told = 'the turn: block 4, text: from character 6 on it was "It is high.", now "It is low."\n'
+    assert (other.returncode, other.stdout) == (1, told)
+
+
+AS_IT_WAS = "all is as it was: 2 requests, 4 blocks, complete (end_turn)\n"
+
+
+@pytest.mark.timeout(300)
+def test_the_command_says_what_it_lacks(database_url: str, tmp_path: Path) -> None:
+    async def ask() -> Asked:
+        async with connect(database_url, size=4) as database:
+            return await Harness(database_url, database).ask()
+
+    asked, environment = asyncio.run(ask()), {"DATABASE_URL": database_url}
+    assert "TURNSTREAM_RECORD is not set" in turnstream_replay(environment, str(asked.turn)).stderr
+    folder = ("--recordings", str(tmp_path))
+    assert "has not ended yet" in turnstream_replay(environment, str(asked.turn), *folder).stderr
+    assert "there is no turn" in turnstream_replay(environment, str(asked.chat), *folder).stderr
+
+
+def turnstream_replay(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from app.cli import main; main()", "replay", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=150, check=False
+    )

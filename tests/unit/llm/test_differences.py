@@ -1,0 +1,52 @@
+"""A person is told where two requests begin to differ."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.llm.differences import difference, difference_of_requests
+
+
+def said(*texts: str, **members: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}]} for text in texts]
+    return {"model": "m", **members, "messages": messages}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (
+            said("Hello", "The tide is high"),
+            said("Hello", "The tide is low"),
+            'message 2, block 1, text: from character 12 on it was "e tide is high", now "e tide is low"',
+        ),
+        (said("a"), said("ab"), 'message 1, block 1, text: from character 1 on it was "a", now "ab"'),
+        (said("a", system="x"), said("a"), 'system was "x", now it is not there'),
+        (said("a"), said("a", tools=[{"name": "t"}]), 'tools was not there, now it is [{"name":"t"}]'),
+        (said("a", tools=[1]), said("a", tools=[True]), "tool 1 was 1, now it is true"),
+        (said("a", stop=["x", "y"]), said("a", stop=["x"]), 'stop 2 was "y", now it is not there'),
+        (said("a", n=1), said("a", n="1" * 99), f'n was 1, now it is "{"1" * 59}…'),
+        ({"a": [1]}, {"a": 1}, "a was [1], now it is 1"),
+    ],
+)
+def test_the_first_difference_is_named_as_a_person_counts(then: Any, now: Any, words: str) -> None:
+    assert difference_of_requests(json.dumps(then).encode(), json.dumps(now).encode()) == words
+
+
+def test_the_same_bytes_do_not_differ() -> None:
+    assert difference_of_requests(b"{}", b"{}") is None
+
+
+@pytest.mark.parametrize(("now", "byte"), [(b'{"a": 1}', 5), (b'{"a":1} ', 7)])
+def test_the_same_json_in_other_bytes_is_told_by_the_byte(now: bytes, byte: int) -> None:
+    words = f"byte {byte}: it is the same, but written in another way"
+    assert difference_of_requests(b'{"a":1}', now) == words
+
+
+def test_what_is_no_json_is_told_by_the_byte_too() -> None:
+    assert difference_of_requests(b"abc", b"abd") == "byte 2: it was b'c', now b'd'"
+
+
+def test_two_values_may_differ_in_the_whole() -> None:
+    assert difference(1, 2) == "it was 1, now it is 2"
