@@ -5,7 +5,6 @@ import re
 import time
 from contextlib import closing, suppress
 from io import BufferedIOBase
-from threading import Event
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from tests.bench.processes import get
 from tests.bench.scenarios import FaultError
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 RETRY = 0.02
 # As native/common.h makes them: the chat, the place in the turn and the time of sending in microseconds, in base 36.
 TOKEN = re.compile(r"\|(?P<chat>[0-9a-z]{3})(?P<place>[0-9a-z]{4})(?P<sent>[0-9a-z]{7})")
@@ -55,8 +54,7 @@ class Reader:
         self.port = port
         self.path = path
         self.texts: dict[int, str] = {}
-        self.new = Event()
-        self.new_at = 0.0
+        self.new_at: float | None = None
         self._new_since = float("inf")
         self._cursor = ""
         self._ended = False
@@ -66,7 +64,7 @@ class Reader:
         return sum(map(len, self.texts.values())) // TOKEN_LENGTH
 
     def watch_for_new(self, since: float) -> None:
-        """From now on `new` is set by the first delta that the provider sent after `since`, at `new_at`."""
+        """`new_at` will be when the first delta came that the provider sent after `since`."""
         self._new_since = since
 
     def follow(self) -> None:
@@ -122,9 +120,8 @@ class Reader:
             raise FaultError(f"a delta for {data['offset']} came to a reader that has {len(text)} characters")
         self.texts[data["index"]] = text = text + data["text"]
         newest = TOKEN.fullmatch(text[-TOKEN_LENGTH:])
-        if newest and not self.new.is_set() and sent_at(newest) > self._new_since:
+        if newest and self.new_at is None and sent_at(newest) > self._new_since:
             self.new_at = time.monotonic()
-            self.new.set()
 
 
 def place_of(cursor: str) -> list[int]:

@@ -91,6 +91,6 @@ def test_new_is_what_was_sent_after_the_kill() -> None:
     reader.watch_for_new(now - 1)
     old, new = deltas([token(0, now - 2), token(1, now)])
     reader.take(io.BytesIO(old))
-    assert not reader.new.is_set()
+    assert reader.new_at is None
     reader.take(io.BytesIO(new))
-    assert reader.new.is_set()
+    assert reader.new_at is not None
