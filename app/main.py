@@ -331,25 +331,6 @@ class _Given(dict[str, str]):
         return super().get(name) or "http://offline.invalid"
 
 
-@asynccontextmanager
-async def offline_models(settings: Settings, taps: Sequence[Tap]) -> AsyncIterator[Models]:
-    """Those of the settings, as if every key were there: `taps` answer in the place of all networks."""
-    known = {spec.name for spec in _providers(settings)}
-    specs = read_registry(settings.models_file, _Given(read_environment()))
-    async with connect_providers(specs, taps) as offers:
-        if settings.model is not None and offers:
-            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
-            offers.append(Offer(first.provider, (), [settings.model]))
-        yield Models(offers)
-
-
-class _Given(dict[str, str]):
-    """Keys and addresses that nobody has said are some that nobody has."""
-
-    def get(self, name: str, _default: object = None) -> str:
-        return super().get(name) or "http://offline.invalid"
-
-
 def default_model(settings: Settings) -> str:
     """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
     providers = _providers(settings)
