@@ -271,13 +271,14 @@ class Talk:
         async with drafting as draft:
             busy = draft.before is not None and not draft.before.ended
             if draft.steered is None:
-                exchange = await draft.say(blocks, self._request(label), None)
+                exchange, waiting = await draft.say(blocks, self._request(label), None), None
             else:
-                waiting = [ask for ask in (await self.turn(draft.steered.id)).asks if ask.answer is None]
+                exchange, waiting = None, await self._waiting(draft.steered)
                 await draft.steer(blocks)
                 self.steers[draft.steered.id].append(words)
-        if draft.steered is not None:
+        if draft.steered is not None and waiting is not None:
             return await self._steered(draft.steered, waiting, words)
+        assert exchange is not None
         for turn in draft.interrupted:
             self.tell("interrupted", turn)
             await self.fleet.any(self.random).worker.cancel(turn)
@@ -286,6 +287,9 @@ class Talk:
         self._follow(Spoken(on_busy, draft.before, exchange.assistant_turn.id, label))
         self.fleet.any(self.random).worker.ring()
         return None
+
+    async def _waiting(self, turn: Turn) -> Sequence[Ask]:
+        return [ask for ask in (await self.turn(turn.id)).asks if ask.answer is None]
 
     async def _steered(self, turn: Turn, waiting: Sequence[Ask], words: str) -> None:
         """Who says something else instead of answering has answered."""
