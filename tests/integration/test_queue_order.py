@@ -163,6 +163,19 @@ async def test_messages_that_come_at_once_stand_one_behind_another_whoever_began
     assert said == ["first", "second", "third", "fourth"]
 
 
+async def test_of_two_messages_at_the_same_moment_one_stands_behind_the_other(harness: Harness) -> None:
+    first = await harness.ask("first")
+    async with harness.locker() as locker:
+        async with locker.holding("SELECT FROM chats WHERE id = $1 FOR UPDATE", first.chat):
+            both = [asyncio.create_task(enqueue(harness, first, words)) for words in ("one", "other")]
+            await locker.waiting(2)
+        behind = await asyncio.gather(*both)
+    turns = [await harness.turn(asked) for asked in (first, *behind)]
+    newest = await Turns(harness.database).newest(OWNER, first.chat)
+    path = await Turns(harness.database).path(OWNER, first.chat, newest or first.turn)
+    assert {turn.id for turn in path} >= {turn.id for turn in turns}
+
+
 # --- cancelled while they stand in line ------------------------------------------------------------------------------
 
 
