@@ -74,7 +74,7 @@ def _after_call(now: Standing, call: Block, result: Block | None, role: ToolRole
             return replace(now, failure="submit_before_output")
         case "submit":
             return replace(now, accepted=now.drafted) if fine else _failed(now, "max_attempts")
-        case None:
+        case _:
             return now
 
 

@@ -1,0 +1,101 @@
+"""Where a structured turn stands, by its rows."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.output import Standing, failure_of, output_of, standing_of
+from app.domain.steps import CallModel, Fail, Finish, next_step
+from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
+from tests.unit.domain.build import call, result, sealed, text, turn_of
+
+PLAIN = OutputSpec("{}")
+REFLECTED = OutputSpec("{}", handler="critic")
+ROLES: tuple[ToolRole, ...] = ("output", "submit")
+
+
+def structured(spec: OutputSpec, *blocks: Block, rounds: int, stop_reason: str = "tool_use") -> Turn:
+    turn = turn_of(*blocks, rounds=[sealed(n + 1, stop_reason) for n in range(rounds)])
+    tools = tuple(ToolSpec(role, "", "{}", role=role) for role in ROLES)
+    assert turn.request is not None
+    return replace(turn, request=replace(turn.request, tools=tools, output=spec))
+
+
+def made(name: str, id: str, round: int = 1, *, fails: bool = False) -> list[Block]:
+    """A call of a tool, and its result."""
+    asked = replace(call(id=id, round=round), name=name, text=f'"{id}"')
+    return [asked, replace(result(id=id, round=round), name=name, is_error=fails)]
+
+
+def numbered(*blocks: Block) -> list[Block]:
+    return [replace(block, index=index) for index, block in enumerate(blocks)]
+
+
+def test_the_first_call_is_made_whatever_is_wanted() -> None:
+    assert next_step(structured(PLAIN, rounds=0)) == CallModel(1)
+
+
+def test_an_output_that_is_right_ends_the_turn() -> None:
+    turn = structured(PLAIN, *numbered(*made("output", "a")), rounds=1)
+    assert next_step(turn) == Finish("output")
+    assert output_of(turn) is None
+    assert output_of(replace(turn, status="complete", stop_reason="output")) == '"a"'
+
+
+def test_one_that_is_wrong_is_the_end_of_an_attempt() -> None:
+    turn = structured(PLAIN, *numbered(*made("output", "a", fails=True)), rounds=1)
+    assert standing_of(turn) == Standing(failure="max_attempts", failed=1)
+    assert next_step(turn) == CallModel(2)
+    once = structured(replace(PLAIN, max_attempts=1), *turn.blocks, rounds=1)
+    step = next_step(once)
+    assert isinstance(step, Fail)
+    assert step.type == "max_attempts"
+
+
+def test_the_last_output_of_a_reply_counts() -> None:
+    blocks = numbered(*made("output", "a"), *made("output", "b"))
+    assert standing_of(structured(PLAIN, *blocks, rounds=1)).accepted == blocks[2]
+
+
+def test_other_tools_are_iterations() -> None:
+    turn = structured(replace(PLAIN, max_iterations=1), *numbered(*made("look", "a")), rounds=1)
+    assert standing_of(turn) == Standing(iterations=1)
+    step = next_step(turn)
+    assert isinstance(step, Fail)
+    assert step.type == "max_iterations"
+
+
+@pytest.mark.parametrize(("stop_reason", "failed"), [("end_turn", 1), ("pause_turn", 0), ("interrupted", 0)])
+def test_a_whole_reply_without_a_call_fails_its_attempt(stop_reason: str, failed: int) -> None:
+    turn = structured(PLAIN, text(), rounds=1, stop_reason=stop_reason)
+    assert standing_of(turn).failed == failed
+
+
+def test_drafts_are_submitted_or_forgotten() -> None:
+    drafted = made("output", "a")
+    refused = made("output", "b", fails=True)
+    assert standing_of(structured(REFLECTED, *numbered(*drafted, *refused), rounds=1)).drafted is not None
+    submitted = numbered(*drafted, *made("submit", "s"))
+    assert standing_of(structured(REFLECTED, *submitted, rounds=1)).accepted == submitted[0]
+    judged = numbered(*drafted, *made("submit", "s", fails=True))
+    assert standing_of(structured(REFLECTED, *judged, rounds=1)) == Standing(failure="max_attempts", failed=1)
+
+
+def test_nothing_to_submit_is_the_end() -> None:
+    standing = standing_of(structured(REFLECTED, *numbered(*made("submit", "s", fails=True)), rounds=1))
+    failure = failure_of(standing, REFLECTED)
+    assert failure is not None
+    assert failure[0] == "submit_before_output"
+
+
+def test_a_turn_that_is_not_structured_has_no_output() -> None:
+    assert output_of(turn_of(rounds=[sealed(1, "output")])) is None
+    assert output_of(replace(turn_of(), request=None)) is None
+
+
+def test_a_round_that_is_not_sealed_says_nothing() -> None:
+    turn = structured(PLAIN, rounds=1)
+    assert isinstance(turn.request, TurnRequest)
+    assert standing_of(replace(turn, rounds=(replace(turn.rounds[0], sealed_by=None),))) == Standing()
+    assert output_of(replace(turn, stop_reason="output")) is None

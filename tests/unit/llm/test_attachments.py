@@ -1,0 +1,63 @@
+"""Images and documents, from what a row says to what is sent."""
+
+import json
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
+from app.llm.attachments import GONE, attached, uploads_in
+from app.llm.provider import Message
+
+ID = UUID(int=7)
+
+
+def block(type: str, data: object, text: str = "") -> Block:
+    return Block(0, 0, 0, type, text, None if data is None else json.dumps(data))
+
+
+def upload(media_type: str) -> dict[str, object]:
+    return {"type": "upload", "id": str(ID), "media_type": media_type}
+
+
+def sent(of: Block, uploads: dict[UUID, bytes]) -> Block:
+    ((message,),) = (attached([Message("user", (of,))], uploads),)
+    return message.blocks[0]
+
+
+def test_words_alone_mean_no_upload_and_stay_as_they_are() -> None:
+    messages = [Message("user", (Block(0, 0, 0, TEXT, "Hi"),))]
+    assert uploads_in(messages) == frozenset()
+    assert attached(messages, {})[0] is messages[0]
+
+
+@pytest.mark.parametrize(
+    ("type", "media_type", "source"),
+    [
+        (IMAGE, "image/png", {"type": "base64", "media_type": "image/png", "data": "eA=="}),
+        (DOCUMENT, "application/pdf", {"type": "base64", "media_type": "application/pdf", "data": "eA=="}),
+        (DOCUMENT, "text/plain", {"type": "text", "media_type": "text/plain", "data": "x"}),
+    ],
+)
+def test_an_upload_is_sent_with_its_bytes(type: str, media_type: str, source: dict[str, str]) -> None:
+    kept = block(type, {"type": type, "source": upload(media_type)})
+    assert uploads_in([Message("user", (kept,))]) == {ID}
+    assert json.loads(sent(kept, {ID: b"x"}).data or "") == {"type": type, "source": source}
+
+
+def test_one_that_is_gone_is_said_to_be() -> None:
+    gone = sent(block(IMAGE, {"source": upload("image/png")}), {})
+    assert (gone.type, gone.text, gone.data) == (TEXT, GONE, None)
+
+
+def test_a_text_of_the_library_is_in_the_row() -> None:
+    kept = block(DOCUMENT, {"title": "t", "source": {"type": "text", "media_type": "text/plain"}}, "words")
+    told = sent(kept, {})
+    source = {"type": "text", "media_type": "text/plain", "data": "words"}
+    assert (told.text, json.loads(told.data or "")) == ("", {"title": "t", "source": source})
+
+
+@pytest.mark.parametrize("data", [None, {}, {"source": None}, {"source": {"type": "url", "url": "x"}}])
+def test_what_means_something_else_is_left_alone(data: object) -> None:
+    kept = block(IMAGE, data)
+    assert sent(kept, {}) == kept

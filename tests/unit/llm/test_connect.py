@@ -1,0 +1,17 @@
+"""From what the registry says to providers that can be asked."""
+
+from app.llm.anthropic import AnthropicProvider
+from app.llm.connect import connect_providers
+from app.llm.models import Models
+from app.llm.openai import OpenAIChatProvider
+from app.llm.registry import read_registry
+
+
+async def test_every_provider_that_has_its_key_can_be_asked() -> None:
+    specs = read_registry(None, {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
+    async with connect_providers(specs) as offers:
+        models = Models(offers)
+        assert isinstance(models.provider_for("claude-sonnet-5-5"), AnthropicProvider)
+        openai = models.provider_for("gpt-5")
+        assert isinstance(openai, OpenAIChatProvider)
+        assert openai.name == "openai"

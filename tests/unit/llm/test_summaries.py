@@ -1,0 +1,54 @@
+"""What a model answers that was asked for a summary."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import SUMMARY
+from app.domain.errors import TransientError
+from app.llm.provider import (
+    BlockClosed,
+    BlockData,
+    BlockOpened,
+    BlockText,
+    MessageDelta,
+    MessageEnded,
+    MessageStarted,
+    Part,
+)
+from app.llm.scripted import message_of, text, thinking, tool_use
+from app.llm.summaries import as_summary
+
+THROUGH = UUID(int=7)
+
+
+async def told(*batches: Sequence[Part]) -> list[Part]:
+    async def stream() -> AsyncGenerator[Sequence[Part], None]:
+        for batch in batches:
+            yield batch
+
+    return [part async for batch in as_summary(stream(), THROUGH) for part in batch]
+
+
+async def test_the_first_words_become_the_summary_and_the_rest_is_left_out() -> None:
+    parts = await told(*message_of(thinking("Hm"), text("In ", "short."), tool_use("look", {}, "a"), text("And more.")))
+    started, opened, *words, closed, delta, ended = parts
+    assert isinstance(opened, BlockOpened)
+    assert opened.type == SUMMARY
+    assert json.loads(opened.data or "") == {"type": SUMMARY, "through": str(THROUGH)}
+    assert [word.text for word in words if isinstance(word, BlockText)] == ["In ", "short."]
+    kinds = [type(part) for part in (started, closed, delta, ended)]
+    assert kinds == [MessageStarted, BlockClosed, MessageDelta, MessageEnded]
+
+
+async def test_words_may_come_with_the_block() -> None:
+    batch = [BlockOpened(0, "text", None, "All."), BlockData(0, "citations", []), BlockClosed(0), MessageEnded()]
+    parts = await told(batch)
+    assert [type(part) for part in parts] == [BlockOpened, BlockClosed, MessageEnded]
+
+
+async def test_a_summary_without_words_is_none() -> None:
+    with pytest.raises(TransientError, match="empty_summary"):
+        await told(*message_of(text(" ")))
