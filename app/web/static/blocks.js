@@ -39,7 +39,7 @@ export class Blocks {
   }
 
   #add(block) {
-    const view = this.role === 'user' ? new SpokenView() : viewOf(block, this.tools)
+    const view = this.role === 'user' && block.type === 'text' ? new SpokenView() : viewOf(block, this.tools)
     if (view.element) this.#place(block.type).append(view.element)
     if (view.element) view.element.dataset.block = block.index
     return view

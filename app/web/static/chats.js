@@ -5,7 +5,7 @@ import { confirmed, find, h, iconButton } from './dom.js'
 const PAGE = 100
 
 export class Chats extends EventTarget {
-  /** Fires `changed` when the open chat was changed by somebody, `deleted` when it is gone. */
+  /** Fires `changed` when there is news of a title, `deleted` when the open chat is gone. */
   constructor(client) {
     super()
     this.client = client
@@ -25,13 +25,12 @@ export class Chats extends EventTarget {
   /** Looks what is new. The first page is enough: what changed is on top. */
   async refresh() {
     const { chats, next } = await this.client.request('GET', `/api/chats?limit=${PAGE}`)
-    const before = this.get(this.open)?.updated_at
     const fresh = new Set(chats.map((chat) => chat.id))
     const older = this.chats.length > PAGE ? this.chats.slice(PAGE).filter((chat) => !fresh.has(chat.id)) : []
     this.chats = [...chats, ...older]
     if (!older.length) this.next = next
     this.#draw()
-    if (before && this.get(this.open)?.updated_at !== before) this.dispatchEvent(new Event('changed'))
+    this.dispatchEvent(new Event('changed'))
   }
 
   mark(id) {
@@ -88,7 +87,7 @@ export class Chats extends EventTarget {
       this.shape = null
       if (title && title !== chat.title) Object.assign(chat, await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
       this.#draw()
-      this.dispatchEvent(new Event('renamed'))
+      this.dispatchEvent(new Event('changed'))
       this.list.querySelector(`[data-chat="${chat.id}"] a`)?.focus()
     }
     field.addEventListener('keydown', (event) => {

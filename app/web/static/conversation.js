@@ -1,10 +1,10 @@
-// The open chat: the path that is shown, and the turns of it that still run. Knows nothing of the page.
+// The open chat: the path that is shown, kept as the stream of the chat tells it. Knows nothing of the page.
 
 import { PAGE_TOOLS } from './asks.js'
 import { apply, hasEnded } from './turnstream.js'
 
 export class Conversation extends EventTarget {
-  /** Fires `path` (other turns are shown), `turn` (one changed), `chat` (one was begun), `connection`, `ended`. */
+  /** Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`. */
   constructor(client) {
     super()
     this.client = client
@@ -13,7 +13,7 @@ export class Conversation extends EventTarget {
 
   close() {
     this.following?.abort()
-    Object.assign(this, { id: null, path: [], through: null, draft: {}, following: null, followed: null, older: null })
+    Object.assign(this, { id: null, path: [], turns: new Map(), through: null, draft: {}, following: null, older: null })
     this.#tell('path')
   }
 
@@ -21,52 +21,40 @@ export class Conversation extends EventTarget {
     return this.path.find((turn) => turn.role === 'assistant' && !hasEnded(turn))
   }
 
-  get leaf() {
-    return this.path.at(-1)
-  }
-
   /** Opens a chat at its newest turn, or at the newest that follows the turn `through`. Throws Refused. */
   async open(id, through = null) {
     this.close()
-    Object.assign(this, { id, through })
-    await this.look()
+    this.id = id
+    await this.#read(through)
   }
 
-  /** What is new since: turns that were started in another tab, or on another device. */
-  async look() {
-    if (!this.id) return
-    await this.#read(this.through ? `through=${this.through}` : '')
+  /** Shows the sibling `turn`, down to the newest turn that follows it. */
+  choose(turn) {
+    return this.#read(turn)
   }
 
   async readOlder() {
     const { turns, next } = await this.client.request('GET', `/api/chats/${this.id}/turns?leaf=${this.older}`)
+    for (const turn of turns) this.turns.set(turn.id, turn)
     this.older = next
-    this.path = [...turns, ...this.path]
-    this.#tell('path')
+    this.#show([...turns, ...this.path])
   }
 
   /** Says something after what is shown. `onBusy`: what becomes of it while an answer is being written. */
   async say(text, onBusy) {
     if (!this.id) return this.#begin(text)
-    const place = this.leaf ? { parent_id: this.leaf.id } : {}
-    return this.#take(await this.client.say(this.id, text, { ...place, ...(this.running && { on_busy: onBusy }) }))
+    const leaf = this.path.at(-1)
+    const place = { ...(leaf && { parent_id: leaf.id }), ...(this.running && { on_busy: onBusy }) }
+    this.#take(await this.client.say(this.id, text, place))
   }
 
   /** Says something else in the place of a user turn. */
   async edit(turn, text) {
     this.#take(await this.client.say(this.id, text, { parent_id: turn.parent_id, on_busy: 'branch' }))
-    await this.look()
   }
 
   async regenerate(turn) {
     this.#take(await this.client.regenerate(this.id, turn.id))
-    await this.look()
-  }
-
-  /** Shows the sibling `id`, down to the newest turn that follows it. */
-  async choose(id) {
-    this.through = id
-    await this.look()
   }
 
   cancel(turn = this.running) {
@@ -77,7 +65,7 @@ export class Conversation extends EventTarget {
     await this.client.act(this.id, turn.id, [decision])
   }
 
-  // --- the parts -----------------------------------------------------------------------------------------------------
+  // --- what the server says ------------------------------------------------------------------------------------------
 
   async #begin(text) {
     const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
@@ -86,75 +74,104 @@ export class Conversation extends EventTarget {
     this.id = exchange.assistant_turn.chat_id
     this.#take(exchange)
     this.#tell('chat')
+    this.#follow()
   }
 
+  /** Reads a path, and follows the chat from where that was read. */
+  async #read(through) {
+    const { id } = this
+    const reading = (this.reading = Symbol('reading'))
+    const { turns, next, cursor } = await this.client.request('GET', `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`)
+    if (this.id !== id || this.reading !== reading) return
+    for (const turn of turns) this.turns.set(turn.id, turn)
+    Object.assign(this, { through, older: next })
+    this.#show(turns)
+    this.#follow(cursor)
+  }
+
+  async #follow(cursor) {
+    this.following?.abort()
+    const { signal } = (this.following = new AbortController())
+    const connection = (state) => signal.aborted || this.#tell('connection', state)
+    try {
+      for await (const event of this.client.followChat(this.id, { cursor, signal, connection })) this.#hear(event)
+    } catch (error) {
+      if (signal.aborted) return
+      this.#tell('connection', error.message)
+      if (error.status === 401) await this.#read(this.through) // which asks for a token
+    }
+  }
+
+  #hear(event) {
+    const { data } = event
+    if (event.event === 'chat') this.#tell('chat', data)
+    else if (event.event === 'chat_deleted') this.#tell('deleted')
+    else if (event.event === 'turn') this.#add(data)
+    else if (this.turns.has(data.turn)) this.#apply(this.turns.get(data.turn), event)
+  }
+
+  #apply(turn, event) {
+    if (event.id) apply(turn, event)
+    if (hasEnded(turn)) this.#complete(turn)
+    this.#tell('turn', turn, event)
+  }
+
+  /** Its times and its cost, as the server has them. */
+  async #complete(turn) {
+    const found = await this.client.turn(this.id, turn.id).catch(() => null)
+    if (!found) return
+    const siblings = found.siblings.length < turn.siblings.length ? turn.siblings : found.siblings
+    Object.assign(turn, found, { siblings })
+    this.#tell('turn', turn)
+  }
+
+  /** What the server answers to who says something is what the stream tells everybody. Whichever comes first. */
   #take({ user_turn: user, assistant_turn: answer, steered }) {
     if (steered) return
     this.through = null
     this.reading = null // what is on its way is old
-    const before = this.path.findIndex((turn) => turn.id === user.parent_id)
-    const known = this.path.find((turn) => turn.id === user.id)
-    this.path = [...this.path.slice(0, before + 1), known ?? user, answer]
-    this.#follow()
+    for (const turn of [user, answer]) this.#add({ ...turn, turn: turn.id })
+    const place = this.path.findIndex((turn) => turn.id === user.parent_id)
+    const path = [...this.path.slice(0, place + 1), this.turns.get(user.id), this.turns.get(answer.id)]
+    if (!this.path.includes(path.at(-1))) this.#show(path)
+  }
+
+  /** A turn that was made just now. What it says is told from its beginning. */
+  #add({ turn: id, parent_id, role, created_at, blocks = [] }) {
+    if (this.turns.has(id)) return
+    const turn = { id, chat_id: this.id, parent_id, role, created_at, ...BLANK[role](), ...(role === 'user' && { blocks }) }
+    this.turns.set(id, turn)
+    this.#addSibling(turn)
+    const place = this.path.findIndex((other) => other.id === parent_id)
+    const atEnd = place === this.path.length - 1
+    if (!this.through || atEnd) this.#lead(turn, place)
+    else this.#tell('path')
+  }
+
+  /** Shows the new turn: behind what it follows, or with a path of its own that is not known yet. */
+  #lead(turn, place) {
+    if (turn.parent_id && place < 0) this.#read(null).catch(() => {})
+    else this.#show([...this.path.slice(0, place + 1), turn])
+  }
+
+  #addSibling(turn) {
+    const others = [...this.turns.values()].filter((other) => other.parent_id === turn.parent_id && other !== turn)
+    const siblings = [...(others[0]?.siblings ?? []), turn.id]
+    for (const one of [...others, turn]) one.siblings = siblings
+  }
+
+  #show(path) {
+    this.path = path
     this.#tell('path')
-  }
-
-  async #read(query) {
-    const { id } = this
-    const reading = (this.reading = Symbol(query))
-    const { turns, next } = await this.client.request('GET', `/api/chats/${id}/turns?${query}`)
-    if (this.id !== id || this.reading !== reading) return
-    const known = new Map(this.path.map((turn) => [turn.id, turn]))
-    const earlier = this.#earlier(turns)
-    this.older = earlier.length ? this.older : next
-    this.path = [...earlier, ...turns.map((turn) => this.#merged(known.get(turn.id), turn))]
-    this.#follow()
-    this.#tell('path')
-  }
-
-  /** The server's picture of a turn, but for the one that is followed: that one knows more already. */
-  #merged(known, turn) {
-    if (!known) return turn
-    return Object.assign(known, known === this.followed ? { siblings: turn.siblings } : turn)
-  }
-
-  /** Turns before the first of a page, where they are known already. */
-  #earlier([first]) {
-    return first ? this.path.slice(0, this.path.findIndex((turn) => turn.id === first.parent_id) + 1) : []
-  }
-
-  /** Follows one turn after the other: what stands behind one that runs has nothing to say yet. */
-  async #follow() {
-    const turn = this.running
-    if (this.followed === turn) return
-    this.following?.abort()
-    this.followed = turn
-    if (!turn) return
-    const following = (this.following = new AbortController())
-    try {
-      await this.#followOne(turn, following.signal)
-    } catch (error) {
-      if (following.signal.aborted) return
-      this.followed = null
-      return this.#tell('connection', error.message)
-    }
-    if (following.signal.aborted) return
-    this.followed = null
-    this.#tell('ended', turn)
-    this.#follow()
-  }
-
-  async #followOne(turn, signal) {
-    const connection = (state) => this.#tell('connection', state)
-    for await (const event of this.client.follow(this.id, turn.id, { cursor: turn.cursor, signal, connection })) {
-      if (event.id) apply(turn, event)
-      this.#tell('turn', turn, event)
-    }
-    Object.assign(turn, await this.client.turn(this.id, turn.id)) // its times, as the server has them
-    this.#tell('turn', turn)
   }
 
   #tell(type, ...detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
+}
+
+const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })
+const BLANK = {
+  user: () => ({ ...EMPTY(), status: 'complete' }),
+  assistant: () => ({ ...EMPTY(), status: 'queued' }),
 }

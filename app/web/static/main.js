@@ -11,13 +11,13 @@ import { Settings } from './settings.js'
 import { announce, Transcript } from './transcript.js'
 import { hasEnded } from './turnstream.js'
 
-const LOOK = 3_000 // milliseconds between two looks at what other tabs did
+const LOOK = 5_000 // milliseconds between two looks at the list of chats
 const SOON = 800 // a connection that is back within this was never lost
 
 const client = new Session()
 const conversation = new Conversation(client)
 const chats = new Chats(client)
-const settings = new Settings(client, conversation)
+new Settings(client, conversation)
 const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast })
 const transcript = new Transcript(conversation, {
   answer,
@@ -26,7 +26,6 @@ const transcript = new Transcript(conversation, {
   edit: (turn, text) => tried(() => conversation.edit(turn, text)),
   choose: (id) => tried(() => conversation.choose(id)),
   cancel: (turn) => tried(() => conversation.cancel(turn)),
-  pricesOf: (model) => settings.pricesOf(model),
 })
 new Documents(client)
 
@@ -34,9 +33,7 @@ new Documents(client)
 
 async function send(text, onBusy) {
   transcript.sticks = true
-  const sent = await tried(() => conversation.say(text, onBusy))
-  refresh()
-  return sent
+  return tried(() => conversation.say(text, onBusy))
 }
 
 function editLast() {
@@ -49,8 +46,7 @@ async function answer(turn, decision) {
   try {
     await conversation.answer(turn, decision)
   } catch (error) {
-    if (error.status === 409) return void conversation.look()
-    return error.message
+    return error.status === 409 ? null : error.message
   }
 }
 
@@ -95,14 +91,9 @@ function address() {
   if (id && location.hash !== hash) history.replaceState(null, '', hash)
 }
 
-async function begun() {
-  chats.mark(conversation.id)
-  await refresh()
-}
-
 async function refresh() {
+  chats.mark(conversation.id)
   await chats.refresh().catch(() => {}) // there is another look soon
-  head()
 }
 
 // --- what is told ----------------------------------------------------------------------------------------------------
@@ -134,11 +125,9 @@ conversation.addEventListener('path', () => {
   composer.show(conversation.running)
   address()
 })
-conversation.addEventListener('ended', () => composer.show(conversation.running))
-conversation.addEventListener('ended', () => refresh())
-conversation.addEventListener('chat', () => begun())
-chats.addEventListener('changed', () => conversation.look().catch(() => {}))
-chats.addEventListener('renamed', head)
+conversation.addEventListener('chat', () => refresh())
+conversation.addEventListener('deleted', () => (location.hash = ''))
+chats.addEventListener('changed', head)
 chats.addEventListener('deleted', () => (location.hash = ''))
 
 // --- keys and buttons ------------------------------------------------------------------------------------------------
@@ -188,7 +177,7 @@ for (const button of document.querySelectorAll('[data-close]')) button.addEventL
 for (const button of document.querySelectorAll('[data-say]'))
   button.addEventListener('click', () => send(button.textContent.trim()))
 
-// --- other tabs ------------------------------------------------------------------------------------------------------
+// --- other tabs: the open chat tells of itself, the list is looked at ------------------------------------------------
 
 const look = () => document.visibilityState === 'visible' && refresh()
 setInterval(look, LOOK)

@@ -13,20 +13,10 @@ export class Settings {
     this.form.addEventListener('submit', (event) => this.#save(event))
   }
 
-  /** The models of the server, asked for once. */
-  models() {
-    this.asked ??= this.client.request('GET', '/api/models').then(({ models }) => models)
-    return this.asked
-  }
-
-  async pricesOf(name) {
-    return (await this.models()).find((model) => model.id === name)?.prices ?? null
-  }
-
   async show() {
     const { id, draft } = this.conversation
-    const [models, { tools }, chat] = await Promise.all([
-      this.models(),
+    const [{ models }, { tools }, chat] = await Promise.all([
+      this.client.request('GET', '/api/models'),
       this.client.request('GET', '/api/tools'),
       id ? this.client.request('GET', `/api/chats/${id}`) : draft,
     ])

@@ -3,8 +3,8 @@
 import { seconds } from './cards.js'
 import { h } from './dom.js'
 
-/** A table with a bar in each row. `prices` are those of the turn's model for a million tokens, or null. */
-export function timeline(turn, prices) {
+/** A table with a bar in each row, and the sums. */
+export function timeline(turn) {
   const rows = rowsOf(turn)
   const start = Math.min(...rows.map((row) => row.from))
   const end = Math.max(...rows.map((row) => row.to))
@@ -12,7 +12,7 @@ export function timeline(turn, prices) {
   const names = ['step', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens']
   const head = h('tr', {}, names.map((text) => h('th', { scope: 'col' }, text)))
   const table = h('table', {}, h('caption', { class: 'unseen' }, 'Where the time of this answer went'), h('thead', {}, head), h('tbody', {}, body))
-  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Steps' }, table), totals(turn, prices)]
+  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Steps' }, table), totals(turn)]
 }
 
 function rowsOf(turn) {
@@ -74,7 +74,7 @@ function tokensOf({ input_tokens, output_tokens, cache_read_input_tokens: read, 
   return `${number(sent)} in${read ? ` (${number(read)} cached)` : ''} · ${number(output_tokens)} out`
 }
 
-function totals(turn, prices) {
+function totals(turn) {
   const { usage } = turn
   const sums = h('dl', { class: 'totals' })
   const add = (name, value) => value && sums.append(h('div', {}, h('dt', {}, name), h('dd', {}, value)))
@@ -83,18 +83,8 @@ function totals(turn, prices) {
   add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
   add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
   add('Answered', number(usage.output_tokens))
-  add('Cost', prices && costOf(usage, prices).toLocaleString('en', { maximumSignificantDigits: 3 }))
+  add('Cost', turn.cost && turn.cost.toLocaleString('en', { maximumSignificantDigits: 3 }))
   return sums
-}
-
-function costOf(usage, { input, output, cache_read, cache_write }) {
-  const parts = [
-    [usage.input_tokens, input],
-    [usage.output_tokens, output],
-    [usage.cache_read_input_tokens, cache_read ?? input],
-    [usage.cache_creation_input_tokens, cache_write ?? input],
-  ]
-  return parts.reduce((sum, [tokens, price]) => sum + (tokens ?? 0) * price, 0) / 1e6
 }
 
 const time = (text) => (text ? Date.parse(text) : null)

@@ -8,7 +8,7 @@ import { timeline } from './timeline.js'
 import { hasEnded } from './turnstream.js'
 
 export class TurnView {
-  /** `acts` are what the buttons do: answer, whole, regenerate, edit, choose, cancel, pricesOf. */
+  /** `acts` are what the buttons do: answer, whole, regenerate, edit, choose, cancel. */
   constructor(turn, acts) {
     this.acts = acts
     this.content = h('div', { class: 'content' })
@@ -79,17 +79,16 @@ export class TurnView {
     return [copying, iconButton('again', 'Answer again', () => this.acts.regenerate(this.turn)), details]
   }
 
-  async #toggle(button) {
+  #toggle(button) {
     this.lines.hidden = !this.lines.hidden
     button.setAttribute('aria-expanded', String(!this.lines.hidden))
     if (this.lines.hidden) return
-    await this.#draw()
+    this.#draw()
     this.lines.scrollIntoView({ block: 'nearest' })
   }
 
-  async #draw() {
-    const prices = await this.acts.pricesOf(this.turn.model)
-    this.lines.replaceChildren(...timeline(this.turn, prices))
+  #draw() {
+    this.lines.replaceChildren(...timeline(this.turn))
   }
 
   /** The words of a user turn in a field; what is sent becomes a sibling. */
@@ -142,6 +141,7 @@ function troubleOf(turn) {
 }
 
 function figuresOf({ created_at, ended_at, usage }) {
+  if (!created_at || !ended_at) return ''
   const took = seconds((Date.parse(ended_at) - Date.parse(created_at)) / 1000)
   return usage.output_tokens ? `${took} · ${usage.output_tokens.toLocaleString('en')} tokens` : took
 }

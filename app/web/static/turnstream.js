@@ -1,6 +1,6 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
-const ENDS = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
+const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
 const LONGEST_PAUSE = 15_000 // milliseconds between two tries
 const SILENCE = 45_000 // the server says something every 15 s; after three times that the connection is dead
@@ -81,18 +81,25 @@ export class Client {
     return this.request('GET', at(chat, turn))
   }
 
-  /**
-   * The events of a turn after `cursor`, to its last one, over as many connections as it takes:
-   * `{id, event, data}`, where a notice has no id. `connection` is told 'open' and 'lost'. Throws Refused.
-   */
-  async *follow(chat, turn, { cursor, signal, connection = () => {} } = {}) {
+  /** The events of a turn after `cursor`, to its last one: `{id, event, data}`, where a notice has no id. */
+  follow(chat, turn, options) {
+    return this.#follow(`${at(chat, turn)}/stream`, LAST, options)
+  }
+
+  /** The events of a chat after `cursor`, for ever: its changes, new turns, and the events of all that run. */
+  followChat(chat, options) {
+    return this.#follow(`/api/chats/${chat}/stream`, new Set(['chat_deleted']), options)
+  }
+
+  /** Over as many connections as it takes. `connection` is told 'open' and 'lost'. Throws Refused. */
+  async *#follow(path, last, { cursor, signal, connection = () => {} } = {}) {
     for (let tries = 0; ; tries++) {
       try {
-        for await (const event of this.#connect(`${at(chat, turn)}/stream`, cursor, signal, connection)) {
+        for await (const event of this.#connect(path, cursor, signal, connection)) {
           if (event.id) cursor = event.id
           tries = 0
           yield event
-          if (ENDS.has(event.event)) return
+          if (last.has(event.event)) return
         }
         tries = 0 // it ended well: connections do, after a while
       } catch (error) {
@@ -119,13 +126,14 @@ export class Client {
   }
 }
 
-/** Takes an event into a turn as `GET …/turns/{turn}` gives it. What it does not know changes nothing. */
-export function apply(turn, { id, event, data }, now = () => new Date().toISOString()) {
+/**
+ * Takes an event into a turn as `GET …/turns/{turn}` gives it. What it does not know changes nothing. The times of rounds
+ * are those of this clock, until the turn is read again.
+ */
+export function apply(turn, { event, data: { turn: _, ...data } }, now = () => new Date().toISOString()) {
   const { blocks, rounds } = turn
-  if (id) turn.cursor = id
   if (event === 'turn_start') {
     Object.assign(turn, { status: data.status, attempt: data.attempt, model: data.model })
-    turn.started_at ??= now()
   } else if (event === 'round_start') {
     turn.status = 'running'
     turn.rounds = [...rounds.filter((round) => round.round !== data.round), { usage: {}, ...data, started_at: now() }]
@@ -147,7 +155,7 @@ export function apply(turn, { id, event, data }, now = () => new Date().toISOStr
     turn.actions = turn.actions.filter((one) => calls.has(one.tool_use_id))
   } else if (event === 'action_required') {
     turn.actions = data.calls
-  } else if (ENDS.has(event)) {
+  } else if (LAST.has(event)) {
     Object.assign(turn, { degraded: [], error: null }, data, { status: event.slice(5), actions: [], ended_at: now() })
   }
 }

@@ -1,0 +1,75 @@
+"""A real Chromium before the real server."""
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+from playwright.async_api import Browser, async_playwright
+
+from tests.browser.person import Person, sit_down
+from tests.browser.scenes import Harbour
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server, serving
+
+SitDown = Callable[..., Awaitable[Person]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    processors = structlog.processors
+    structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found, "there is no Chromium on this machine; on Debian: apt-get install chromium"
+    return found
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium)
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
+    """`await people(url)`: somebody with a browser of their own. Whatever went wrong in it fails the test.
+
+    `site` is asked for so that browsers are closed before the server is.
+    """
+    async with AsyncExitStack() as stack:
+        seated: list[Person] = []
+
+        async def sit(url: str, **options: Any) -> Person:
+            person = await stack.enter_async_context(sit_down(browser, url, **options))
+            seated.append(person)
+            return person
+
+        yield sit
+        for person in seated:
+            assert person.troubles() == []
+
+
+@pytest.fixture
+def harbour() -> Harbour:
+    return Harbour()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(database_url: str, harbour: Harbour) -> AsyncIterator[Server]:
+    async with serving(database_url, harbour.toolset()) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(site: Server) -> AsyncIterator[Client]:
+    async with Client(site.url) as client:
+        yield client

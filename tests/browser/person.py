@@ -1,0 +1,152 @@
+"""Somebody who uses the page: what they do, what they see, and whether it is what the database holds."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page
+
+from app.domain.turns import TERMINAL
+from tests.integration.api.client import Client
+
+PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
+
+# Everything that the page says of its turns, folded or not.
+_READ = """() => {
+  for (const folded of document.querySelectorAll('#turns details')) folded.open = true
+  return new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve(
+    [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
+      id: turn.dataset.turn,
+      status: turn.dataset.status,
+      blocks: [...turn.querySelectorAll('[data-block]')].map((block) => ({
+        index: Number(block.dataset.block),
+        text: (block.querySelector('.input, .plain') ?? block).textContent,
+        prose: block.matches('.prose') ? block.textContent : null,
+        result: block.querySelector('.result .plain')?.textContent ?? null,
+      })),
+    }))
+  ))))
+}"""
+
+
+@dataclass
+class Person:
+    page: Page
+    context: BrowserContext
+    expected: list[str] = field(default_factory=list)
+    _troubles: list[str] = field(default_factory=list)
+
+    # --- what they do ---
+
+    async def open(self, chat: str = "") -> None:
+        address = self.page.url.partition("#")[0]
+        await self.page.goto("about:blank")
+        await self.page.goto(f"{address}#{chat}" if chat else address)
+        await self.ready()
+
+    async def reload(self) -> None:
+        await self.page.reload()
+        await self.ready()
+
+    async def ready(self) -> None:
+        await self.page.wait_for_selector("html[data-ready]", state="attached")
+
+    async def say(self, words: str) -> None:
+        await self.page.fill("#words", words)
+        await self.page.keyboard.press("Enter")
+
+    async def press(self, name: str, within: Locator | None = None) -> None:
+        await (within or self.page).get_by_role("button", name=name, exact=True).last.click()
+
+    # --- what they see ---
+
+    @property
+    def chat(self) -> str:
+        return self.page.url.partition("#")[2].partition("/")[0]
+
+    @property
+    def last(self) -> Locator:
+        return self.page.locator("#turns > .turn").last
+
+    async def sees(self, text: str) -> None:
+        await self.page.locator("#turns").get_by_text(text).last.wait_for()
+
+    async def sees_end(self, status: str = "complete") -> None:
+        """The last turn of the page has ended."""
+        await self.page.wait_for_selector(
+            f"#turns > .turn.assistant[data-status={status}]:last-child .figures:not(:empty)"
+        )
+
+    async def sees_what_is_stored(self, api: Client) -> list[dict[str, Any]]:
+        """The page shows the newest path of the open chat, turn by turn and block by block. Returns that path."""
+        stored = (await api.json("GET", f"/api/chats/{self.chat}/turns"))["turns"]
+        shown = await self.page.evaluate(_READ)
+        assert [_ended(turn) for turn in shown] == [_ended(turn) for turn in stored]
+        for seen, turn in zip(shown, stored, strict=True):
+            assert _seen(seen) == _written(turn)
+        return stored  # type: ignore[no-any-return]
+
+    def expects(self, *trouble: str) -> None:
+        """The test makes this happen: it is no trouble."""
+        self.expected.extend(trouble)
+
+    def troubles(self) -> list[str]:
+        return [one for one in self._troubles if not any(re.search(expected, one) for expected in self.expected)]
+
+    def hear(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self._troubles.append(f"{message.text} ({message.location.get('url')})")
+
+    def fail(self, error: Error) -> None:
+        self._troubles.append(f"{error.name}: {error.message}\n{error.stack}")
+
+
+def _ended(turn: dict[str, Any]) -> tuple[str, str | None]:
+    """Its end, if it has one: before that, what a turn does changes faster than it can be asked for."""
+    return turn["id"], turn["status"] if turn["status"] in TERMINAL else None
+
+
+def _seen(turn: dict[str, Any]) -> dict[str, str]:
+    """Block by block, without white space and the signs of Markdown."""
+    texts = {f"{block['index']}": _bare(block["prose"] or block["text"]) for block in turn["blocks"]}
+    results = {f"result of {block['index']}": _bare(block["result"]) for block in turn["blocks"] if block["result"]}
+    return texts | results
+
+
+def _written(turn: dict[str, Any]) -> dict[str, str]:
+    calls = {(block["round"], block.get("id")): block["index"] for block in turn["blocks"]}
+    found = {}
+    for block in turn["blocks"]:
+        if block["type"] == "tool_result":
+            found[f"result of {calls[block['round'], block['tool_use_id']]}"] = _bare(block["text"])
+        else:
+            found[f"{block['index']}"] = _bare(block["text"] or "{}")
+    return found
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\s*>`#]", "", text)
+
+
+@asynccontextmanager
+async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[Person]:
+    context = await browser.new_context(**{"viewport": {"width": 1180, "height": 780}, **options})
+    context.set_default_timeout(PATIENCE)
+    try:
+        yield await new_tab(context, url)
+    finally:
+        await context.close()
+
+
+async def new_tab(context: BrowserContext, url: str) -> Person:
+    """A page at `url`, with its own list of troubles. A violation of the policy is told on the console."""
+    page = await context.new_page()
+    person = Person(page, context)
+    page.on("console", person.hear)
+    page.on("pageerror", person.fail)
+    await page.goto(url)
+    if "/static/" not in url:
+        await person.ready()
+    return person

@@ -1,0 +1,63 @@
+"""Tools and answers that show every kind of thing a page must show."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
+from app.tools.tool import ToolContext, ToolError, tool, tools_of
+from app.tools.toolset import Toolset
+
+
+@dataclass
+class Harbour:
+    """A tool that takes as long as the test wants, one that is quick, one that fails, one that must be allowed."""
+
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    booked: list[str] = field(default_factory=list)
+
+    @tool(read_only=True)
+    async def tide_table(self, context: ToolContext, port: str) -> str:
+        """High and low water of a port today."""
+        context.progress(f"asking the gauge of {port}")
+        await self.open.wait()
+        return f"{port}: high water 04:12 and 16:37, low water 10:21 and 22:48"
+
+    @tool(read_only=True)
+    async def weather(self, port: str) -> str:
+        """The weather of a port."""
+        return f"{port}: wind 4 from the south-west, 14 degrees"
+
+    @tool(read_only=True)
+    async def ferries(self, port: str) -> str:
+        """The ferries of a port."""
+        raise ToolError(f"{port} has no ferries in winter.")
+
+    @tool(approval="always")
+    async def book_berth(self, port: str, nights: int) -> str:
+        """Books a berth."""
+        self.booked.append(f"{port} {nights}")
+        return f"Berth 14 in {port}, {nights} nights"
+
+    def toolset(self) -> Toolset:
+        return Toolset(tools_of(self))
+
+
+def paused(pause: Pause, *pieces: str, after: int = 1) -> Reply:
+    """A text that stops after some of its pieces."""
+    steps: list[Step] = list(message_of(text(*pieces)))
+    return [*steps[: 2 + after], pause, *steps[2 + after :]]
+
+
+def three_calls() -> Reply:
+    return message_of(
+        thinking("The harbour has a gauge, ", "and the weather matters for the crossing."),
+        text("I look at the tide, ", "the weather and the ferries."),
+        tool_use("tide_table", {"port": "Cuxhaven"}, "call-tide"),
+        tool_use("weather", {"port": "Cuxhaven"}, "call-weather"),
+        tool_use("ferries", {"port": "Cuxhaven"}, "call-ferries"),
+    )
+
+
+def one_call(name: str, sent: dict[str, Any], id: str = "call-1") -> Reply:
+    return message_of(tool_use(name, sent, id))

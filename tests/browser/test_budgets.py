@@ -1,0 +1,209 @@
+"""What the page may cost, and that everybody can use it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
+from playwright.async_api import Route
+
+from app.llm.scripted import Pause, message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.person import Person
+from tests.browser.scenes import Harbour, one_call, paused, three_calls
+from tests.browser.test_talk import use
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_PAINTED = """() => new Promise((resolve) =>
+  new PerformanceObserver((list) => list.getEntriesByName('first-contentful-paint').length && resolve())
+    .observe({ type: 'paint', buffered: true }))"""
+
+PROSE = "The **tide** rises for `six` hours, and [falls](https://example.org) for six more. "
+
+
+async def test_the_page_is_light(people: SitDown, site: Server) -> None:
+    ada = await people(f"{site.url}/static/theme.js")
+    ada.expects("favicon")
+    session = await ada.context.new_cdp_session(ada.page)
+    weights: list[float] = []
+    await session.send("Network.enable")
+    session.on("Network.loadingFinished", lambda event: weights.append(event["encodedDataLength"]))
+    await ada.page.goto(site.url)
+    await ada.ready()
+    assert sum(weights) < 200_000
+    assert len(weights) > 20
+
+
+async def test_there_is_something_to_see_before_the_server_has_answered_a_call(people: SitDown, site: Server) -> None:
+    ada = await people(f"{site.url}/static/theme.js")
+    ada.expects("favicon")
+    answer = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await answer.wait()
+        await route.continue_()
+
+    await ada.page.route("**/api/**", hold)
+    await ada.page.goto(site.url)
+    await ada.page.get_by_text("What would you like to know?").wait_for()
+    await ada.page.evaluate(_PAINTED)
+    await ada.page.fill("#words", "Already writing")
+    answer.set()
+    await ada.ready()
+    assert await ada.page.input_value("#words") == "Already writing"
+
+
+async def test_what_was_fetched_once_is_not_fetched_again(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    fetched: list[str] = []
+    ada.page.on("response", lambda response: fetched.append(response.url) if "/static/" in response.url else None)
+    script = await ada.page.get_attribute("script[type=module]", "src")
+    answer = await api.get(str(script))
+    assert "immutable" in answer.headers["cache-control"]
+    again = await api.get("/static/turnstream.js", headers={"If-None-Match": "W/x"})
+    assert again.headers["cache-control"] == "no-cache"
+    same = await api.get("/static/turnstream.js", headers={"If-None-Match": again.headers["etag"]})
+    assert same.status_code == 304
+    assert (await api.get("/static/../page.py")).status_code == 404
+
+
+async def test_the_policy_lets_nothing_run_that_is_not_ours(people: SitDown, site: Server, api: Client) -> None:
+    policy = (await api.get("/")).headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    ada = await people(site.url)
+    ada.expects("Content Security Policy", "TrustedHTML", "TrustedScript")
+    await ada.page.evaluate(
+        """() => {
+          const script = document.createElement('script')
+          script.append('window.harmed = true')
+          try { document.head.append(script) } catch {}
+          try { document.body.insertAdjacentHTML('beforeend', '<b>x</b>') } catch {}
+        }"""
+    )
+    assert await ada.page.evaluate("window.harmed") is None
+
+
+# --- everybody -------------------------------------------------------------------------------------------------------
+
+
+async def _violations(ada: Person) -> list[Any]:
+    found = await Axe().run(ada.page)
+    return [(one["id"], one["help"], [node["target"] for node in one["nodes"]]) for one in found.response["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_in_any_state(
+    people: SitDown, site: Server, api: Client, harbour: Harbour, scheme: str
+) -> None:
+    markdown = "# One\n\n- a\n- b\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\nlet a = 'b' // c\n```\n\n> quote"
+    replies = (three_calls(), message_of(text(markdown)), one_call("book_berth", {"port": "x", "nights": 1}, "call-2"))
+    ada = await people(site.url, color_scheme=scheme)
+    assert await _violations(ada) == []
+    await ada.open(await use(api, site.scripts.model(*replies), "A title"))
+    await ada.say("When?")
+    await ada.page.locator(".card[data-state=failed]").wait_for()
+    assert await _violations(ada) == []
+    harbour.open.set()
+    await ada.sees_end()
+    await ada.press("Timeline")
+    await ada.page.locator(".timeline tbody th").first.wait_for()
+    await ada.say("Book")
+    await ada.page.locator(".ask").wait_for()
+    assert await _violations(ada) == []
+    await ada.press("Model and settings")
+    await ada.page.locator("#tools label").first.wait_for()
+    assert await _violations(ada) == []
+    await ada.page.keyboard.press("Escape")
+    await ada.press("Documents")
+    assert await _violations(ada) == []
+
+
+async def test_a_screen_reader_is_told_that_an_answer_begins_and_ends_and_not_every_word(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    pause = Pause()
+    ada = await people(site.url)
+    await ada.open(await use(api, site.scripts.model(paused(pause, *(f"word {n} " for n in range(300)), after=100))))
+    await ada.page.evaluate(
+        """() => {
+          window.told = []
+          const note = () => window.told.push(document.querySelector('#announcements').textContent)
+          new MutationObserver(note).observe(document.querySelector('#announcements'), { childList: true })
+        }"""
+    )
+    await ada.say("Talk")
+    await ada.sees("word 9")
+    pause.go.set()
+    await ada.sees_end()
+    told = await ada.page.evaluate("[...new Set(window.told)]")
+    assert told == ["Answering", "The answer is complete"]
+    assert await ada.page.evaluate("window.told.length") <= 4
+
+
+async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
+    harbour.open.set()
+    wide = "| " + " | ".join("column" for _ in range(20)) + " |\n" + "|---" * 20 + "|\n\n`" + "x" * 300 + "`"
+    ada = await people(site.url, viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text(wide)))))
+    await ada.say("When?")
+    await ada.sees_end()
+    assert await ada.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert await ada.page.evaluate("document.querySelector('#transcript').scrollWidth") <= 360
+    await ada.press("Chats")
+    await ada.page.get_by_role("link", name="When?").click()
+    await ada.page.locator("#sidebar").wait_for(state="hidden")
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+async def _busy_share(ada: Person, site: Server, api: Client, deltas: int, words_before: int) -> float:
+    """The share of time that the main thread was busy while deltas came, two hundred in a second."""
+    begin = Pause()
+    pauses = [Pause() for _ in range(deltas)]
+    steps = list(paused(begin, "\n\n".join([PROSE * 5] * (words_before // 70 + 1)), *["word "] * deltas))
+    start = steps.index(begin) + 1
+    for place, pause in enumerate(pauses):
+        steps.insert(start + 2 * place, pause)
+    await ada.open(await use(api, site.scripts.model(steps)))
+    await ada.say("Talk")
+    await begin.reached.wait()
+    await ada.sees("The tide rises")
+    session = await ada.context.new_cdp_session(ada.page)
+    await session.send("Performance.enable", {"timeDomain": "timeTicks"})
+    before = await _metrics(session)
+    begin.go.set()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    for place, pause in enumerate(pauses):
+        await asyncio.sleep(max(0, started + place / 200 - loop.time()))
+        pause.go.set()
+    after = await _metrics(session)
+    await ada.sees_end()
+    return (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
+
+
+async def _metrics(session: Any) -> dict[str, float]:
+    return {one["name"]: one["value"] for one in (await session.send("Performance.getMetrics"))["metrics"]}
+
+
+async def test_two_hundred_deltas_a_second_leave_the_main_thread_half_idle(
+    people: SitDown, site: Server, api: Client, record_property: Any
+) -> None:
+    ada = await people(site.url)
+    share = await _busy_share(ada, site, api, deltas=600, words_before=20)
+    record_property("busy share of the main thread at 200 deltas a second", round(share, 2))
+    assert share < 0.5
+
+
+async def test_the_ten_thousandth_word_costs_little_more_than_the_tenth(
+    people: SitDown, site: Server, api: Client, record_property: Any
+) -> None:
+    ada = await people(site.url)
+    share = await _busy_share(ada, site, api, deltas=300, words_before=10_000)
+    record_property("the same, behind ten thousand words", round(share, 2))
+    assert share < 0.6

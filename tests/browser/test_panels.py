@@ -1,0 +1,136 @@
+"""Documents, settings, the timeline, exports, keys."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.llm.scripted import message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.scenes import Harbour, three_calls
+from tests.browser.test_talk import use
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_documents_are_added_shown_as_a_tree_and_removed(
+    people: SitDown, site: Server, api: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "course" / "week 1").mkdir(parents=True)
+    (tmp_path / "course" / "overview.md").write_text("All of it.")
+    (tmp_path / "course" / "week 1" / "tides & moon.md").write_text("Why there are tides.")
+    (tmp_path / "picture.bin").write_bytes(b"\xff\xfe\x00")
+    ada = await people(site.url)
+    ada.expects("415")
+    await ada.press("Documents")
+    await ada.page.set_input_files("#pick-folder", tmp_path / "course")
+    await ada.page.get_by_text("2 documents added.").wait_for()
+    await ada.page.set_input_files("#pick-files", tmp_path / "picture.bin")
+    await ada.page.get_by_text("picture.bin: a document is UTF-8 text").wait_for()
+    await ada.page.locator("#tree summary", has_text="course").click()
+    await ada.page.locator("#tree summary", has_text="week 1").click()
+    await ada.page.get_by_text("tides & moon.md").wait_for()
+    stored = await api.json("GET", "/api/documents")
+    assert [one["path"] for one in stored["documents"]] == ["course/overview.md", "course/week 1/tides & moon.md"]
+    await ada.press("Remove course/week 1/tides & moon.md")
+    await ada.press("Remove")
+    await ada.page.locator('[data-path="course/week 1/tides & moon.md"]').wait_for(state="detached")
+    stored = await api.json("GET", "/api/documents")
+    assert [one["path"] for one in stored["documents"]] == ["course/overview.md"]
+
+
+async def test_files_dropped_anywhere_become_documents(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    await ada.page.evaluate(
+        """() => {
+          const transfer = new DataTransfer()
+          transfer.items.add(new File(['High at four.'], 'tide.txt', { type: 'text/plain' }))
+          const dropped = { bubbles: true, cancelable: true, dataTransfer: transfer }
+          document.body.dispatchEvent(new DragEvent('drop', dropped))
+        }"""
+    )
+    await ada.page.get_by_text("1 document added.").wait_for()
+    assert (await api.get("/api/documents/tide.txt")).text == "High at four."
+
+
+async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, api: Client) -> None:
+    model, provider = site.scripts.provider(message_of(text("Yes.")))
+    ada = await people(site.url)
+    await ada.open(await use(api, "plain"))
+    await ada.press("Model and settings")
+    await ada.page.get_by_label("Model", exact=True).fill("no such model")
+    ada.expects("422")
+    await ada.press("Save")
+    await ada.page.get_by_text("there is no model").wait_for()
+    await ada.page.get_by_label("Model", exact=True).fill(model)
+    await ada.page.get_by_label("System prompt").fill("Be brief.")
+    await ada.page.get_by_label("Longest answer").fill("77")
+    await ada.page.get_by_label("weather").uncheck()
+    await ada.press("Save")
+    await ada.page.locator("#settings").wait_for(state="hidden")
+    await ada.say("Well?")
+    await ada.sees_end()
+    (asked,) = provider.requests
+    assert (asked.system, asked.params) == ("Be brief.", {"max_tokens": 77})
+    assert [tool.name for tool in asked.tools] == ["tide_table", "ferries", "book_berth", "confirm", "geolocation"]
+
+
+async def test_the_timeline_shows_where_the_time_went(
+    people: SitDown, site: Server, api: Client, harbour: Harbour
+) -> None:
+    harbour.open.set()
+    usage = {"output_tokens": 214, "input_tokens": 1200, "cache_read_input_tokens": 8400}
+    ada = await people(site.url)
+    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text("Go."), usage=usage))))
+    await ada.say("When?")
+    await ada.sees_end()
+    await ada.press("Timeline")
+    rows = ada.page.locator(".timeline tbody th")
+    await rows.first.wait_for()
+    names = [name for name in await rows.all_inner_texts() if name != "Queue"]
+    assert names == ["Round 1", "tide_table", "weather", "ferries", "Round 2"]
+    await ada.page.get_by_text("9,600 in (8,400 cached) · 214 out").wait_for()
+
+
+@pytest.mark.parametrize("form", ["Markdown", "JSON"])
+async def test_a_chat_can_be_taken_away(
+    people: SitDown, site: Server, api: Client, harbour: Harbour, form: str, tmp_path: Path
+) -> None:
+    harbour.open.set()
+    ada = await people(site.url)
+    chat = await use(api, site.scripts.model(three_calls(), message_of(text("Go at noon."))), "To the island!")
+    await ada.open(chat)
+    await ada.say("When can we cross?")
+    await ada.sees_end()
+    await ada.page.get_by_label("Export").click()
+    async with ada.page.expect_download() as download:
+        await ada.press(f"As {form}")
+    await (await download.value).save_as(tmp_path / "chat")
+    exported = (tmp_path / "chat").read_text()
+    if form == "JSON":
+        assert json.loads(exported)["turns"] == (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"]
+    else:
+        parts = ["# To the island!", "## You", "When can we cross?", "## Answer", "**weather**", "Go at noon."]
+        assert sorted(parts, key=exported.index) == parts
+
+
+async def test_everything_can_be_reached_by_keys(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    page = ada.page
+    await ada.say("First")
+    await ada.sees_end()
+    await page.keyboard.press("ArrowUp")
+    await page.keyboard.press("End")
+    await page.keyboard.type(" of all")
+    await page.keyboard.press("Enter")
+    await ada.sees("First of all")
+    await ada.sees_end()
+    await page.keyboard.press("Control+K")
+    assert await page.evaluate("document.activeElement.id") == "search"
+    await page.keyboard.press("Tab")
+    assert await page.evaluate("document.activeElement.closest('[data-chat]') !== null")
+    await page.keyboard.press("Control+Shift+O")
+    await page.get_by_text("What would you like to know?").wait_for()
+    assert await page.evaluate("document.activeElement.id") == "words"

@@ -1,0 +1,200 @@
+"""What people do all day: say something, watch, come back, stop, edit, ask again. The page shows what is stored."""
+
+import pytest
+from playwright.async_api import expect
+
+from app.llm.scripted import Pause, message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.person import new_tab
+from tests.browser.scenes import Harbour, paused, three_calls
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def use(api: Client, model: str, title: str | None = None) -> str:
+    """A new chat that speaks with `model`."""
+    chat = await api.json("POST", "/api/chats", 201, json={"title": title, "settings": {"model": model}})
+    return str(chat["id"])
+
+
+async def test_a_chat_is_there_once_something_was_said(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    await ada.page.get_by_text("What would you like to know?").wait_for()
+    assert (await api.json("GET", "/api/chats"))["chats"] == []
+    await ada.say("Hello there")
+    await ada.sees_end()
+    await ada.sees("Hello.")
+    await ada.page.get_by_role("link", name="Hello there").wait_for()
+    assert await ada.page.title() == "Hello there · turnstream"
+    await ada.sees_what_is_stored(api)
+
+
+async def test_an_answer_is_watched_with_its_thoughts_and_its_tools_side_by_side(
+    people: SitDown, site: Server, api: Client, harbour: Harbour
+) -> None:
+    chat = await use(api, site.scripts.model(three_calls(), message_of(text("Go ", "at noon."))))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("When can we cross?")
+    card = ada.page.locator(".card")
+    await ada.page.locator(".card[data-state=running]", has_text="asking the gauge of Cuxhaven").wait_for()
+    await ada.page.locator(".card[data-state=done]", has_text="wind 4").wait_for()
+    await ada.page.locator(".card[data-state=failed]", has_text="no ferries in winter").wait_for()
+    boxes = [await card.nth(place).bounding_box() for place in range(3)]
+    assert len({box["y"] for box in boxes if box}) == 1, "they stand side by side"
+    assert await ada.page.locator(".thinking").get_attribute("open") is None
+    harbour.open.set()
+    await ada.sees_end()
+    assert await card.first.locator(".time").inner_text() != ""
+    await ada.sees_what_is_stored(api)
+
+
+async def test_a_reload_in_the_middle_of_a_word_loses_and_repeats_nothing(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    pause = Pause()
+    chat = await use(api, site.scripts.model(paused(pause, "The tide is hi", "gh at four, and low at ten.")))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("When?")
+    await ada.sees("The tide is hi")
+    await ada.reload()
+    await ada.sees("The tide is hi")
+    pause.go.set()
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
+
+
+async def test_who_closes_the_page_finds_the_answer_finished(people: SitDown, site: Server, api: Client) -> None:
+    pause = Pause()
+    chat = await use(api, site.scripts.model(paused(pause, "First. ", "Second.")))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("Go on without me")
+    await ada.sees("First.")
+    await ada.page.close()
+    pause.go.set()
+    again = await new_tab(ada.context, f"{site.url}/#{chat}")
+    await again.sees_end()
+    await again.sees_what_is_stored(api)
+    assert again.troubles() == []
+
+
+async def test_two_tabs_show_one_answer_and_follow_what_the_other_starts(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    pause = Pause()
+    chat = await use(api, site.scripts.model(paused(pause, "One ", "two."), message_of(text("Three."))))
+    ada = await people(site.url)
+    await ada.open(chat)
+    other = await new_tab(ada.context, f"{site.url}/#{chat}")
+    await ada.say("Count")
+    await other.sees("One")
+    pause.go.set()
+    for tab in (ada, other):
+        await tab.sees_end()
+        await tab.sees_what_is_stored(api)
+    await other.say("Go on")
+    await ada.sees("Three.")
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
+    assert other.troubles() == []
+
+
+async def test_stop_keeps_what_was_said(people: SitDown, site: Server, api: Client) -> None:
+    pause = Pause()
+    chat = await use(api, site.scripts.model(paused(pause, "I begin ", "and never end.")))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("Talk")
+    await ada.sees("I begin")
+    await ada.press("Stop")
+    await ada.sees_end("cancelled")
+    await ada.sees("Stopped.")
+    (_, answer) = await ada.sees_what_is_stored(api)
+    assert [block["text"] for block in answer["blocks"]] == ["I begin "]
+
+
+async def test_editing_and_asking_again_make_siblings_that_arrows_lead_to(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    replies = [message_of(text(words)) for words in ("First answer.", "Second answer.", "Answer to the edit.")]
+    chat = await use(api, site.scripts.model(*replies))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("A question")
+    await ada.sees_end()
+    await ada.press("Answer again")
+    await ada.sees("Second answer.")
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
+    await ada.last.get_by_text("2 / 2").wait_for()
+    await ada.press("Edit")
+    await ada.page.get_by_role("textbox", name="Edit what you said").fill("Another question")
+    await ada.page.keyboard.press("Enter")
+    await ada.sees("Answer to the edit.")
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
+    await ada.press("Previous question")
+    await ada.sees("Second answer.")
+    await ada.press("Previous answer")
+    await ada.sees("First answer.")
+    await ada.press("Next question", ada.page.locator(".turn.user"))
+    await ada.sees("Answer to the edit.")
+    await ada.sees_what_is_stored(api)
+
+
+async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
+    people: SitDown, site: Server, api: Client, harbour: Harbour
+) -> None:
+    chat = await use(
+        api, site.scripts.model(three_calls(), message_of(text("With bikes, then.")), message_of(text("Next.")))
+    )
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("When can we cross?")
+    await ada.page.locator(".card[data-state=running]").first.wait_for()
+    await ada.say("We have bikes")
+    await ada.page.get_by_text("Ask next").click()
+    await ada.say("And then?")
+    await ada.sees("Waiting for its turn")
+    harbour.open.set()
+    await ada.sees("With bikes, then.")
+    await ada.sees("Next.")
+    await ada.sees_end()
+    turns = await ada.sees_what_is_stored(api)
+    assert "user_text" in [block["type"] for block in turns[1]["blocks"]]
+    assert len(turns) == 4
+
+
+async def test_words_that_could_not_be_sent_stay_in_the_field(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    await ada.say("Hello")
+    await ada.sees_end()
+    await api.json("DELETE", f"/api/chats/{ada.chat}")
+    ada.expects("404")
+    await ada.say("Are you there?")
+    await ada.page.get_by_text("there is no chat").wait_for()
+    assert await ada.page.input_value("#words") == "Are you there?"
+
+
+async def test_chats_are_searched_renamed_and_deleted_from_the_list(people: SitDown, site: Server, api: Client) -> None:
+    for title in ("Sailing", "Cooking", "Gardening"):
+        await use(api, "plain", title)
+    ada = await people(site.url)
+    links = ada.page.locator("#chats a")
+    assert await links.all_inner_texts() == ["Gardening", "Cooking", "Sailing"]
+    await ada.page.fill("#search", "cook")
+    await expect(links).to_have_count(1)
+    await links.hover()
+    await ada.press("Rename Cooking")
+    await ada.page.keyboard.type("Cooking fish")
+    await ada.page.keyboard.press("Enter")
+    await ada.page.get_by_role("link", name="Cooking fish").wait_for()
+    await links.hover()
+    await ada.press("Delete Cooking fish")
+    await ada.press("Delete")
+    await ada.page.get_by_text("No chats.").wait_for()
+    assert [chat["title"] for chat in (await api.json("GET", "/api/chats"))["chats"]] == ["Gardening", "Sailing"]
