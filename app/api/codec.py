@@ -113,7 +113,7 @@ def wanted_json(wanted: Wanted) -> dict[str, Any]:
         "tool_use_id": wanted.tool_use_id,
         "name": wanted.name,
         "type": wanted.kind,
-        "input": _input(wanted.input),
+        "input": input_of(wanted.input),
         "input_digest": wanted.digest,
         "expires_at": wanted.expires_at,
     }
@@ -131,7 +131,7 @@ def block_details(block: Block) -> dict[str, Any]:
     """What deltas cannot carry: parsed input, signature, citations, is_error, interrupted, and `data` for the rest."""
     details: dict[str, Any] = {}
     if block.type.endswith("tool_use") and not block.interrupted:
-        details["input"] = _input(block.text)
+        details["input"] = input_of(block.text)
     if block.type == TOOL_RESULT:
         details["is_error"] = block.is_error
     if block.interrupted:
@@ -143,7 +143,7 @@ def block_details(block: Block) -> dict[str, Any]:
     return details
 
 
-def _input(text: str) -> Any:
+def input_of(text: str) -> Any:
     """The input as the model wrote it: parsed where it is JSON, else its text."""
     return {} if text.strip() == "" else parsed(text)
 

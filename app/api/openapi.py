@@ -52,11 +52,16 @@ _IDS = {"chat", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
+    "id": "the chat's own id, or any that the client made for it",
 }
-_ABOUT_STREAM = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
 _STREAMS = {
-    "Stream": ("The stream ends after the last event of the turn.", EVENTS),
-    "ChatStream": ("An event of a turn is that of the turn's own stream, with the turn's id besides.", CHAT_EVENTS),
+    "Stream": (f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": (
+        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        CHAT_EVENTS,
+    ),
+    "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
 }
 
 
@@ -197,7 +202,7 @@ def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Js
     """OpenAPI 3.1 has no word for the items of a stream: the description is for people, `x-events` for programs."""
     events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in models.items())
     return {
-        "description": f"{_ABOUT_STREAM}{about} Events, with their data in `x-events`:\n\n{events}",
+        "description": f"{about} Events, with their data in `x-events`:\n\n{events}" if models else about,
         "headers": {
             "Cache-Control": _header("no-store, no-transform"),
             "X-Accel-Buffering": _header("no"),

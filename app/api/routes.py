@@ -7,7 +7,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chat_stream, chats, documents, health, schemas, stream, turns, uploads
+from app.api import (
+    actions,
+    ai_sdk,
+    ai_sdk_schemas,
+    catalog,
+    chat_stream,
+    chats,
+    documents,
+    health,
+    schemas,
+    stream,
+    turns,
+    uploads,
+)
 from app.api.codec import to_json
 from app.api.endpoint import Endpoint, Handler, Query
 from app.api.openapi import openapi
@@ -179,6 +192,41 @@ ENDPOINTS = (
         (404, 409, 422),
         headers=_KEY,
         streams=True,
+    ),
+    Endpoint(
+        "POST",
+        "/api/ai-sdk/chat",
+        ai_sdk.converse,
+        "For `useChat` of the AI SDK: say something, answer calls that wait, or answer again; the stream is the answer",
+        ai_sdk_schemas.UiRequest,
+        "text/event-stream",
+        problems=(409,),
+        events="UiMessageStream",
+    ),
+    Endpoint(
+        "GET",
+        "/api/ai-sdk/chat/{id}/stream",
+        ai_sdk.resume_answer,
+        "For `useChat` of the AI SDK: the newest answer from its beginning; 204 when it has ended, but for just now",
+        gives="text/event-stream",
+        statuses=(200, 204),
+        events="UiMessageStream",
+    ),
+    Endpoint(
+        "GET",
+        "/api/ai-sdk/chat/{id}",
+        ai_sdk.list_messages,
+        "For `useChat` of the AI SDK: the messages on the path to the newest turn",
+        gives=ai_sdk_schemas.UiChatOut,
+        problems=(404,),
+    ),
+    Endpoint(
+        "POST",
+        "/api/ai-sdk/chat/{id}/stop",
+        ai_sdk.stop_chat,
+        "For `useChat` of the AI SDK: stop whatever has not ended in the chat",
+        gives=ai_sdk_schemas.UiStopped,
+        problems=(404,),
     ),
     Endpoint("GET", "/api/models", catalog.list_models, "The models there are", gives=schemas.ModelsOut),
     Endpoint("GET", "/api/tools", catalog.list_tools, "The tools there are", gives=schemas.ToolsOut),

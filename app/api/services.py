@@ -117,18 +117,18 @@ async def read_body(request: Request, model: type[BodyModel]) -> tuple[BodyModel
 def _refusal(model: type[Body], body: bytes, error: ValidationError) -> RequestRefused:
     first = error.errors()[0]
     if first["type"] != "json_invalid":
-        return _invalid(error)
+        return invalid(error)
     if "hex escape" in first["msg"]:
         # A lone surrogate is wrong in one field, not in the whole document: say in which.
         with suppress(ValueError, RecursionError):
             try:
                 model.model_validate(json.loads(body.decode()), strict=False)
             except ValidationError as found:
-                return _invalid(found)
+                return invalid(found)
     return BadRequest(first["msg"])
 
 
-def _invalid(error: ValidationError) -> Invalid:
+def invalid(error: ValidationError) -> Invalid:
     return Invalid(
         [
             {

@@ -34,29 +34,36 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 class FrameResponse(EventSourceResponse):
     """Sends frames that are bytes already. Heartbeats, disconnects and shutdown are the base's."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], life: float, heartbeat: float) -> None:
+    def __init__(
+        self, frames: AsyncGenerator[bytes, None], life: float, heartbeat: float, *, cuts: bool = False
+    ) -> None:
         """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. Every
-        `heartbeat` seconds it says so meanwhile.
+        `heartbeat` seconds it says so meanwhile. One that `cuts` leaves the body unfinished when it is ended before
+        its frames are, for clients that take every other end for a good one.
         """
         super().__init__(frames, headers=HEADERS)
         self.ping_interval = heartbeat
         self._frames = frames
+        self._cuts = cuts
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
     async def _stream_response(self, send: Send) -> None:
         """The base's loop, without what it does for items that are not bytes: a third of the cost of a frame."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        finished = False
         try:
             with STREAMS_OPEN.track_inprogress(), suppress(TimeoutError):
                 async with asyncio.timeout(self._life), aclosing(self._frames) as frames:
                     await send({"type": "http.response.body", "body": HELLO, "more_body": True})
                     async for data in frames:
                         await send({"type": "http.response.body", "body": data, "more_body": True})
+                    finished = True
         finally:
             with anyio.move_on_after(FAREWELL, shield=True):  # at a shutdown too, but not for a client that is stuck
                 async with self._send_lock:
                     self.active = False
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    if finished or not self._cuts:
+                        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def end_streams() -> None:

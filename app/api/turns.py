@@ -1,6 +1,7 @@
 """Turns: say something, read what was said, stop it, ask again."""
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from app.api.views import stream_url, turn_out
 from app.domain.errors import RequestRefused
 from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest
-from app.storage.chat_news import Standing
+from app.storage.chat_news import Standing, place_of
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken
 
@@ -43,7 +44,7 @@ async def create_turn(request: Request) -> Response:
         drafting = services.exchanges.after(owner, chat, new.parent_id, key, new.on_busy)
     else:
         drafting = services.exchanges.after_newest(owner, chat, key, new.on_busy)
-    return await _say(request, services, owner, new, drafting, key)
+    return await _answer(request, services, owner, await say(services, owner, new, drafting, key))
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
@@ -51,7 +52,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     drafting = services.exchanges.in_new_chat(_new_chat(services, owner, new.chat), key)
-    return await _say(request, services, owner, new, drafting, key)
+    return await _answer(request, services, owner, await say(services, owner, new, drafting, key))
 
 
 async def regenerate(request: Request) -> Response:
@@ -59,15 +60,8 @@ async def regenerate(request: Request) -> Response:
     chat = id_of(request, "chat")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
-    try:
-        async with services.exchanges.beside(owner, chat, id_of(request, "turn"), key) as draft:
-            asked = again(options, _request_of(draft.before), services.models, services.toolset)
-            turn = await draft.answer_again(asked)
-    except KeyTaken:
-        return await _answer_repeated(request, services, owner, key)
-    assert turn.parent_id is not None
-    user_turn = await services.turns.get(owner, chat, turn.parent_id)
-    return await _answer(request, services, owner, Exchange(user_turn, turn))
+    exchange = await answer_again(services, owner, chat, id_of(request, "turn"), options, key)
+    return await _answer(request, services, owner, exchange)
 
 
 async def cancel(request: Request) -> Response:
@@ -83,10 +77,12 @@ async def get_path(request: Request) -> Response:
     chat = id_of(request, "chat")
     await services.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
-    standing = await services.chat_news.standing(chat)
-    leaf = await _leaf_of(request, services, chat) or standing.newest
-    path = await services.turns.path(owner, chat, leaf, limit) if leaf else []
-    return await _page(services, path, standing)
+    while True:
+        standing = await services.chat_news.standing(chat)
+        leaf = await _leaf_of(request, services, chat) or standing.newest
+        path = await services.turns.path(owner, chat, leaf, limit) if leaf else []
+        if not path or place_of(path[-1]) <= standing.last:  # else the leaf was made in between
+            return await _page(services, path, standing)
 
 
 async def get_path_of_turn(request: Request) -> Response:
@@ -117,34 +113,62 @@ async def get_siblings(request: Request) -> Response:
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-async def _say(
-    request: Request,
+async def say(
     services: Services,
     owner: str,
     new: NewTurn,
     drafting: AbstractAsyncContextManager[Draft],
     key: IdempotencyKey | None,
-) -> Response:
+) -> Exchange:
+    """The exchange that was made, or the one that the first request with this key has made."""
     blocks = await told(new.blocks, owner, services)  # before a transaction is open: this needs a connection too
     try:
         async with drafting as draft:
             if draft.steered is not None:
                 await draft.steer(spoken(new.blocks))
-                exchange = None
+                exchange = Exchange(draft.steered, draft.steered, steered=True)
             else:
                 before = _request_of(draft.before) if draft.before else None
                 asked = resolve(new, draft.chat, before, services.defaults, services.models, services.toolset)
                 check_attachments(services.models.check(asked.model), blocks)
                 exchange = await draft.say(blocks, asked, _title(new))
     except KeyTaken:
-        return await _answer_repeated(request, services, owner, key)
+        return await _made_before(services, owner, key)
     for turn in draft.interrupted:
         await services.cancel(turn)
-    if exchange is None:
-        assert draft.steered is not None
+    if draft.steered is not None:
         await services.tell(draft.steered.id)
-        return _steered(request, services, owner, await services.turns.get(owner, draft.chat.id, draft.steered.id))
-    return await _answer(request, services, owner, exchange)
+        open_turn = await services.turns.get(owner, draft.chat.id, draft.steered.id)
+        exchange = replace(exchange, assistant_turn=open_turn)
+    _ring(services, exchange)
+    return exchange
+
+
+async def answer_again(
+    services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
+) -> Exchange:
+    try:
+        async with services.exchanges.beside(owner, chat, turn, key) as draft:
+            asked = again(options, _request_of(draft.before), services.models, services.toolset)
+            answer = await draft.answer_again(asked)
+    except KeyTaken:
+        return await _made_before(services, owner, key)
+    assert answer.parent_id is not None
+    exchange = Exchange(await services.turns.get(owner, chat, answer.parent_id), answer)
+    _ring(services, exchange)
+    return exchange
+
+
+async def _made_before(services: Services, owner: str, key: IdempotencyKey | None) -> Exchange:
+    assert key is not None
+    exchange = await services.exchanges.find(owner, key)
+    _ring(services, exchange)  # nobody knows whether the first request came so far
+    return exchange
+
+
+def _ring(services: Services, exchange: Exchange) -> None:
+    services.ring()
+    services.chat_bells.ring(exchange.assistant_turn.chat_id)
 
 
 def _steered(request: Request, services: Services, owner: str, turn: Turn) -> Response:
@@ -194,16 +218,9 @@ def _turn_in_query(request: Request, name: str) -> UUID | None:
         raise RequestRefused("is the id of a turn", field=name) from None
 
 
-async def _answer_repeated(request: Request, services: Services, owner: str, key: IdempotencyKey | None) -> Response:
-    assert key is not None
-    return await _answer(request, services, owner, await services.exchanges.find(owner, key))
-
-
 async def _answer(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and its repetition."""
     turn = exchange.assistant_turn
-    services.ring()
-    services.chat_bells.ring(turn.chat_id)
     if exchange.steered:
         return _steered(request, services, owner, turn)
     if _wants_stream(request):

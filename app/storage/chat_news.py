@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from app.domain.turns import Turn
 from app.storage.chats import GET_CHAT, Chat, chat_from
 from app.storage.database import Database, Statement
 
@@ -40,6 +41,9 @@ GET_LAST_AND_OPEN = Statement(
         OR created_at = (SELECT max(created_at) FROM turns WHERE chat_id = :chat)
     )
     """
+)
+GET_NEWEST_ANSWER = Statement(
+    "SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :said ORDER BY created_at DESC, id DESC LIMIT 1"
 )
 GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:chats AS uuid[]))")
 
@@ -89,10 +93,20 @@ class ChatNews:
         open = {row["id"]: row["place"] for row in rows if row["open"]}
         return Standing(newest["id"] if newest else None, last, open)
 
+    async def newest_answer(self, chat: UUID, said: UUID) -> UUID | None:
+        """The last of the turns that answer the user turn `said`."""
+        row = await self._database.row(GET_NEWEST_ANSWER, chat=chat, said=said)
+        return row["id"] if row else None
+
     async def times(self, chats: Sequence[UUID]) -> Mapping[UUID, datetime]:
         """When each was last changed. One that was deleted is absent."""
         rows = await self._database.rows(GET_TIMES, chats=chats)
         return {row["id"]: row["updated_at"] for row in rows}
+
+
+def place_of(turn: Turn) -> int:
+    assert turn.created_at is not None
+    return (turn.created_at - _EPOCH) // timedelta(microseconds=1) * 2 + (turn.role == "assistant")
 
 
 def _time_of(place: int) -> datetime:

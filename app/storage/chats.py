@@ -15,7 +15,7 @@ CREATE_CHAT = Statement(
     """
     INSERT INTO chats (id, owner, title, system_prompt, settings)
     VALUES (:chat, :owner, :title, :system_prompt, CAST(:settings AS json))
-    RETURNING *
+    ON CONFLICT (id) DO NOTHING RETURNING *
     """
 )
 GET_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner")

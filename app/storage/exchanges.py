@@ -191,8 +191,9 @@ class Exchanges:
 
     @asynccontextmanager
     async def in_new_chat(self, chat: Chat, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
+        """Raises Conflict where the chat is there already."""
         async with self._database.transaction() as connection:
-            await connection.row(
+            row = await connection.row(
                 CREATE_CHAT,
                 chat=chat.id,
                 owner=chat.owner,
@@ -200,6 +201,8 @@ class Exchanges:
                 system_prompt=chat.system_prompt,
                 settings=to_json(chat.settings),
             )
+            if row is None:
+                raise Conflict(f"there is a chat {chat.id} already")
             yield Draft(chat, None, connection, key)
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
+from app.api.ai_sdk_schemas import UiRequest
 from app.api.codec import frame
 from app.api.endpoint import Endpoint
 from app.api.event_schemas import EVENTS
@@ -98,6 +99,7 @@ class World:
             "{upload}": upload["id"],
             "{tool_use_id}": "c",
             "{chat}": turn.assistant["chat_id"],
+            "{id}": turn.assistant["chat_id"],
             "{turn}": turn.assistant["id"],
             "{path:path}": "there",
         }
@@ -137,6 +139,7 @@ def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
 def nothing_there(endpoint: Endpoint) -> str:
     ids = {
         "{chat}": str(uuid4()),
+        "{id}": str(uuid4()),
         "{turn}": str(uuid4()),
         "{path:path}": "none",
         "{tool_use_id}": "none",
@@ -153,7 +156,13 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {}
     if endpoint.takes is ActionsIn:
         return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
+    if endpoint.takes is UiRequest:
+        return {"json": saying("Hi", str(uuid4()))}
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
+
+
+def saying(words: str, chat: str) -> dict[str, Any]:
+    return {"id": chat, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": words}]}]}
 
 
 Provoke = Callable[[World, Endpoint], Awaitable[None]]
@@ -172,7 +181,9 @@ async def good(world: World, endpoint: Endpoint) -> None:
         await world.api.put("/api/documents/new", content="x")
     if endpoint.streams:
         await world.api.request(endpoint.method, await world.fill(endpoint), **body_of(endpoint), headers=STREAM)
-    if 204 in endpoint.statuses:
+    if endpoint.handler.__name__ == "resume_answer":
+        await world.api.get(nothing_there(endpoint))
+    elif 204 in endpoint.statuses:
         cursor = (await world.api.events(path))[-1].id
         await world.api.get(path, params={"cursor": cursor or ""})
     if endpoint.handler.__name__ == "cancel":
@@ -196,6 +207,12 @@ async def not_there(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:
+    if endpoint.takes is UiRequest:
+        chat = await world.api.chat()
+        await world.api.say(chat, model=world.server.scripts.model(pausing(Pause(), "One ", "two.")))
+        rejected = {**saying("Hi", chat.rpartition("/")[2]), "turnstream": {"on_busy": "reject"}}
+        await world.api.request(endpoint.method, endpoint.path, json=rejected)
+        return
     if endpoint.takes is ActionsIn:
         path = await world.fill(endpoint)
         await world.api.request(endpoint.method, path, **body_of(endpoint))

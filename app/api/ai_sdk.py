@@ -1,0 +1,230 @@
+"""The AI SDK's `useChat`: the same chats, asked for and told in its own protocol."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Literal
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.ai_sdk_answers import decisions_in
+from app.api.ai_sdk_messages import ui_message
+from app.api.ai_sdk_schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
+from app.api.ai_sdk_stream import ui_stream
+from app.api.chats import json_response
+from app.api.codec import frame, to_json
+from app.api.schemas import NewTurn
+from app.api.services import Services, begin, invalid, read_body
+from app.api.turns import answer_again, say
+from app.domain.cursor import START
+from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.turns import Turn
+from app.storage.chats import Chat
+from app.storage.exchanges import Draft, Exchange, IdempotencyKey
+from app.stream.tail import Load, tail
+
+_FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+# Whoever lost the connection just before the end may still ask for the rest.
+_RECENTLY = timedelta(minutes=1)
+_PATIENCE = 10.0  # seconds, for a turn to stop
+
+# The answer that a message follows; None is the root.
+Place = UUID | Literal["newest"] | None
+
+
+async def converse(request: Request) -> Response:
+    """What a person said, or answered to calls that wait, or wants to be said again; answered with the stream."""
+    services, owner = await begin(request)
+    asked, _ = await read_body(request, UiRequest)
+    if not asked.all_messages:
+        raise RequestRefused("holds at least the last message", field="messages")
+    id = await chat_of(services, owner, asked.id)
+    if asked.trigger == "regenerate-message":
+        exchange = await _regenerate(services, owner, id, asked)
+    elif asked.all_messages[-1].role == "assistant":
+        return await _go_on(services, owner, id, asked.all_messages[-1])
+    else:
+        exchange = await _say(services, owner, id, asked)
+    return ui_stream(services, owner, exchange.assistant_turn)
+
+
+async def resume_answer(request: Request) -> Response:
+    """The newest answer from its beginning, while it has not ended, or has only just."""
+    services, owner = await begin(request)
+    id = await chat_of(services, owner, request.path_params["id"])
+    newest = await services.turns.newest(owner, id)
+    turn = await services.turns.get(owner, id, newest) if newest else None
+    if turn is None or (turn.ended_at is not None and turn.ended_at < datetime.now(UTC) - _RECENTLY):
+        return Response(status_code=204)
+    return ui_stream(services, owner, turn)
+
+
+async def list_messages(request: Request) -> Response:
+    """What `useChat({messages})` begins with: the path to the newest turn."""
+    services, owner = await begin(request)
+    id = await chat_of(services, owner, request.path_params["id"])
+    await services.chats.get(owner, id)
+    newest = await services.turns.newest(owner, id)
+    path = await services.turns.path(owner, id, newest) if newest else []
+    return json_response(UiChatOut(id=str(id), messages=[ui_message(turn) for turn in path]))
+
+
+async def stop_chat(request: Request) -> Response:
+    """Stops whatever has not ended in the chat: `stop()` of the SDK only hangs up."""
+    services, owner = await begin(request)
+    id = await chat_of(services, owner, request.path_params["id"])
+    await services.chats.get(owner, id)
+    standing = await services.chat_news.standing(id)
+    for turn in standing.open:
+        await _cancel(services, owner, id, turn)
+    return json_response(UiStopped(stopped=[str(turn) for turn in standing.open]))
+
+
+async def chat_of(services: Services, owner: str, id: str) -> UUID:
+    """A chat of ours by its own id; under any other id the owner has one whose id is made of it."""
+    try:
+        known = UUID(id)
+        await services.chats.get(owner, known)
+    except (ValueError, NotFound):
+        return uuid5(_FOREIGN, f"{owner}\0{id}")
+    return known
+
+
+# --- something new ---------------------------------------------------------------------------------------------------
+
+
+async def _say(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Exchange:
+    message = asked.all_messages[-1]
+    new = _new_turn(message, asked.turnstream)
+    place = await _place(services, owner, chat, asked)
+    key = _key(chat, message, place)
+    for _ in range(3):
+        with suppress(NotFound):
+            return await say(services, owner, new, _drafting(services, owner, chat, new, place, key), key)
+        with suppress(Conflict):  # somebody has just made it
+            return await say(services, owner, new, services.exchanges.in_new_chat(_new_chat(owner, chat), key), key)
+    raise Conflict("this chat is made and deleted all the time")
+
+
+def _new_turn(message: UiMessageIn, options: UiOptions) -> NewTurn:
+    try:
+        return new_turn(message.parts, options)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+async def _place(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Place:
+    """Behind the last answer that is listed before the message; an edited first message at the root."""
+    before = asked.messages if asked.message else asked.messages[:-1]
+    for message in reversed(before):
+        if message.role == "assistant" and await _turn_of(services, owner, chat, message):
+            return UUID(message.id)
+    return None if asked.message_id and not asked.message else "newest"
+
+
+async def _turn_of(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Turn | None:
+    try:
+        turn = await services.turns.get(owner, chat, UUID(message.id))
+    except (ValueError, NotFound):
+        return None
+    return turn if turn.role == message.role else None
+
+
+def _key(chat: UUID, message: UiMessageIn, place: Place) -> IdempotencyKey | None:
+    """The same message at the same place is one exchange, however often it is sent."""
+    if not message.id:
+        return None
+    digest = hashlib.sha256(to_json([str(chat), message.id, str(place), message.parts])).digest()
+    return IdempotencyKey(f"ai-sdk {digest.hex()}", digest)
+
+
+def _drafting(
+    services: Services, owner: str, chat: UUID, new: NewTurn, place: Place, key: IdempotencyKey | None
+) -> AbstractAsyncContextManager[Draft]:
+    if place == "newest":
+        return services.exchanges.after_newest(owner, chat, key, new.on_busy)
+    return services.exchanges.after(owner, chat, place, key, new.on_busy)
+
+
+def _new_chat(owner: str, chat: UUID) -> Chat:
+    now = datetime.now(UTC)
+    return Chat(chat, owner, None, None, {}, created_at=now, updated_at=now)
+
+
+# --- the same again --------------------------------------------------------------------------------------------------
+
+
+async def _regenerate(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Exchange:
+    turn = await _answer_to_replace(services, owner, chat, asked)
+    if turn is None:
+        return await _say(services, owner, chat, asked)
+    if not turn.ended and asked.turnstream.on_busy == "interrupt":
+        await _cancel(services, owner, chat, turn.id)
+        await _ended(services, owner, turn)
+    return await answer_again(services, owner, chat, turn.id, asked.turnstream, None)
+
+
+async def _answer_to_replace(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Turn | None:
+    """The one that is named, or the newest to the last message."""
+    if asked.message_id and (
+        turn := await _turn_of(services, owner, chat, UiMessageIn(id=asked.message_id, role="assistant", parts=[]))
+    ):
+        return turn
+    message = asked.all_messages[-1]
+    if message.role != "user":
+        raise RequestRefused("the last message is the one to answer again", field="messages")
+    said = await _turn_of(services, owner, chat, message)
+    if said is None:
+        said = await _said_before(services, owner, _key(chat, message, await _place(services, owner, chat, asked)))
+    answer = await services.chat_news.newest_answer(chat, said.id) if said else None
+    return await services.turns.get(owner, chat, answer) if answer else None
+
+
+async def _said_before(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+    try:
+        return (await services.exchanges.find(owner, key)).user_turn if key else None
+    except RequestRefused:
+        return None
+
+
+async def _ended(services: Services, owner: str, turn: Turn) -> None:
+    """Returns when the turn has ended, which was told to stop. Raises Conflict when it takes too long."""
+    load = partial(services.turns.get, owner, turn.chat_id, turn.id)
+    try:
+        async with asyncio.timeout(_PATIENCE), aclosing(_tail(services, turn, load)) as frames:
+            async for _ in frames:
+                pass
+    except TimeoutError:
+        raise Conflict(f"turn {turn.id} was told to stop and is still running; try again") from None
+
+
+def _tail(services: Services, turn: Turn, load: Load) -> AsyncGenerator[bytes, None]:
+    return tail(services.directory, services.directory.view(turn), load, START, frame)
+
+
+async def _cancel(services: Services, owner: str, chat: UUID, turn: UUID) -> None:
+    if not (await services.turns.cancel(owner, chat, turn)).ended:
+        await services.cancel(turn)
+
+
+# --- what waits for a person -----------------------------------------------------------------------------------------
+
+
+async def _go_on(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Response:
+    """Takes the answers that the message has for calls that wait, and tells how the turn goes on."""
+    turn = await _turn_of(services, owner, chat, message)
+    if turn is None:
+        raise RequestRefused("the last message is no answer of this chat", field="messages")
+    calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
+    decisions = decisions_in(calls, turn)
+    if decisions and not turn.ended:
+        turn = await services.actions.answer(owner, chat, turn.id, decisions, None)
+        if not turn.ended:
+            await services.tell(turn.id)
+    return ui_stream(services, owner, turn, known=calls.keys())

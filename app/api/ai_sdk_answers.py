@@ -1,0 +1,54 @@
+"""What the SDK's messages say to calls that wait: results of client tools, and decisions about approvals."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.api.codec import to_json
+from app.domain.asks import Answer, Ask
+from app.domain.errors import RequestRefused
+from app.domain.text import unstorable
+from app.domain.turns import Turn
+from app.storage.actions import Decision
+
+Json = dict[str, Any]
+
+
+def decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
+    """For the turn's open asks, as far as they are answered. `calls` are the message's tool parts by their call."""
+    return list(_decisions(calls, turn))
+
+
+def _decisions(calls: Mapping[str, Json], turn: Turn) -> Iterator[Decision]:
+    for ask in turn.asks:
+        part = calls.get(ask.tool_use_id)
+        if ask.answer is None and part is not None:
+            decision = _result(ask, part) if ask.kind == "client" else _approval(ask, part)
+            if decision is not None:
+                yield decision
+
+
+def _result(ask: Ask, part: Json) -> Decision | None:
+    if part.get("state") == "output-available":
+        output = part.get("output")
+        text = output if isinstance(output, str) else "" if output is None else to_json(output).decode()
+        return Decision(ask.tool_use_id, None, Answer("result", _storable(text)), "messages")
+    if part.get("state") == "output-error":
+        error = Answer("result", _storable(str(part.get("errorText", ""))), is_error=True)
+        return Decision(ask.tool_use_id, None, error, "messages")
+    return None
+
+
+def _approval(ask: Ask, part: Json) -> Decision | None:
+    approval = part.get("approval")
+    if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
+        return None
+    reason = _storable(str(approval.get("reason") or ""))
+    answer = Answer("approve") if approval["approved"] else Answer("deny", reason)
+    _, _, digest = str(approval.get("id", "")).rpartition(":")
+    return Decision(ask.tool_use_id, digest, answer, "messages")
+
+
+def _storable(text: str) -> str:
+    if problem := unstorable(text):
+        raise RequestRefused(f"{problem}, which cannot be stored", field="messages")
+    return text

@@ -1,0 +1,220 @@
+"""The events of a turn as chunks of the AI SDK's UI message stream, protocol v1."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import assert_never
+
+from app.api.ai_sdk_parts import (
+    CALLS,
+    Json,
+    approval_id,
+    ask_about,
+    client_tools,
+    data_part,
+    denied,
+    end_metadata,
+    finish_reason,
+    input_json,
+    output_json,
+    result_of_provider,
+    runs_here,
+    sources_of,
+    start_metadata,
+)
+from app.api.codec import to_json
+from app.domain.asks import Ask
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.cursor import Cursor
+from app.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
+from app.domain.log import start_of_block
+from app.domain.turns import Turn
+
+DONE = b"data: [DONE]\n\n"
+
+
+class UiEncoder:
+    """Encodes one turn for one reader. `asks` tells what the turn's rows hold of asks now.
+
+    The SDK takes a round for a step. It knows no cursor and forgets no block but with its whole step, so a step that is
+    begun anew is told again as far as it stands.
+    """
+
+    def __init__(self, turn: Turn, asks: Callable[[], Sequence[Ask]]) -> None:
+        self._turn = turn
+        self._asks = asks
+        self._clients = client_tools(turn)
+        self._open: BlockStart | None = None
+        self._step: list[Block] = []
+        self._step_is_open = False
+        self._step_is_void = False
+        self._waits_for_client = False
+        self._provider_calls: list[str] = []
+        self._approvals: set[str] = set()
+
+    def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
+        if isinstance(event, BlockDelta):  # the token path
+            return self._delta(event)
+        return _frames(self._chunks(event)) + (DONE if isinstance(event, TurnEnd) else b"")
+
+    def resumed(self) -> bytes:
+        """Before anything else, to a client that has the turn's message so far."""
+        last = self._turn.rounds[-1].number if self._turn.rounds else 0
+        self._waits_for_client = any(ask.kind == "client" and ask.round == last for ask in self._asks())
+        return _frames([{"type": "start", "messageId": self._turn.id}])
+
+    def waiting(self) -> bytes:
+        """What a turn ends with that waits for whoever watches it."""
+        metadata = {"status": "waiting"}
+        finish = {"type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata}
+        return _frames([*self._end_of_step(), finish]) + DONE
+
+    def _delta(self, delta: BlockDelta) -> bytes:
+        text = to_json(delta.text)
+        match self._open:
+            case BlockStart(type="text"):
+                return b'data: {"type":"text-delta","id":"%d","delta":%b}\n\n' % (delta.index, text)
+            case BlockStart(type="thinking"):
+                return b'data: {"type":"reasoning-delta","id":"%d","delta":%b}\n\n' % (delta.index, text)
+            case BlockStart(type=type, tool_use_id=call) if type in CALLS:
+                return b'data: {"type":"tool-input-delta","toolCallId":%b,"inputTextDelta":%b}\n\n' % (
+                    to_json(call),
+                    text,
+                )
+        return b""  # what comes whole is told when it is whole
+
+    def _chunks(self, event: Event | Notice) -> Iterator[Json]:
+        match event:
+            case TurnStart():
+                yield {"type": "start", "messageId": event.turn, "messageMetadata": start_metadata(self._turn)}
+            case RoundStart():
+                yield from self._begin_step()
+            case BlockStart():
+                self._open = event
+                yield from self._begin(event)
+            case BlockStop(block=block):
+                self._open = None
+                self._step.append(block)
+                yield from self._finish(block)
+            case ActionRequired():
+                yield from self._ask(event)
+            case Reset():
+                yield from self._reset(event.index)
+            case TurnEnd():
+                yield from self._end(event)
+            case Notice():
+                yield {"type": f"data-{event.name.replace('_', '-')}", "data": event.data, "transient": True}
+            case RoundStop() | BlockDelta():
+                pass
+            case _:
+                assert_never(event)
+
+    def _begin_step(self) -> Iterator[Json]:
+        if not self._step_is_void:
+            yield from self._end_of_step()
+            yield {"type": "start-step"}
+        self._step, self._step_is_open, self._step_is_void, self._waits_for_client = [], True, False, False
+
+    def _end_of_step(self) -> Iterator[Json]:
+        if self._step_is_open:
+            self._step_is_open = False
+            yield {"type": "finish-step"}
+
+    def _begin(self, start: BlockStart) -> Iterator[Json]:
+        if start.type == TEXT:
+            yield {"type": "text-start", "id": str(start.index)}
+        elif start.type == THINKING:
+            yield {"type": "reasoning-start", "id": str(start.index)}
+        elif start.type in CALLS:
+            where = runs_here(start.type, start.name, self._clients)
+            yield {"type": "tool-input-start", "toolCallId": start.tool_use_id, "toolName": start.name, **where}
+
+    def _finish(self, block: Block) -> Iterator[Json]:
+        if block.type == TEXT:
+            yield {"type": "text-end", "id": str(block.index)}
+            yield from sources_of(block)
+        elif block.type == THINKING:
+            yield {"type": "reasoning-end", "id": str(block.index)}
+        elif block.type in CALLS:
+            yield self._call(block)
+        elif block.type == TOOL_RESULT:
+            yield from self._result(block)
+        elif found := result_of_provider(block, self._provider_calls):
+            call, output = found
+            yield {"type": "tool-output-available", "toolCallId": call, "output": output, "providerExecuted": True}
+        else:
+            yield data_part(block)
+
+    def _call(self, block: Block) -> Json:
+        where = runs_here(block.type, block.name, self._clients)
+        self._waits_for_client = self._waits_for_client or not where
+        if block.type in CALLS - {"tool_use"}:
+            self._provider_calls.append(block.tool_use_id or "")
+        call = {"toolCallId": block.tool_use_id, "toolName": block.name, "input": input_json(block), **where}
+        if block.interrupted:
+            return {"type": "tool-input-error", "errorText": "interrupted", **call}
+        return {"type": "tool-input-available", **call}
+
+    def _result(self, block: Block) -> Iterator[Json]:
+        call = {"toolCallId": block.tool_use_id}
+        if block.tool_use_id in self._approvals and (ask := ask_about(block, self._asks())) and ask.answer:
+            answer = {"approvalId": approval_id(ask.tool_use_id, ask.digest), "approved": ask.answer.kind == "approve"}
+            if answer["approved"] or ask.answer.kind == "deny":
+                reason = {"reason": ask.answer.text} if ask.answer.text else {}
+                yield {"type": "tool-approval-response", **answer, **reason}
+        if denied(block, self._asks()):
+            yield {"type": "tool-output-denied", **call}
+        elif block.is_error:
+            yield {"type": "tool-output-error", **call, "errorText": block.text}
+        else:
+            yield {"type": "tool-output-available", **call, "output": output_json(block.text)}
+
+    def _ask(self, event: ActionRequired) -> Iterator[Json]:
+        for wanted in event.wanted:
+            if wanted.kind == "approval":
+                self._approvals.add(wanted.tool_use_id)
+                identity = approval_id(wanted.tool_use_id, wanted.digest)
+                yield {"type": "tool-approval-request", "approvalId": identity, "toolCallId": wanted.tool_use_id}
+
+    def _reset(self, index: int) -> Iterator[Json]:
+        yield {"type": "reset-step"}
+        kept = [block for block in self._step if block.index < index]
+        self._open, self._step, self._step_is_void = None, kept, not kept
+        for block in kept:
+            yield from self._whole(block)
+
+    def _whole(self, block: Block) -> Iterator[Json]:
+        yield from self._begin(start_of_block(block))
+        if block.type == TEXT:
+            yield {"type": "text-delta", "id": str(block.index), "delta": block.text}
+        elif block.type == THINKING:
+            yield {"type": "reasoning-delta", "id": str(block.index), "delta": block.text}
+        yield from self._finish(block)
+
+    def _end(self, end: TurnEnd) -> Iterator[Json]:
+        yield from self._end_of_step()
+        if self._waits_for_client:  # the SDK would send the results of the last step again, and again
+            yield from ({"type": "start-step"}, {"type": "finish-step"})
+        if end.error is not None:
+            metadata = end_metadata(end) | {"error": {"type": end.error.type, "message": end.error.message}}
+            yield {"type": "message-metadata", "messageMetadata": metadata}
+            yield {"type": "error", "errorText": end.error.message}
+            return
+        if end.status == "cancelled":
+            yield {"type": "abort", "reason": "cancelled"}
+        reason = finish_reason(end.stop_reason)
+        yield {"type": "finish", "finishReason": reason, "messageMetadata": end_metadata(end)}
+
+
+def _frames(chunks: Iterator[Json] | Sequence[Json]) -> bytes:
+    return b"".join(b"data: %b\n\n" % to_json(chunk) for chunk in chunks)

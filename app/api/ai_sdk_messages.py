@@ -1,0 +1,128 @@
+"""Turns as the AI SDK's UI messages: what a page begins with, and what a stream of the turn puts together."""
+
+from typing import Any
+
+from app.api.ai_sdk_parts import (
+    CALLS,
+    PROVIDER_CALLS,
+    Json,
+    approval_id,
+    ask_about,
+    client_tools,
+    data_part,
+    denied,
+    end_metadata,
+    input_json,
+    output_json,
+    result_of_provider,
+    runs_here,
+    sources_of,
+    start_metadata,
+)
+from app.api.ai_sdk_schemas import UiMessageOut
+from app.api.codec import block_details
+from app.domain.blocks import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
+from app.domain.log import marks_of
+from app.domain.turns import Turn
+
+
+def ui_message(turn: Turn) -> UiMessageOut:
+    """As far as its blocks are whole."""
+    if turn.role == "user":
+        return UiMessageOut(id=str(turn.id), role="user", metadata={}, parts=list(map(_said, turn.blocks)))
+    message = _Message(turn)
+    for mark in marks_of(turn):
+        message.take(mark)
+    return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
+
+
+def _said(block: Block) -> Json:
+    if block.type == TEXT:
+        return {"type": "text", "text": block.text}
+    source = block_details(block).get("data", {}).get("source", {})
+    if block.type in {IMAGE, DOCUMENT} and "id" in source:
+        return {"type": "file", "mediaType": source["media_type"], "url": f"/api/uploads/{source['id']}"}
+    return data_part(block)
+
+
+class _Message:
+    def __init__(self, turn: Turn) -> None:
+        self.parts: list[Json] = []
+        self.metadata: Json = start_metadata(turn) | ({"status": "waiting"} if turn.status == "waiting" else {})
+        self._turn = turn
+        self._clients = client_tools(turn)
+        self._calls: dict[str, Json] = {}
+        self._provider_calls: list[str] = []
+        self._asked_client = False
+
+    def take(self, mark: Mark) -> None:
+        match mark:
+            case RoundStart():
+                self.parts.append({"type": "step-start"})
+                self._asked_client = False
+            case BlockStop(block=block):
+                self._add(block)
+            case ActionRequired():
+                self._ask(mark)
+            case TurnEnd():
+                self._end(mark)
+            case _:
+                pass
+
+    def _add(self, block: Block) -> None:
+        if block.type == TEXT:
+            self.parts += [{"type": "text", "text": block.text, "state": "done"}, *sources_of(block)]
+        elif block.type == THINKING:
+            self.parts.append({"type": "reasoning", "id": str(block.index), "text": block.text, "state": "done"})
+        elif block.type in CALLS:
+            self._call(block)
+        elif block.type == TOOL_RESULT:
+            self._calls[block.tool_use_id or ""] |= self._result(block)
+        elif found := result_of_provider(block, self._provider_calls):
+            self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
+        else:
+            self.parts.append(data_part(block))
+
+    def _call(self, block: Block) -> None:
+        where = runs_here(block.type, block.name, self._clients)
+        self._asked_client = self._asked_client or not where
+        state: Json = {"state": "input-available"}
+        if block.interrupted:
+            state = {"state": "output-error", "errorText": "interrupted"}
+        identity = block.tool_use_id or ""
+        part = {"type": f"tool-{block.name}", "toolCallId": identity, "input": input_json(block), **where, **state}
+        self._calls[identity] = part
+        self.parts.append(part)
+        if block.type in PROVIDER_CALLS:
+            self._provider_calls.append(identity)
+
+    def _ask(self, asked: ActionRequired) -> None:
+        for wanted in asked.wanted:
+            if wanted.kind == "approval":
+                part = self._calls[wanted.tool_use_id]
+                part["approval"] = {"id": approval_id(wanted.tool_use_id, wanted.digest), **self._answer(part, asked)}
+                responded = "approved" in part["approval"]
+                part["state"] = "approval-responded" if responded else "approval-requested"
+
+    def _answer(self, part: Json, asked: ActionRequired) -> dict[str, Any]:
+        call = Block(0, asked.round, 0, "tool_use", tool_use_id=part["toolCallId"])
+        ask = ask_about(call, self._turn.asks)
+        if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
+            return {}
+        reason = {"reason": ask.answer.text} if ask.answer.text else {}
+        return {"approved": ask.answer.kind == "approve", **reason}
+
+    def _result(self, block: Block) -> Json:
+        if denied(block, self._turn.asks):
+            return {"state": "output-denied"}
+        if block.is_error:
+            return {"state": "output-error", "errorText": block.text}
+        return {"state": "output-available", "output": output_json(block.text)}
+
+    def _end(self, end: TurnEnd) -> None:
+        self.metadata |= end_metadata(end)
+        if end.error is not None:
+            self.metadata["error"] = {"type": end.error.type, "message": end.error.message}
+        if self._asked_client:
+            self.parts.append({"type": "step-start"})

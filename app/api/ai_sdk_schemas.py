@@ -1,0 +1,79 @@
+"""What `useChat` of the AI SDK sends. It sends more than is needed here: what is not known is passed over."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.fields import Body, Storable
+from app.api.schemas import NewTurn, TurnOptions
+
+
+class _Lenient(Body):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class UiMessageIn(_Lenient):
+    id: str = ""
+    role: Literal["system", "user", "assistant"]
+    parts: Annotated[list[dict[str, Any]], Field(max_length=10_000, default_factory=list)]
+
+
+class UiOptions(TurnOptions):
+    """What may be said per turn, in turnstream's own words."""
+
+    on_busy: Literal["reject", "enqueue", "interrupt", "steer", "branch"] = "interrupt"
+
+
+class UiRequest(_Lenient):
+    """The body of a DefaultChatTransport, or what an app makes of it: `message` alone is the last one."""
+
+    id: Annotated[Storable, Field(min_length=1, max_length=500)]
+    messages: Annotated[list[UiMessageIn], Field(max_length=10_000, default_factory=list)]
+    message: UiMessageIn | None = None
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: Annotated[str | None, Field(alias="messageId")] = None
+    turnstream: UiOptions = UiOptions()
+
+    @property
+    def all_messages(self) -> list[UiMessageIn]:
+        return self.messages if self.message is None else [*self.messages, self.message]
+
+
+class UiMessageOut(BaseModel):
+    """A UIMessage: what `useChat({messages})` begins with."""
+
+    id: str
+    role: Literal["user", "assistant"]
+    metadata: dict[str, Any]
+    parts: list[dict[str, Any]]
+
+
+class UiChatOut(BaseModel):
+    id: str
+    messages: list[UiMessageOut]
+
+
+class UiStopped(BaseModel):
+    stopped: Annotated[list[str], Field(description="the turns that were told to stop")]
+
+
+def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
+    """A user message as a turn. Raises ValidationError for one that says nothing."""
+    blocks = [block for part in parts if (block := _block(part))]
+    told = options.model_dump(exclude_unset=True, by_alias=True)
+    return NewTurn.model_validate({**told, "on_busy": options.on_busy, "blocks": blocks})
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any] | None:
+    """Text and files that the message carries. What else is in it (data, sources) is not for the model."""
+    if part.get("type") == "text" and part.get("text"):
+        return {"type": "text", "text": part["text"]}
+    if part.get("type") == "file":
+        header, _, data = str(part.get("url", "")).partition(";base64,")
+        media_type = header.removeprefix("data:")
+        source = {"type": "base64", "data": data, "media_type": media_type}
+        if media_type.startswith("image/"):
+            return {"type": "image", "source": source}
+        title = {"title": part["filename"]} if part.get("filename") else {}
+        return {"type": "document", "source": source, **title}
+    return None

@@ -1,0 +1,301 @@
+"""The AI SDK's protocol, chunk by chunk. What its own packages make of it is tested in tests/node."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from app.api.ai_sdk_chunks import UiEncoder
+from app.api.ai_sdk_messages import ui_message
+from app.api.codec import to_json
+from app.domain.blocks import Block
+from app.domain.cursor import START
+from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, RoundStart, TurnStart
+from app.domain.log import marks_of
+from app.domain.rounds import Round
+from app.domain.turns import Turn, TurnError
+from app.llm.scripted import Pause, message_of, text, tool_use
+from app.storage.database import Statement
+from tests.integration.api.client import Client
+from tests.integration.api.conftest import NewOwner
+from tests.integration.api.server import Server, pausing
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Json = dict[str, Any]
+CHAT = "/api/ai-sdk/chat"
+LOCATE = {"type": "client", "name": "locate", "description": "Where?", "input_schema": {"type": "object"}}
+AGE = Statement("UPDATE turns SET ended_at = ended_at - interval '2 minutes' WHERE id = :turn RETURNING id")
+
+
+def user(words: str, id: str = "") -> Json:
+    return {"id": id, "role": "user", "parts": [{"type": "text", "text": words}]}
+
+
+def chunks_in(body: bytes) -> list[Json]:
+    *frames, rest = body.replace(b"retry: 1000\n\n", b"").split(b"\n\n")
+    assert rest == b""
+    data = [frame.removeprefix(b"data: ") for frame in frames if frame.startswith(b"data: ")]
+    return [json.loads(each) for each in data if each != b"[DONE]"]
+
+
+def told_of(chunks: Sequence[Json]) -> list[str]:
+    return [chunk["type"] for chunk in chunks if not chunk.get("transient")]
+
+
+async def talk(api: Client, id: str, *messages: Json, expect: int = 200, **body: Any) -> list[Json]:
+    answer = await api.post(CHAT, json={"id": id, "messages": messages, **body})
+    assert answer.status_code == expect, answer.text
+    if expect != 200:
+        return [answer.json()]
+    assert answer.content.endswith(b"data: [DONE]\n\n")
+    return chunks_in(answer.content)
+
+
+async def messages_of(api: Client, id: str) -> list[Json]:
+    messages: list[Json] = (await api.json("GET", f"{CHAT}/{id}"))["messages"]
+    return messages
+
+
+async def test_an_answer_streams_in_the_words_of_the_sdk(api: Client) -> None:
+    async with api.stream("POST", CHAT, json={"id": "mine", "messages": [user("Hi")]}) as answer:
+        assert answer.headers["x-vercel-ai-ui-message-stream"] == "v1"
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store, no-transform"
+        chunks = chunks_in(await answer.aread())
+    assert (
+        told_of(chunks)
+        == [
+            *("start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
+        ]
+        or told_of(chunks).count("text-delta") > 1
+    )
+    stored = await messages_of(api, "mine")
+    assert chunks[0]["messageId"] == stored[1]["id"]
+    assert chunks[-1]["finishReason"] == "stop"
+    assert chunks[0]["messageMetadata"] | chunks[-1]["messageMetadata"] == stored[1]["metadata"]
+
+
+async def test_a_chat_of_ours_is_known_by_its_id_and_any_other_id_leads_to_one_chat(
+    api: Client, new_owner: NewOwner
+) -> None:
+    ours = await api.chat(title="Ships")
+    await talk(api, ours.rpartition("/")[2], user("Hi"))
+    assert len((await api.json("GET", f"{ours}/turns"))["turns"]) == 2
+    (start, *_), (again, *_) = await talk(api, "x", user("Hi")), await talk(api, "x", user("Again"))
+    assert start["messageMetadata"]["chat"] == again["messageMetadata"]["chat"]
+    assert (await api.json("GET", f"/api/chats/{start['messageMetadata']['chat']}"))["title"] == "Hi"
+    theirs = await new_owner()
+    (other, *_) = await talk(theirs, "x", user("Hi"))
+    assert other["messageMetadata"]["chat"] != start["messageMetadata"]["chat"]
+    (stolen, *_) = await talk(theirs, ours.rpartition("/")[2], user("Hi"))
+    assert stolen["messageMetadata"]["chat"] != ours.rpartition("/")[2]
+
+
+async def test_a_message_that_is_sent_twice_is_said_once(api: Client) -> None:
+    first = await talk(api, "twice", user("Hi", "m1"))
+    second = await talk(api, "twice", user("Hi", "m1"))
+    assert first[0]["messageId"] == second[0]["messageId"]
+    assert len(await messages_of(api, "twice")) == 2
+
+
+async def test_a_message_follows_the_last_answer_before_it(api: Client) -> None:
+    first = (await talk(api, "path", user("One", "m1")))[0]["messageId"]
+    answered = {"id": first, "role": "assistant", "parts": []}
+    second = (await talk(api, "path", user("One", "m1"), answered, user("Two", "m2")))[0]["messageMetadata"]["parent"]
+    beside = (await talk(api, "path", user("One", "m1"), answered, user("Three", "m2")))[0]["messageMetadata"]["parent"]
+    chat = (await api.json("GET", f"{CHAT}/path"))["id"]
+    parents = [(await api.json("GET", f"/api/chats/{chat}/turns/{turn}"))["parent_id"] for turn in (second, beside)]
+    assert parents == [first, first]
+    root = (await talk(api, "path", user("Edited", "m1"), messageId="m1"))[0]["messageMetadata"]["parent"]
+    assert (await api.json("GET", f"/api/chats/{chat}/turns/{root}"))["parent_id"] is None
+
+
+async def test_an_app_may_send_the_last_message_alone(api: Client) -> None:
+    for words in ("One", "Two"):
+        answer = await api.post(CHAT, json={"id": "last", "message": user(words)})
+        assert answer.status_code == 200
+    assert [len(message["parts"]) for message in await messages_of(api, "last")] == [1, 2, 1, 2]
+
+
+async def test_regenerate_answers_the_message_that_is_named_or_the_last(api: Client) -> None:
+    first = (await talk(api, "again", user("One", "m1")))[0]["messageId"]
+    second = (await talk(api, "again", user("One", "m1"), trigger="regenerate-message"))[0]["messageId"]
+    third = (await talk(api, "again", user("One"), trigger="regenerate-message", messageId=first))[0]["messageId"]
+    chat = (await api.json("GET", f"{CHAT}/again"))["id"]
+    siblings = (await api.json("GET", f"/api/chats/{chat}/turns/{first}/siblings"))["turns"]
+    assert [turn["id"] for turn in siblings] == [first, second, third]
+    said = (await messages_of(api, "again"))[0]
+    loaded = await talk(api, "again", {**said, "metadata": {}}, trigger="regenerate-message")
+    assert loaded[0]["messageMetadata"]["parent"] == said["id"]
+
+
+async def test_resume_tells_from_the_beginning_while_the_turn_runs_or_has_only_just_ended(
+    api: Client, server: Server
+) -> None:
+    pause = Pause()
+    body = {
+        "id": "resume",
+        "messages": [user("Hi")],
+        "turnstream": {"model": server.scripts.model(pausing(pause, "A", "B"))},
+    }
+    async with api.stream("POST", CHAT, json=body) as answer:
+        async for data in answer.aiter_bytes():
+            if b'"A"' in data:
+                break
+    async with api.stream("GET", f"{CHAT}/resume/stream") as answer:
+        pause.go.set()
+        whole = chunks_in(await answer.aread())
+    assert told_of(whole)[0] == "start"
+    assert told_of(whole)[-1] == "finish"
+    again = await api.get(f"{CHAT}/resume/stream")
+    assert told_of(chunks_in(again.content))[-1] == "finish"
+    await server.services.database.row(AGE, turn=UUID(whole[0]["messageId"]))
+    assert (await api.get(f"{CHAT}/resume/stream")).status_code == 204
+    assert (await api.get(f"{CHAT}/never/stream")).status_code == 204
+
+
+async def test_stop_cancels_what_runs(api: Client, server: Server) -> None:
+    pause = Pause()
+    body = {
+        "id": "stop",
+        "messages": [user("Hi")],
+        "turnstream": {"model": server.scripts.model(pausing(pause, "A", "B"))},
+    }
+    async with api.stream("POST", CHAT, json=body) as answer:
+        await pause.reached.wait()
+        stopped = (await api.json("POST", f"{CHAT}/stop/stop"))["stopped"]
+        chunks = chunks_in(await answer.aread())
+    assert stopped == [chunks[0]["messageId"]]
+    assert told_of(chunks)[-2:] == ["abort", "finish"]
+    assert (await api.json("POST", f"{CHAT}/stop/stop"))["stopped"] == []
+
+
+async def test_an_answer_that_was_given_elsewhere_is_told_to_whoever_comes_with_it_too(
+    api: Client, server: Server
+) -> None:
+    model = server.scripts.model(message_of(tool_use("locate", {}, "l1")), message_of(text("There.")))
+    asked = await talk(api, "late", user("Hi"), turnstream={"model": model, "tools": [LOCATE]})
+    assert asked[-1] == {"type": "finish", "finishReason": "tool-calls", "messageMetadata": {"status": "waiting"}}
+    turn = asked[0]["messageId"]
+    part = {"type": "tool-locate", "toolCallId": "l1", "state": "output-available", "input": {}, "output": {"a": 1}}
+    answer = {"id": turn, "role": "assistant", "parts": [part]}
+    for _ in range(2):
+        chunks = await talk(api, "late", user("Hi"), answer)
+        assert chunks[0] == {"type": "start", "messageId": turn}
+        assert {"type": "tool-output-available", "toolCallId": "l1", "output": {"a": 1}} in chunks
+        assert told_of(chunks)[-4:] == ["text-delta", "text-end", "finish-step", "finish"]
+    nothing = await talk(api, "late", user("Hi"), {**answer, "parts": []})
+    assert told_of(nothing)[-1] == "finish"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": "r"},
+        {"id": "r", "messages": [user("")]},
+        {"id": "r", "messages": [user("a\0b")]},
+        {"id": "", "messages": [user("Hi")]},
+        {"id": "r", "messages": [{"id": str(uuid4()), "role": "assistant", "parts": []}]},
+        {"id": "r", "messages": [user("Hi")], "turnstream": {"model": "none"}},
+        {"id": "r", "messages": [user("Hi")], "turnstream": {"modle": "none"}},
+    ],
+)
+async def test_what_cannot_be_is_refused_and_makes_no_chat(api: Client, body: Json) -> None:
+    answer = await api.post(CHAT, json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"]
+    assert (await api.get(f"{CHAT}/r")).status_code == 404
+
+
+# --- the encoder -----------------------------------------------------------------------------------------------------
+
+
+def block(index: int, type: str, text: str = "", data: Json | None = None, **members: Any) -> Block:
+    return Block(index, 1, 1, type, text, to_json(data).decode() if data else None, **members)
+
+
+def turn_of(*blocks: Block, status: Any = "complete", error: TurnError | None = None) -> Turn:
+    one = Round(1, 1, 1, "end_turn", sealed_by=1)
+    return Turn(
+        UUID(int=1), UUID(int=2), UUID(int=3), "assistant", status, 1, error=error, rounds=(one,), blocks=blocks
+    )
+
+
+def encoded(turn: Turn, *events: Event | Notice) -> list[Json]:
+    encoder = UiEncoder(turn, lambda: turn.asks)
+    return chunks_in(b"".join(encoder(event, START) for event in (events or marks_of(turn))))
+
+
+async def test_what_the_sdk_has_no_word_for_comes_as_data() -> None:
+    turn = turn_of(
+        block(0, "user_text", "And fast!", notes='{"steer":"s"}'),
+        block(1, "redacted_thinking", data={"type": "redacted_thinking", "data": "x"}),
+    )
+    data = [chunk for chunk in encoded(turn) if chunk["type"].startswith("data-")]
+    assert data == [part for part in ui_message(turn).parts if part["type"] != "step-start"]
+    assert data == [
+        {
+            "type": "data-redacted-thinking",
+            "id": "1",
+            "data": {"text": "", "data": {"type": "redacted_thinking", "data": "x"}},
+        },
+        {"type": "data-user-text", "id": "0", "data": {"text": "And fast!", "notes": {"steer": "s"}}},
+    ]
+
+
+async def test_citations_are_sources_and_tools_of_the_provider_have_their_results() -> None:
+    web = {"type": "web_search_result_location", "url": "https://a.example/", "title": "A"}
+    page = {"type": "page_location", "start_page_number": 1}
+    evil = {"type": "web_search_result_location", "url": "javascript:alert(1)", "title": "B"}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://a.example/"}]}
+    turn = turn_of(
+        block(0, "server_tool_use", '{"query":"a"}', tool_use_id="s1", name="web_search"),
+        block(1, "web_search_tool_result", data=result),
+        block(2, "text", "So.", data={"type": "text", "text": "", "citations": [web, page, evil]}),
+    )
+    chunks = encoded(turn)
+    assert {"type": "source-url", "sourceId": "2.0", "url": "https://a.example/", "title": "A"} in chunks
+    assert [chunk["data"] for chunk in chunks if chunk["type"] == "data-citation"] == [page, evil]
+    (output,) = (chunk for chunk in chunks if chunk["type"] == "tool-output-available")
+    assert (output["toolCallId"], output["output"]) == ("s1", [{"url": "https://a.example/"}])
+    parts = ui_message(turn).parts
+    assert [part["type"] for part in parts] == [
+        *("step-start", "tool-web_search", "text", "source-url", "data-citation", "data-citation"),
+    ]
+    assert parts[1]["state"] == "output-available"
+
+
+async def test_a_step_that_is_begun_anew_is_told_again_as_far_as_it_stands() -> None:
+    turn = turn_of()
+    kept = block(0, "text", "Kept.")
+    begun = (TurnStart(0, turn.id, turn.chat_id, "m", 1, "running"), RoundStart(1, 1, 1, ()))
+    first = (BlockStart(1, 0, 1, "text", None, None), BlockDelta(0, 0, "Kept."), BlockStop(1, kept))
+    second = (BlockStart(1, 1, 1, "text", None, None), BlockDelta(1, 0, "Gone"))
+    part = encoded(turn, *begun, *first, *second, Reset(2, 1), BlockStart(2, 1, 1, "text", None, None))
+    assert told_of(part)[-5:] == ["reset-step", "text-start", "text-delta", "text-end", "text-start"]
+    assert part[-3]["delta"] == "Kept."
+    whole = encoded(turn, *begun, *first, *second, Reset(2, 0), RoundStart(2, 1, 1, ()), *first)
+    assert told_of(whole)[-4:] == ["reset-step", "text-start", "text-delta", "text-end"]
+
+
+async def test_an_error_is_the_last_word() -> None:
+    turn = turn_of(status="error", error=TurnError("overloaded_error", "Later."))
+    chunks = encoded(turn)
+    assert chunks[-1] == {"type": "error", "errorText": "Later."}
+    assert chunks[-2]["messageMetadata"]["error"] == {"type": "overloaded_error", "message": "Later."}
+    assert ui_message(turn).metadata["error"] == {"type": "overloaded_error", "message": "Later."}
+
+
+async def test_notices_are_data_that_passes_by() -> None:
+    (chunk,) = encoded(turn_of(), Notice("tool_progress", {"message": "half"}))
+    assert chunk == {"type": "data-tool-progress", "data": {"message": "half"}, "transient": True}
+
+
+async def test_a_call_that_was_cut_off_is_an_error_of_its_input() -> None:
+    turn = turn_of(block(0, "tool_use", '{"a', tool_use_id="c", name="n", interrupted=True), status="cancelled")
+    (chunk,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-input-error")
+    assert (chunk["input"], chunk["errorText"]) == ('{"a', "interrupted")
+    assert ui_message(turn).parts[1]["state"] == "output-error"

@@ -1,0 +1,107 @@
+"""`python -m tests.node.server`: the real server, whose model says what its last user message asks for."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from app.config import read_settings
+from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT
+from app.llm.models import Models, Offer
+from app.llm.provider import ModelRequest, Part
+from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.main import create_app
+from app.tools.tool import tool
+from app.tools.toolset import Toolset
+
+# In the environment: a folder of files that say what has hung already, of what hangs once.
+HUNG = "TEST_HUNG"
+
+
+@tool(read_only=True)
+async def weather(city: str) -> str:
+    """The weather of a city."""
+    return f'{{"city":"{city}","degrees":12}}'
+
+
+@tool(read_only=True)
+async def explode() -> str:
+    """Breaks."""
+    raise ValueError
+
+
+@tool(approval="always")
+async def send_mail(to: str) -> str:
+    """Sends a mail."""
+    return f"sent to {to}"
+
+
+def _replies(word: str) -> Sequence[Reply]:
+    """The model calls of one turn."""
+    end = message_of(text("That ", "is ", "it."))
+    match word:
+        case "tools":
+            calls = [tool_use("weather", {"city": "Zürich"}, "w1"), tool_use("explode", {}, "e1")]
+            return [message_of(thinking("Let me ", "look."), text("One moment."), *calls), end]
+        case "mail":
+            return [message_of(text("May I?"), tool_use("send_mail", {"to": "ada"}, "m1")), end]
+        case "where":
+            calls = [tool_use("getLocation", {"precise": True}, "l1"), tool_use("weather", {"city": "?"}, "w1")]
+            return [message_of(*calls), end]
+        case "both":
+            first = message_of(tool_use("getLocation", {}, "l1"))
+            return [first, message_of(text("And now?"), tool_use("send_mail", {"to": "bob"}, "m1")), end]
+        case _:
+            return [end]
+
+
+class Model(ScriptedProvider):
+    """Answers the n-th call of a turn with the n-th reply that the user's last word asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(self._reply)
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        replies, rounds = _replies(_word(request)), 0
+        for message in reversed(request.messages):
+            if message.role == "user" and message.blocks[0].type in {TEXT, USER_TEXT}:
+                break
+            rounds += message.blocks[0].type == TOOL_RESULT
+        return replies[rounds]
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        word = _word(request)
+        hung = Path(os.environ[HUNG], word.rpartition(" ")[2])
+        hangs = word == "hang" or (word.startswith("hang once ") and not hung.exists())
+        async for number, batch in _numbered(super().stream(request)):
+            yield batch
+            if hangs and number == 3:
+                hung.touch()
+                await asyncio.Event().wait()
+
+
+def _word(request: ModelRequest) -> str:
+    users = [message for message in request.messages if message.role == "user"]
+    return [block.text for message in users for block in message.blocks if block.type == TEXT][-1]
+
+
+async def _numbered(batches: AsyncGenerator[Sequence[Part], None]) -> AsyncGenerator[tuple[int, Sequence[Part]], None]:
+    number = 0
+    async for batch in batches:
+        number += 1
+        yield number, batch
+
+
+def main() -> None:
+    settings = read_settings()
+    toolset = Toolset([weather, explode, send_mail], max_result_chars=1000)
+    app = create_app(settings, Models([Offer(Model(), ["script"])]), toolset)
+    options: dict[str, Any] = {"log_config": None, "timeout_graceful_shutdown": 1}
+    uvicorn.run(app, host="127.0.0.1", port=settings.port, **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The AI SDK's own packages, in Node, against the real server: what they put together is what the database holds."""
+
+import pytest
+
+from tests.node.conftest import Json, Page, ScriptServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def parts_of(state: Json) -> list[Json]:
+    parts: list[Json] = state["messages"][-1]["parts"]
+    return parts
+
+
+def types_of(state: Json) -> list[str]:
+    return [part["type"] for part in parts_of(state)]
+
+
+def tool(state: Json, name: str) -> Json:
+    return next(part for part in parts_of(state) if part["type"] == f"tool-{name}")
+
+
+async def test_a_conversation_with_tools_that_run_on_the_server(page: Page) -> None:
+    await page.open()
+    state = await page("send", text="tools")
+    assert state["status"] == "ready", state["error"]
+    assert types_of(state) == [
+        *("step-start", "reasoning", "text", "tool-weather", "tool-explode"),
+        *("step-start", "text"),
+    ]
+    assert tool(state, "weather")["output"] == {"city": "Zürich", "degrees": 12}
+    assert tool(state, "explode")["state"] == "output-error"
+    assert state["messages"][-1]["metadata"]["usage"]["output_tokens"] == 10
+    assert state["seen"]["toolCalls"] == []
+    assert "data-status" in state["seen"]["transient"]
+    state = await page("send", text="plain")
+    assert [part["text"] for part in parts_of(state) if part["type"] == "text"] == ["That is it."]
+    await page.assert_shows_what_is_stored()
+
+
+async def test_an_approval_is_asked_for_and_given(page: Page) -> None:
+    await page.open()
+    state = await page("send", text="mail")
+    assert tool(state, "send_mail")["state"] == "approval-requested"
+    assert state["messages"][-1]["metadata"]["status"] == "waiting"
+    await page.assert_shows_what_is_stored()
+    await page("approve", approved=True)
+    state = await page("idle")
+    assert tool(state, "send_mail")["output"] == "sent to ada"
+    assert state["messages"][-1]["metadata"]["status"] == "complete"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_an_approval_is_denied_with_a_reason(page: Page) -> None:
+    await page.open()
+    await page("send", text="mail")
+    await page("approve", approved=False, reason="not now")
+    state = await page("idle")
+    assert tool(state, "send_mail")["state"] == "output-denied"
+    assert types_of(state)[-1] == "text"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_tool_that_the_page_runs(page: Page) -> None:
+    await page.open()
+    state = await page("send", text="where")
+    assert state["seen"]["toolCalls"] == ["getLocation"]
+    assert tool(state, "weather")["state"] == "output-available"
+    assert tool(state, "getLocation")["state"] == "input-available"
+    await page.assert_shows_what_is_stored()
+    await page("output", tool="getLocation", output={"city": "Bern"})
+    state = await page("idle")
+    assert tool(state, "getLocation")["output"] == {"city": "Bern"}
+    assert types_of(state)[-2:] == ["step-start", "text"]
+    assert state["seen"]["finished"] == 2
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_tool_of_the_page_fails_and_an_approval_follows_in_the_same_turn(page: Page) -> None:
+    await page.open()
+    await page("send", text="both")
+    await page("output", tool="getLocation", errorText="no permission")
+    state = await page("idle")
+    assert tool(state, "getLocation")["errorText"] == "no permission"
+    assert tool(state, "send_mail")["state"] == "approval-requested"
+    await page.assert_shows_what_is_stored()
+    await page("approve", approved=True)
+    state = await page("idle")
+    assert types_of(state)[-1] == "text"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_page_that_is_opened_while_a_turn_waits_can_answer(page: Page) -> None:
+    await page.open()
+    await page("send", text="mail")
+    await page.open(messages=await page.stored())
+    await page("approve", approved=True)
+    state = await page("idle")
+    assert tool(state, "send_mail")["output"] == "sent to ada"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_stop_ends_the_turn_and_keeps_its_words(page: Page) -> None:
+    await page.open()
+    await page("begin", text="hang")
+    await page("until", says="That ")
+    await page.stop_server_side()
+    await page("settled")
+    state = await page("idle")
+    assert state["status"] == "ready", state["error"]
+    assert state["messages"][-1]["metadata"]["status"] == "cancelled"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_after_stop_in_the_page_alone_the_next_message_ends_what_runs(page: Page) -> None:
+    await page.open()
+    await page("begin", text="hang")
+    await page("until", says="That ")
+    await page("stop")
+    state = await page("send", text="plain")
+    assert state["status"] == "ready", state["error"]
+    stored = await page.stored()
+    assert [message["metadata"].get("status") for message in stored] == [None, "cancelled", None, "complete"]
+    assert parts_of(state) == stored[-1]["parts"]
+
+
+async def test_regenerate_and_edit_are_siblings(page: Page) -> None:
+    await page.open()
+    first = (await page("send", text="plain"))["messages"]
+    state = await page("regenerate")
+    assert len(state["messages"]) == 2
+    assert state["messages"][1]["id"] != first[1]["id"]
+    await page.assert_shows_what_is_stored()
+    state = await page("send", text="tools", messageId=state["messages"][0]["id"])
+    assert [message["role"] for message in state["messages"]] == ["user", "assistant"]
+    await page.assert_shows_what_is_stored()
+
+
+async def test_regenerate_ends_what_runs(page: Page) -> None:
+    await page.open()
+    await page("begin", text="hang once 2")
+    await page("until", says="That ")
+    await page("stop")
+    state = await page("regenerate")
+    assert state["status"] == "ready", state["error"]
+    assert state["messages"][-1]["metadata"]["status"] == "complete"
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_page_resumes_after_the_process_that_held_its_connection_was_killed(
+    page: Page, server: ScriptServer
+) -> None:
+    await page.open()
+    await page("begin", text="hang once 1")
+    await page("until", says="That ")
+    await server.kill()
+    state = await page("settled")
+    assert state["status"] == "error"
+    await server.start()
+    state = await page("resume")
+    assert state["status"] == "ready", state["error"]
+    assert [part["text"] for part in parts_of(state) if part["type"] == "text"] == ["That is it."]
+    await page.assert_shows_what_is_stored()
+
+
+async def test_a_page_that_is_opened_while_a_turn_runs_resumes_it(page: Page) -> None:
+    await page.open()
+    await page("begin", text="hang")
+    await page("until", says="That ")
+    await page.open(messages=await page.stored())
+    await page("beginResume")
+    await page("until", says="That ")
+    await page.stop_server_side()
+    state = await page("settled")
+    assert len(state["messages"]) == 2
+    await page.assert_shows_what_is_stored()
+
+
+async def test_with_nothing_to_resume_the_page_stays_as_it_is(page: Page) -> None:
+    state = await page.open()
+    state = await page("resume")
+    assert (state["status"], state["messages"]) == ("ready", [])
