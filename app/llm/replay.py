@@ -67,7 +67,7 @@ class ReplayTap:
     async def _end(self, recording: Recording) -> None:
         """As it ended then: by a failure, or in a silence that lasts until the reader hangs up."""
         if recording.failure is None:
-            if recording is self._recordings[-1]:
+            if len(self.asked) == len(self._recordings):
                 self.over.set()
             await asyncio.Event().wait()
         assert recording.failure is not None

@@ -31,6 +31,7 @@ from app.tools.tool import Tool, tool
 from tests.contracts.test_provider import stream_of
 from tests.integration.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
 from tests.integration.plays import Author, Play, playing
+from tests.integration.test_loop_people import waits
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)
@@ -134,21 +135,11 @@ async def scripted(
             yield replica, await harness.ask(model="claude-x", tools=[spec])
 
 
-async def waiting(harness: Harness, replica: Replica, asked: Asked) -> Turn:
-    replica.worker.ring()
-    view = None
-    while (turn := await harness.turn(asked)).status != "waiting":
-        if view := view or replica.directory.running(asked.turn):
-            await view.doorbell.wait()
-        await asyncio.sleep(0)
-    return turn
-
-
 async def test_a_turn_that_waited_for_a_client_has_its_answer_again(
     harness: Harness, target: Database, tmp_path: Path
 ) -> None:
     async with scripted(harness, tmp_path, [call("ring"), ANSWER], RING) as (replica, asked):
-        await waiting(harness, replica, asked)
+        await waits(harness, replica, asked)
         rung = Decision("toolu_1", None, Answer("result", "It rang."), "actions.0")
         await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [rung], None)
         turn = await harness.finish(replica, asked)
@@ -161,7 +152,7 @@ async def test_what_a_person_decided_is_not_asked_again(
     harness: Harness, target: Database, tmp_path: Path, kind: Literal["approve", "deny"]
 ) -> None:
     async with scripted(harness, tmp_path, [call("write"), ANSWER], write) as (replica, asked):
-        (ask,) = (await waiting(harness, replica, asked)).asks
+        (ask,) = (await waits(harness, replica, asked)).asks
         decision = Decision("toolu_1", ask.digest, Answer(kind, "No."), "actions.0")
         await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
         await harness.finish(replica, asked)

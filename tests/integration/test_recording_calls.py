@@ -1,0 +1,225 @@
+"""Model calls are recorded as they went over the wire, by both adapters, and nothing is slowed or failed by it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from uuid import UUID
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from app.domain.blocks import Block
+from app.domain.errors import ConfigError, ProviderError, TransientError
+from app.llm.anthropic import AnthropicProvider
+from app.llm.openai import OpenAIChatProvider
+from app.llm.provider import Call, Message, ModelRequest, Part, Provider
+from app.llm.recording import Read, Recording
+from app.llm.recordings import Recordings, RecordingTap
+from app.llm.replay import ReplayTap
+from app.llm.scripted import text
+from app.llm.tap import Announced, Tap, tapped
+from tests.contracts.test_provider import chat_stream_of, stream_of
+from tests.integration.canned import Answer, CannedServer, canned_server
+
+KEY = "sk-very-secret"
+TURN = UUID(int=7)
+REQUEST = ModelRequest(
+    "claude-x", (Message("user", (Block(0, 0, 0, "text", "High?"),)),), call=Call(TURN, 2, 1, "claude-x")
+)
+REPLY = text("It is ", "high.")
+Adapter = AnthropicProvider | OpenAIChatProvider
+Make = Callable[[str, Sequence[Tap]], Adapter]
+ADAPTERS: Mapping[str, tuple[Make, bytes]] = {
+    "anthropic": (lambda url, taps: AnthropicProvider(KEY, url, taps=taps), stream_of(REPLY)),
+    "openai": (lambda url, taps: OpenAIChatProvider(KEY, url, taps=taps), chat_stream_of(REPLY)),
+}
+OVERLOADED = Answer(
+    json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": f"Not now, {KEY}."}}).encode(),
+    529,
+    {"content-type": "application/json", "retry-after": "0.01", "set-cookie": "who=me", "request-id": "req_1"},
+)
+
+
+async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[Part]:
+    async with aclosing(provider.stream(request)) as stream:
+        return [part async for parts in stream for part in parts]
+
+
+async def said_by(provider: Provider) -> list[Part] | str:
+    """The parts, or the error but for its words: what an engine decides by."""
+    try:
+        return await parts_of(provider)
+    except ProviderError as error:
+        return f"{type(error).__name__} {error.type} {error.request_id} {error.retry_after}"
+
+
+@pytest.fixture(params=ADAPTERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return ADAPTERS[request.param][0]
+
+
+@pytest.fixture
+def body(request: pytest.FixtureRequest, make: object) -> bytes:
+    return next(body for adapter, body in ADAPTERS.values() if adapter is make)
+
+
+async def recorded(make: Make, server: CannedServer, folder: Path) -> list[Part] | str:
+    with Recordings(folder) as recordings:
+        async with make(server.url, [RecordingTap(recordings)]) as provider:
+            return await said_by(Announced(provider))
+
+
+async def replayed(make: Make, recordings: list[Recording]) -> list[Part] | str:
+    async with make("http://offline.invalid", [ReplayTap(recordings)]) as provider:
+        return await said_by(Announced(provider))
+
+
+@pytest.mark.parametrize("ending", ["end", "cut", "reset"])
+async def test_an_answer_is_recorded_and_comes_again_part_by_part(
+    make: Make, body: bytes, tmp_path: Path, ending: str
+) -> None:
+    async with canned_server() as server:
+        server.answer = Answer(body if ending == "end" else body[:200], sizes=[50], ending=ending)  # type: ignore[arg-type]
+        then = await recorded(make, server, tmp_path)
+        (request,) = server.requests
+    (recording,) = Recordings(tmp_path).of(TURN)
+    assert recording.request == request.body
+    assert recording.call == REQUEST.call
+    assert recording.status == 200
+    assert recording.ending == ("whole" if ending == "end" else "failed")
+    assert recording.body == server.answer.body
+    assert recording.head_at <= recording.reads[0].at <= recording.ended_at
+    assert await replayed(make, [recording]) == then
+
+
+async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path: Path) -> None:
+    async with canned_server() as server:
+        server.answer = OVERLOADED
+        then = await recorded(make, server, tmp_path)
+    (path,) = (tmp_path / str(TURN)).iterdir()
+    assert path.name == "attempt-001-round-002-try-01.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert KEY not in path.read_text()
+    assert "who=me" not in path.read_text()
+    (recording,) = Recordings(tmp_path).of(TURN)
+    assert (recording.status, recording.headers["retry-after"]) == (529, "0.01")
+    assert then == "TransientError overloaded_error req_1 0.01"
+    assert await replayed(make, [recording]) == "TransientError overloaded_error req_1 None"
+    async with make("http://offline.invalid", [ReplayTap([recording], patience=0.0)]) as provider:
+        assert await said_by(provider) == then
+
+
+async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path) -> None:
+    async with canned_server() as server:
+        url = server.url
+    with Recordings(tmp_path) as recordings:
+        async with make(url, [RecordingTap(recordings)]) as provider:
+            with pytest.raises(TransientError):
+                await parts_of(Announced(provider))
+    (recording,) = Recordings(tmp_path).of(TURN)
+    assert (recording.status, recording.ending) == (None, "failed")
+    assert "connection_error" in str(await replayed(make, [recording])) or "timeout" in str(recording.failure)
+
+
+async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard(
+    make: Make, body: bytes, tmp_path: Path
+) -> None:
+    with Recordings(tmp_path) as recordings:
+        async with canned_server() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+            server.answer = Answer(body[:200], ending="wait")
+            async with aclosing(Announced(provider).stream(REQUEST)) as stream:
+                await anext(stream)
+            await server.closed.acquire()
+    (recording,) = Recordings(tmp_path).of(TURN)
+    assert (recording.ending, recording.body) == ("closed", body[:200])
+
+
+async def test_a_silence_that_was_left_is_left_again(make: Make, body: bytes) -> None:
+    left = Recording("", "", b"{}", status=200, reads=(Read(0.0, body[:200]),))
+    tap = ReplayTap([left, left])
+    async with make("http://offline.invalid", [tap]) as provider:
+        for over in (False, True):
+            async with aclosing(provider.stream(REQUEST)) as stream:
+                await anext(stream)
+                waiting = asyncio.ensure_future(anext(stream))
+                await asyncio.wait([waiting], timeout=0.05)
+                assert not waiting.done()
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            assert tap.over.is_set() == over
+
+
+async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path: Path) -> None:
+    make, body = ADAPTERS["anthropic"]
+    with Recordings(tmp_path) as recordings:
+        async with canned_server() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+            server.answer = Answer(body)
+            for _ in range(2):
+                await parts_of(Announced(provider))
+            await parts_of(Announced(provider), ModelRequest("claude-x", REQUEST.messages))
+    names = sorted(path.name for path in (tmp_path / str(TURN)).iterdir())
+    assert names == ["attempt-001-round-002-try-01.jsonl", "attempt-001-round-002-try-02.jsonl"]
+    assert len(list((tmp_path / "other").iterdir())) == 1
+
+
+async def test_only_what_is_wanted_is_recorded(tmp_path: Path) -> None:
+    make, body = ADAPTERS["anthropic"]
+    with Recordings(tmp_path) as recordings:
+        tap = RecordingTap(recordings, lambda call: call is not None and call.record)
+        async with canned_server() as server, make(server.url, [tap]) as provider:
+            server.answer = Answer(body)
+            await parts_of(Announced(provider))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_folder_that_cannot_be_written_fails_no_call(tmp_path: Path) -> None:
+    make, body = ADAPTERS["anthropic"]
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    with capture_logs() as logs:
+        async with canned_server() as server:
+            server.answer = Answer(body)
+            assert isinstance(await recorded(make, server, blocked), list)
+    assert [line["event"] for line in logs] == ["recording.failed"]
+
+
+async def test_a_provider_that_is_announced_keeps_its_name() -> None:
+    async with AnthropicProvider(KEY) as provider:
+        assert Announced(provider).name == "anthropic"
+
+
+def test_a_disk_that_is_too_slow_costs_recordings_and_nothing_else(tmp_path: Path) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow() -> Recording:
+        begun.set()
+        go.wait()
+        return Recording("2026-11-20T10:00:00", "host/v1", b"{}")
+
+    with capture_logs() as logs, Recordings(tmp_path, most_waiting=1) as recordings:
+        recordings.keep(slow)
+        begun.wait()
+        recordings.keep(slow)
+        recordings.keep(slow)
+        go.set()
+    assert [line["event"] for line in logs] == ["recording.dropped"]
+    assert len(list((tmp_path / "other").iterdir())) == 2
+
+
+def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / str(TURN)
+    folder.mkdir()
+    (folder / "attempt-001-round-001-try-01.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="attempt-001-round-001-try-01"):
+        Recordings(tmp_path).of(TURN)
+
+
+async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
+    async with canned_server() as server:
+        server.answer = Answer(b"{}", headers={"content-type": "application/json"})
+        async with tapped(httpx2.AsyncClient(), [ReplayTap([])]) as client:
+            assert (await client.get(server.url)).content == b"{}"
