@@ -210,6 +210,19 @@ async def test_a_turn_that_never_ran_and_stands_behind_nobody_is_cancelled_at_on
     assert (await cancel(harness, last)).status == "queued", "the one before it has still to end"
 
 
+async def test_words_to_a_turn_that_is_cancelled_before_it_ever_ran_stay_in_it(harness: Harness) -> None:
+    first = await harness.ask("first")
+    assert (await say(harness, first, "and briefly", "steer"))[0] == first
+    assert (await cancel(harness, first)).status == "queued", "somebody must take the words in"
+    provider = answering({})
+    async with harness.replica(provider) as replica:
+        replica.worker.ring()
+        await follow_to_the_end(harness, replica, [first])
+    turn = await harness.turn(first)
+    assert (turn.status, provider.requests) == ("cancelled", [])
+    assert [(block.type, block.round, block.text) for block in turn.blocks] == [("user_text", 0, "and briefly")]
+
+
 # --- interrupt, branch, steer ----------------------------------------------------------------------------------------
 
 
