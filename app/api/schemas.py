@@ -230,7 +230,7 @@ class WantedOut(BaseModel):
     name: str
     type: Literal["client", "approval"]
     input: Any
-    input_digest: Annotated[str, Field(description="SHA-256 of the exact input; a decision names it")]
+    input_digest: Annotated[str, Field(description="SHA-256 of this exact call; a decision names it")]
     expires_at: datetime | None
 
 

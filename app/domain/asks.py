@@ -28,7 +28,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A call that waits: for the result of a tool that the client runs, or for leave to run it here. `attempt` asked.
-    `digest` is of the exact input that was asked about.
+    `digest` is of the exact call that was asked about.
     """
 
     round: int
@@ -49,6 +49,6 @@ class Steer:
     blocks: tuple[Block, ...]
 
 
-def digest_of(input_json: str) -> str:
-    """SHA-256 of the input as it was streamed, in hexadecimal digits."""
-    return sha256(input_json.encode("utf-8", "surrogatepass")).hexdigest()
+def digest_of(call: Block) -> str:
+    """SHA-256 of the call's round and of its input as it was streamed, in hexadecimal digits: ids may be used again."""
+    return sha256(f"{call.round} {call.text}".encode("utf-8", "surrogatepass")).hexdigest()

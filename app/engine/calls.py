@@ -126,7 +126,7 @@ class Calls:
             tool_use_id=call.tool_use_id,
             name=call.name,
             kind=kind,
-            digest=digest_of(call.text),
+            digest=digest_of(call),
             attempt=self._recorder.turn.attempt,
             expires_at=None if patience is None else datetime.now(UTC) + timedelta(seconds=patience),
         )

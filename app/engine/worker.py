@@ -223,6 +223,8 @@ class Worker:
                 self._rung.set()  # turns may wait for this place
             if self._runs.get(turn) is run:
                 del self._runs[turn]
+            if run.told.is_set() or run.reason == "cancel":
+                self._rung.set()  # it may have let go of the turn before it heard
 
     async def _run_claimed(self, identity: UUID, run: Run) -> None:
         owner, path = await patiently(lambda: self._turns.claimed(identity, self._queue.replica))

@@ -48,6 +48,8 @@ async def place_beside_others(connection: Connection, chat: UUID, before: Turn |
     if before is None or before.status in TERMINAL:
         return Place(before)
     busy = [turn_from(row) for row in await connection.rows(GET_BUSY, chat=chat, turn=before.id)]
+    if not busy:
+        return Place(before)
     match on_busy:
         case "reject":
             raise still_running(before)

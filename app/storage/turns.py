@@ -92,7 +92,7 @@ GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE t
 CANCEL_TURN = Statement(
     """
     WITH wanted AS (
-        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND NOT EXISTS (
+        SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AND NOT EXISTS (
             SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
             WHERE said.id = turns.parent_id AND before.status IN ('queued', 'running', 'waiting')
         ) AS ends

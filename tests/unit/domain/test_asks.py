@@ -1,12 +1,21 @@
+"""A digest stands for one call: its round, and its input to the character."""
+
+from dataclasses import replace
 from hashlib import sha256
 
 from app.domain.asks import digest_of
+from tests.unit.domain.build import call
 
 
-def test_the_digest_is_of_the_exact_text_of_the_input() -> None:
-    assert digest_of('{"a": 1}') == sha256(b'{"a": 1}').hexdigest()
-    assert digest_of('{"a": 1}') != digest_of('{"a":1}')
+def test_a_digest_is_of_the_input_as_it_was_streamed() -> None:
+    spaced, tight = (replace(call(), text=text) for text in ('{"a": 1}', '{"a":1}'))
+    assert digest_of(spaced) == sha256(b'1 {"a": 1}').hexdigest()
+    assert digest_of(spaced) != digest_of(tight)
 
 
-def test_text_that_is_no_unicode_has_a_digest_too() -> None:
-    assert digest_of("\ud800") == sha256(b"\xed\xa0\x80").hexdigest()
+def test_an_id_that_is_used_again_in_another_round_is_another_call() -> None:
+    assert digest_of(call(round=1)) != digest_of(call(round=2))
+
+
+def test_an_input_with_half_a_surrogate_pair_has_a_digest() -> None:
+    assert digest_of(replace(call(), text="\ud800")) == sha256(b"1 \xed\xa0\x80").hexdigest()
