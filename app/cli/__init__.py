@@ -18,6 +18,7 @@ MODULES: Mapping[str, str] = {
     "migrate": "app.cli.migrate",
     "doctor": "app.cli.doctor",
     "replay": "app.cli.replay",
+    "compare": "app.cli.compare",
 }
 
 

@@ -71,7 +71,7 @@ def chat(
     question = None if lists else _question(words)
     if no_input and not lists and question is None:
         raise click.UsageError("--no-input leaves nothing to do without a question")
-    client = Client(server or _server_here(), token)
+    client = Client(server or server_here(), token)
     with asyncio.Runner() as runner:
         try:
             if lists:
@@ -152,7 +152,7 @@ def _list(console: Console, chats: list[Json]) -> None:
         sys.stdout.write(plain_chats(chats))
 
 
-def _server_here() -> str:
+def server_here() -> str:
     settings = read_settings()
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104, not to listen on
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"

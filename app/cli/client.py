@@ -104,11 +104,14 @@ class Client:
         """The newest `limit` turns of the chat, oldest first; `next` says whether there are older ones."""
         return await self._call("GET", f"/api/chats/{chat}/turns", params={"limit": limit})
 
-    async def post_turn(self, chat: str | None, text: str, model: str | None, key: str) -> Json:
+    async def post_turn(
+        self, chat: str | None, text: str, model: str | None, key: str, options: Json | None = None
+    ) -> Json:
         """The exchange. It is the same one however often it is posted with this `key`, so a lost answer is asked for
-        again.
+        again. `options` are further members of the request.
         """
-        body: Json = {"blocks": [{"type": "text", "text": text}]} | ({"model": model} if model else {})
+        body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
+        body |= {"model": model} if model else {}
         path = f"/api/chats/{chat}/turns" if chat else "/api/turns"
         return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
 
