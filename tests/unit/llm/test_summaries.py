@@ -44,7 +44,12 @@ async def test_the_first_words_become_the_summary_and_the_rest_is_left_out() -> 
 
 
 async def test_words_may_come_with_the_block() -> None:
-    batch = [BlockOpened(0, "text", None, "All."), BlockData(0, "citations", []), BlockClosed(0), MessageEnded()]
+    batch: list[Part] = [
+        BlockOpened(0, "text", None, "All."),
+        BlockData(0, "citations", []),
+        BlockClosed(0),
+        MessageEnded(),
+    ]
     parts = await told(batch)
     assert [type(part) for part in parts] == [BlockOpened, BlockClosed, MessageEnded]
 
