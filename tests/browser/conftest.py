@@ -24,15 +24,15 @@ def plain_logs() -> None:
     structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
+def find_chromium() -> str:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert found, "there is no Chromium on this machine; on Debian: apt-get install chromium"
     return found
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser(chromium: str) -> AsyncIterator[Browser]:
+async def browser() -> AsyncIterator[Browser]:
+    chromium = find_chromium()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium)
         yield browser

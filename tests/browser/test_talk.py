@@ -8,7 +8,7 @@ from tests.browser.conftest import SitDown
 from tests.browser.person import new_tab
 from tests.browser.scenes import Harbour, paused, three_calls
 from tests.integration.api.client import Client
-from tests.integration.api.server import Server
+from tests.integration.api.server import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -169,15 +169,24 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     assert len(turns) == 4
 
 
-async def test_words_that_could_not_be_sent_stay_in_the_field(people: SitDown, site: Server, api: Client) -> None:
+async def test_words_that_could_not_be_sent_stay_in_the_field(people: SitDown, site: Server, database_url: str) -> None:
+    words = "Are you there? " * 100
+    async with serving(database_url, max_body_bytes=1000) as strict:
+        ada = await people(strict.url)
+        ada.expects("413")
+        await ada.say(words)
+        await ada.page.get_by_text("the body is larger than 1,000 bytes").wait_for()
+        assert await ada.page.input_value("#words") == words.strip()
+        await ada.page.close()
+
+
+async def test_a_chat_that_is_deleted_elsewhere_is_closed(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.say("Hello")
     await ada.sees_end()
     await api.json("DELETE", f"/api/chats/{ada.chat}")
-    ada.expects("404")
-    await ada.say("Are you there?")
-    await ada.page.get_by_text("there is no chat").wait_for()
-    assert await ada.page.input_value("#words") == "Are you there?"
+    await ada.page.get_by_text("What would you like to know?").wait_for()
+    assert ada.chat == ""
 
 
 async def test_chats_are_searched_renamed_and_deleted_from_the_list(people: SitDown, site: Server, api: Client) -> None:

@@ -115,6 +115,7 @@ function newsOf(state, result, progress) {
 const ending = (text) => (text.length > 60 ? `…${text.slice(-60)}` : text)
 
 export function seconds(value) {
+  if (value < 0.001) return '< 1 ms'
   if (value < 1) return `${Math.round(value * 1000)} ms`
   return value < 60 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`
 }

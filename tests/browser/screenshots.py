@@ -1,0 +1,106 @@
+"""Draws the pictures of docs/screenshots anew: `.venv/bin/python -m tests.browser.screenshots`"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import structlog
+from playwright.async_api import Browser, Page, async_playwright
+
+from app.llm.models import Offer
+from app.llm.scripted import Reply, ScriptedProvider, message_of, text
+from app.storage.embedded import EmbeddedPostgres
+from app.storage.migrations import upgrade
+from tests.browser.conftest import find_chromium
+from tests.browser.person import Person, sit_down
+from tests.browser.scenes import Harbour, one_call, three_calls
+from tests.conftest import DISPOSABLE
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server, serving
+
+FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
+
+ANSWER = [
+    "## Today at 12:20\n\n",
+    "The **best time** is two hours after low water: at `12:20` there are 2.4 m over the bar, and wind 4 is fine. ",
+    "No ferry goes in winter, so you need the pilot boat.\n\n",
+    "| time | depth |\n|---|---|\n| 10:21 | 1.2 m |\n| 12:20 | 2.4 m |\n| 16:37 | 4.1 m |\n\n",
+    "```python\ndef depth(hours: float) -> float:\n    return 1.2 + 2.9 * TWELFTHS[round(hours)] / 12  # metres\n```\n",
+]
+USAGE = {"input_tokens": 1200, "output_tokens": 214, "cache_read_input_tokens": 8400}
+
+
+def _replies() -> list[Reply]:
+    berth = one_call("book_berth", {"port": "Cuxhaven", "nights": 2}, "call-berth")
+    return [three_calls(), message_of(text(*ANSWER), usage=USAGE), berth, message_of(text("Berth 14 is yours."))]
+
+
+async def draw(url: str, browser: Browser) -> None:
+    harbour = Harbour()
+    async with serving(url, harbour.toolset()) as server, Client(server.url) as api:
+        for title in ("What the bell means at night", "A winter berth", "Packing list"):
+            await api.json("POST", "/api/chats", 201, json={"title": title})
+        options: dict[str, Any] = {"viewport": {"width": 1000, "height": 640}, "color_scheme": "light"}
+        async with sit_down(browser, server.url, **options) as ada:
+            await _picture(ada.page, "empty")
+            chat = await _cross(ada, server, api, harbour)
+            await _timeline(ada)
+            await _book(ada)
+        phone = {"viewport": {"width": 390, "height": 700}, "is_mobile": True, "has_touch": True}
+        async with sit_down(browser, f"{server.url}/#{chat}", **phone) as bob:
+            await bob.page.evaluate("document.querySelector('#transcript').scrollTop = 0")
+            await _picture(bob.page, "phone")
+
+
+async def _cross(ada: Person, server: Server, api: Client, harbour: Harbour) -> str:
+    server.scripts.offers.append(Offer(ScriptedProvider(_replies()), ["tide-1"]))
+    settings = {"model": "tide-1"}
+    chat = await api.json("POST", "/api/chats", 201, json={"title": "Crossing to the island", "settings": settings})
+    await ada.open(chat["id"])
+    await ada.say("When can we cross to the island today?\nWe are three, with bikes.")
+    for state in ("running", "done", "failed"):
+        await ada.page.locator(f".card[data-state={state}]").wait_for()
+    await ada.page.locator(".card", has_text="asking the gauge").wait_for()
+    await _picture(ada.page, "streaming")
+    await asyncio.sleep(1.2)  # so that there is something to see on the timeline
+    harbour.open.set()
+    await ada.sees_end()
+    return str(chat["id"])
+
+
+async def _timeline(ada: Person) -> None:
+    await ada.press("Timeline")
+    await ada.page.locator(".timeline tbody th").first.wait_for()
+    await ada.page.evaluate("document.querySelector('#transcript').scrollTop += 400")
+    await _picture(ada.page, "timeline")
+
+
+async def _book(ada: Person) -> None:
+    await ada.press("Timeline")
+    await ada.say("Book us a berth for two nights")
+    await ada.page.locator(".ask").wait_for()
+    await _picture(ada.page, "approval")
+    await ada.page.emulate_media(color_scheme="dark")
+    await _picture(ada.page, "dark")
+
+
+async def _picture(page: Page, name: str) -> None:
+    await page.mouse.move(0, 0)
+    await page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 200)))")
+    await page.screenshot(path=FOLDER / f"{name}.png", animations="disabled")
+
+
+async def main(url: str) -> None:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=find_chromium())
+        await draw(url, browser)
+        await browser.close()
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "server", DISPOSABLE) as dsn:
+        upgrade(dsn)
+        asyncio.run(main(dsn))
