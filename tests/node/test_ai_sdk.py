@@ -147,13 +147,14 @@ async def test_regenerate_ends_what_runs(page: Page) -> None:
     await page.assert_shows_what_is_stored()
 
 
-async def test_a_page_resumes_after_the_process_that_held_its_connection_was_killed(
-    page: Page, server: ScriptServer
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+async def test_a_page_resumes_after_the_process_that_held_its_connection_is_gone(
+    page: Page, server: ScriptServer, end: str
 ) -> None:
     await page.open()
-    await page("begin", text="hang once 1")
+    await page("begin", text=f"hang once {end}")
     await page("until", says="That ")
-    await server.kill()
+    await getattr(server, end)()
     state = await page("settled")
     assert state["status"] == "error"
     await server.start()

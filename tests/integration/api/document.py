@@ -44,7 +44,8 @@ class Document:
     def stream_of(self, request: httpx2.Request) -> str:
         """The name of the stream that this request is answered with."""
         _, item = self._item(request.url.path)
-        reference: str = item[request.method.lower()]["responses"]["200"]["$ref"]
+        method = "get" if request.method == "HEAD" else request.method.lower()
+        reference: str = item[method]["responses"]["200"]["$ref"]
         return reference.rpartition("/")[2]
 
     def check_event(self, name: str, data: Any, stream: str = "Stream") -> None:

@@ -10,18 +10,24 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
+from app.api.chat_stream import frame
 from app.api.event_schemas import CHAT_EVENTS, EVENTS
 from app.domain.errors import PermanentError, TransientError
+from app.domain.turns import Turn
 from app.llm.models import Offer
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.storage.turns import Turns
 from app.stream import chat_tail
+from app.stream.chat_cursor import ChatCursor
 from tests.integration.api.chat_picture import ChatPicture, pictured
-from tests.integration.api.client import Client, Event, said, turn_url
+from tests.integration.api.client import Client, Event, Parser, said, turn_url
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.document import Document
 from tests.integration.api.server import Server, pausing, serving
+from tests.integration.proxy import proxied
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -314,6 +320,36 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
             await take_until(events, "chat_deleted")
 
 
+async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.main._CHAT_LOOK", 0.01)
+    async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
+        chat = await api.chat(title="One")
+        async with api.follow(f"{chat}/stream") as events:
+            await take_until(events, "chat")
+            proxy.cut()
+            server.services.chat_bells.ring(UUID(chat.rpartition("/")[2]))
+            with capture_logs() as logs:
+                wanted = {"chats.untold", "chats.unwatched", "storage.waits"}
+                while not wanted <= {entry["event"] for entry in logs}:  # noqa: ASYNC110, nobody rings for this
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    await api.ask(chat)
+
+    class Late(Turns):
+        async def get(self, owner: str, chat_id: UUID, turn: UUID) -> Turn:
+            await server.services.chats.delete(owner, chat_id)
+            return await super().get(owner, chat_id, turn)
+
+    services, identity = server.services, UUID(chat.rpartition("/")[2])
+    sources = chat_tail.Sources(services.chat_news, Late(services.database), services.directory, services.chat_bells)
+    reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
+    frames = b"".join([data async for data in reader.frames()])
+    assert [event.name for event in Parser().feed(frames)] == ["chat", "chat_deleted"]
+
+
 # --- whatever the schedule -------------------------------------------------------------------------------------------
 
 
@@ -390,7 +426,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
     print(f"seed {seed} repeats what people do, not when it happens")
     random = Random(seed)
     async with two_replicas(database_url, document) as (server, *clients):
-        for _ in range(3):
+        for _ in range(2):
             chat = await clients[0].chat(title="Ships")
             visitors = [Visitor(Random(random.random()), clients, chat) for _ in range(3)]
             over = asyncio.Event()
