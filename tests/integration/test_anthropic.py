@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm import anthropic as adapter
 from app.llm.anthropic import AnthropicProvider
 from app.llm.provider import BlockText, Message, MessageEnded, MessageStarted, ModelRequest, Part
@@ -256,7 +256,7 @@ async def test_an_error_in_mid_stream_is_sorted_by_its_name_since_its_status_is_
         (404, PermanentError),
         (408, TransientError),
         (409, TransientError),
-        (413, PermanentError),
+        (413, TooLong),
         (422, PermanentError),
         (429, TransientError),
         (500, TransientError),

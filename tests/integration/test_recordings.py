@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm.accumulator import Accumulator
 from app.llm.anthropic import AnthropicProvider
 from app.llm.anthropic_render import render, render_block
@@ -229,7 +229,8 @@ async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_
     headers = {name: value for name, value in recorded["headers"].items() if name not in hop}
     server.answer = Answer(recorded["body"].encode(), recorded["status"], headers)
     error = (await Heard().listen(provider)).error
-    assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else PermanentError)
+    lasting = TooLong if "context window" in recorded["body"] else PermanentError
+    assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else lasting)
     assert error is not None
     assert error.type == recorded["body_json"]["error"]["type"]
     assert error.message == recorded["body_json"]["error"]["message"]

@@ -55,6 +55,7 @@ REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until
 OPEN_TEXT: Row = {**BLOCK, "start": 0}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
+WEBHOOK: Row = {"turn_id": ASSISTANT}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
 VALID: list[tuple[str, Row]] = [
@@ -74,6 +75,7 @@ VALID: list[tuple[str, Row]] = [
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
+    ("webhooks", WEBHOOK),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -81,6 +83,9 @@ VALID: list[tuple[str, Row]] = [
 WRONG: dict[str, list[Row]] = {
     "pk_chats": [{"id": CHAT, "owner": "bob"}],
     "pk_documents": [DOCUMENT],
+    "pk_webhooks": [WEBHOOK],
+    "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
+    "ck_webhooks_one_state": [{"turn_id": ENDED, "delivered_at": NOW}],
     "pk_uploads": [{**UPLOAD, "owner": "bob"}],
     "uq_uploads_owner_digest": [{**UPLOAD, "id": USER}],
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
