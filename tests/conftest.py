@@ -8,9 +8,14 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from app.storage.embedded import EmbeddedPostgres
 from app.storage.migrations import upgrade
+
+# A loaded machine is no reason to fail.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
