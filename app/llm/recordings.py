@@ -139,14 +139,16 @@ class _Listener:
         self._start = time.perf_counter()
         self._response: httpx2.Response | None = None
         self._head_at = 0.0
-        self._reads: list[Read] = []
+        self._times: list[float] = []
+        self._data: list[bytes] = []
         self._ended = False
 
     def begin(self, response: httpx2.Response) -> None:
         self._response, self._head_at = response, self._now()
 
     def hear(self, data: bytes) -> None:
-        self._reads.append(Read(self._now(), data))
+        self._times.append(time.perf_counter())
+        self._data.append(data)
 
     def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
         """The first end counts."""
@@ -160,6 +162,7 @@ class _Listener:
     def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
         request, head = self._request, self._response
         secrets = _secrets_of(request)
+        reads = [Read(round(at - self._start, 6), data) for at, data in zip(self._times, self._data, strict=True)]
         return Recording(
             began=self._began.isoformat(),
             url=f"{request.url.host}{request.url.path}",
@@ -168,7 +171,7 @@ class _Listener:
             status=head.status_code if head else None,
             headers={name: value for name, value in head.headers.items() if name in _KEPT} if head else {},
             head_at=self._head_at,
-            reads=concealed_reads(self._reads, secrets),
+            reads=concealed_reads(reads, secrets),
             ending=ending,
             ended_at=ended_at,
             failure=failure,
@@ -186,9 +189,10 @@ class _Heard(httpx2.AsyncByteStream):
         self._listener = listener
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        hear = self._listener.hear
         try:
             async for chunk in self._stream:
-                self._listener.hear(chunk)
+                hear(chunk)
                 yield chunk
         except httpx2.HTTPError as error:
             self._listener.end(error)
