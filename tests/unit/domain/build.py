@@ -70,7 +70,9 @@ def words(index: int = 0, round: int = 1, content: str = "faster", attempt: int 
 def ask(
     id: str = "a", round: int = 1, answer: AnswerKind | None = None, attempt: int = 1, kind: AskKind = "client"
 ) -> Ask:
-    return Ask(round, id, "look", kind, digest_of(call(round=round, id=id)), attempt, answer=Answer(answer) if answer else None)
+    return Ask(
+        round, id, "look", kind, digest_of(call(round=round, id=id)), attempt, answer=Answer(answer) if answer else None
+    )
 
 
 def steer(number: int = 1, content: str = "faster") -> Steer:
