@@ -37,7 +37,7 @@ def whole() -> Programme:
         (
             Trial("recovery", "20 turns, their server killed 5 times", RECOVERY, recovery(5)),
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
-            Trial("journal", "two servers side by side, of which one journals", JOURNAL, journal_cost(200, 2)),
+            Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
         ),
     )

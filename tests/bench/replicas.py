@@ -21,7 +21,7 @@ RUNNING = """
 
 def replicas(chats: int, deltas: int) -> Callable[[Site], Rows]:
     def run(site: Site) -> Rows:
-        load = paced(chats, deltas)
+        load = replace(paced(chats, deltas), limit_seconds=120)
         with site.served() as server:
             warm_up(server)
             alone = faultless(server.run(load))
