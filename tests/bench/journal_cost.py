@@ -16,7 +16,7 @@ from tests.bench.scenarios import RATE, faultless, warm_up
 from tests.bench.trials import Rows, Site
 
 NEVER = {"TURNSTREAM_JOURNAL_INTERVAL": "3600"}
-CALM_RATE = 10  # a delta for every tick of the journal: it costs as much as it does at any higher rate
+CALM_RATE = 10  # a delta for every tick of the journal: it writes as many rows as at any higher rate
 SECONDS = 8
 TARGET = 5.0  # per cent of the server's CPU
 
