@@ -19,6 +19,7 @@ from app.domain.turns import Turn
 from app.llm.models import Offer
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
+from app.storage.database import Statement
 from app.storage.turns import Turns
 from app.stream import chat_tail
 from app.stream.chat_cursor import ChatCursor
@@ -32,6 +33,14 @@ from tests.integration.proxy import proxied
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Json = dict[str, Any]
+
+# As after a change to another machine, whose clock is behind.
+AHEAD = Statement(
+    """
+    WITH made AS (UPDATE turns SET created_at = created_at + interval '1 hour' WHERE chat_id = :chat)
+    UPDATE chats SET updated_at = updated_at + interval '1 hour' WHERE id = :chat RETURNING id
+    """
+)
 
 
 async def take_until(events: AsyncIterator[Event], name: str, picture: ChatPicture | None = None) -> list[Event]:
@@ -228,6 +237,27 @@ async def test_a_long_chat_is_told_in_portions(api: Client, server: Server, monk
         for _ in range(4):
             await take_until(events, "turn_complete", picture)
     picture.assert_shows(await all_turns(api, server, chat))
+
+
+async def test_turns_are_told_in_the_order_in_which_they_were_made_whatever_the_clock_says(
+    api: Client, server: Server
+) -> None:
+    chat = await api.chat(title="Ships")
+    await api.ask(chat)
+    await server.services.database.row(AHEAD, chat=UUID(chat.rpartition("/")[2]))
+    async with api.follow(f"{chat}/stream") as events:
+        await take_until(events, "turn_complete")
+        for _ in range(2):
+            await api.say(chat, on_busy="branch")
+            told = [event.data for event in await take_until(events, "turn_start") if event.name == "turn"]
+            assert [turn["role"] for turn in told] == ["user", "assistant"]
+        await api.json("PATCH", chat, json={"title": "Boats"})
+        await api.say(chat, on_busy="branch")
+        while "turn" not in (taken := names_of(await take_until(events, "turn_start"))):
+            assert taken
+    times = [turn["created_at"] for turn in await all_turns(api, server, chat)]
+    assert times == sorted(times)
+    assert len(set(times)) == 4
 
 
 BAD = ["x", "0", "1.2", "1..zz", "0..1:1-1-1", "0..0:1-2", "fffffffffffffffff..", "ffffffffffffffff..", "0.abc."]
