@@ -151,7 +151,7 @@ async def running(
                 pace.watch(),
                 rescuer.run(),
                 Journaling(journal, directory, settings.journal_interval).run(),
-                Mirror(Snapshots(database), directory, settings.journal_interval).run(),
+                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
                 Session(url, session_key, _both(worker.hear, bells.hear), rescuer.doubt).run(),
                 bells.tell(),
                 bells.watch(),
