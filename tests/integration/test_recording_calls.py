@@ -3,8 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -42,6 +42,15 @@ OVERLOADED = Answer(
     529,
     {"content-type": "application/json", "retry-after": "0.01", "set-cookie": "who=me", "request-id": "req_1"},
 )
+
+
+@asynccontextmanager
+async def answering() -> AsyncIterator[CannedServer]:
+    """Until everybody who came has gone."""
+    async with canned_server() as server:
+        yield server
+        for _ in range(server.connections):
+            await server.closed.acquire()
 
 
 async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[Part]:
@@ -82,7 +91,7 @@ async def replayed(make: Make, recordings: list[Recording]) -> list[Part] | str:
 async def test_an_answer_is_recorded_and_comes_again_part_by_part(
     make: Make, body: bytes, tmp_path: Path, ending: str
 ) -> None:
-    async with canned_server() as server:
+    async with answering() as server:
         server.answer = Answer(body if ending == "end" else body[:200], sizes=[50], ending=ending)  # type: ignore[arg-type]
         then = await recorded(make, server, tmp_path)
         (request,) = server.requests
@@ -97,7 +106,7 @@ async def test_an_answer_is_recorded_and_comes_again_part_by_part(
 
 
 async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path: Path) -> None:
-    async with canned_server() as server:
+    async with answering() as server:
         server.answer = OVERLOADED
         then = await recorded(make, server, tmp_path)
     (path,) = (tmp_path / str(TURN)).iterdir()
@@ -114,7 +123,7 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
 
 
 async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path) -> None:
-    async with canned_server() as server:
+    async with answering() as server:
         url = server.url
     with Recordings(tmp_path) as recordings:
         async with make(url, [RecordingTap(recordings)]) as provider:
@@ -129,11 +138,10 @@ async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard
     make: Make, body: bytes, tmp_path: Path
 ) -> None:
     with Recordings(tmp_path) as recordings:
-        async with canned_server() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+        async with answering() as server, make(server.url, [RecordingTap(recordings)]) as provider:
             server.answer = Answer(body[:200], ending="wait")
             async with aclosing(Announced(provider).stream(REQUEST)) as stream:
                 await anext(stream)
-            await server.closed.acquire()
     (recording,) = Recordings(tmp_path).of(TURN)
     assert (recording.ending, recording.body) == ("closed", body[:200])
 
@@ -156,7 +164,7 @@ async def test_a_silence_that_was_left_is_left_again(make: Make, body: bytes) ->
 async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
-        async with canned_server() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+        async with answering() as server, make(server.url, [RecordingTap(recordings)]) as provider:
             server.answer = Answer(body)
             for _ in range(2):
                 await parts_of(Announced(provider))
@@ -170,7 +178,7 @@ async def test_only_what_is_wanted_is_recorded(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
         tap = RecordingTap(recordings, lambda call: call is not None and call.record)
-        async with canned_server() as server, make(server.url, [tap]) as provider:
+        async with answering() as server, make(server.url, [tap]) as provider:
             server.answer = Answer(body)
             await parts_of(Announced(provider))
     assert list(tmp_path.iterdir()) == []
@@ -181,7 +189,7 @@ async def test_a_folder_that_cannot_be_written_fails_no_call(tmp_path: Path) -> 
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     with capture_logs() as logs:
-        async with canned_server() as server:
+        async with answering() as server:
             server.answer = Answer(body)
             assert isinstance(await recorded(make, server, blocked), list)
     assert [line["event"] for line in logs] == ["recording.failed"]
@@ -219,7 +227,7 @@ def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
 
 
 async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
-    async with canned_server() as server:
+    async with answering() as server:
         server.answer = Answer(b"{}", headers={"content-type": "application/json"})
         async with tapped(httpx2.AsyncClient(), [ReplayTap([])]) as client:
             assert (await client.get(server.url)).content == b"{}"
