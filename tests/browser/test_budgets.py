@@ -158,6 +158,29 @@ async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbo
     await ada.page.locator("#sidebar").wait_for(state="hidden")
 
 
+_SHIFTS = """() => {
+  window.shifts = []
+  new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((entry) => entry.value)))
+    .observe({ type: 'layout-shift' })
+}"""
+
+
+async def test_nothing_jumps_while_an_answer_is_written(
+    people: SitDown, site: Server, api: Client, harbour: Harbour, record_property: Any
+) -> None:
+    harbour.open.set()
+    code = "```js\nlet tide = 'high'\n```\n\n- one\n- two\n\n"
+    pieces = [*(PROSE + "\n\n" for _ in range(20)), *code, *(PROSE + "\n\n" for _ in range(20))]
+    ada = await people(site.url)
+    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text(*pieces)))))
+    await ada.page.evaluate(_SHIFTS)
+    await ada.say("Talk")
+    await ada.sees_end()
+    shifted = await ada.page.evaluate("window.shifts.reduce((sum, shift) => sum + shift, 0)")
+    record_property("layout shifts of an answer", round(shifted, 3))
+    assert shifted < 0.1
+
+
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,13 @@
 """turnstream.js on its own, as docs/frontends.md gives it to others."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.llm.scripted import message_of, text, thinking
+from app.llm.scripted import Pause, Step, message_of, text, thinking
 from tests.browser.conftest import SitDown
 from tests.browser.scenes import Harbour, three_calls
 from tests.browser.test_talk import use
@@ -55,12 +56,29 @@ async def test_who_leaves_after_every_third_event_and_comes_back_has_the_same_tu
 
 
 async def test_a_server_that_ends_its_streams_is_come_back_to(people: SitDown, site: Server, database_url: str) -> None:
+    pauses = [Pause(), Pause(), Pause()]
+    first, *others = message_of(text(*(f"word {n} " for n in range(40))))
+    steps: list[Step] = [
+        first,
+        *others[:5],
+        pauses[0],
+        *others[5:20],
+        pauses[1],
+        *others[20:30],
+        pauses[2],
+        *others[30:],
+    ]
     async with serving(database_url, stream_life=0.05, heartbeat=0.02) as hasty, Client(hasty.url) as api:
-        pieces = [f"word {n} " for n in range(400)]
-        chat = await use(api, hasty.scripts.model(message_of(text(*pieces))))
+        chat = await use(api, hasty.scripts.model(steps))
         ada = await people(hasty.url)
-        found = await ada.page.evaluate(_FOLLOW, [chat, 3, 40])
-        assert found["log"].count("lost") == 0
+        following = asyncio.create_task(ada.page.evaluate(_FOLLOW, [chat, 0, 0]))
+        for pause in pauses:
+            await pause.reached.wait()
+            async with ada.page.expect_request("**/turns/*/stream"):
+                pass  # it came back
+            pause.go.set()
+        found = await following
+        assert "lost" not in found["log"]
         await _is_what_is_stored(api, found["turn"])
         await ada.page.close()
 

@@ -3,7 +3,8 @@
 import pytest
 from playwright.async_api import expect
 
-from app.llm.scripted import Pause, message_of, text
+from app.domain.errors import TransientError
+from app.llm.scripted import Pause, Step, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import new_tab
 from tests.browser.scenes import Harbour, paused, three_calls
@@ -65,6 +66,24 @@ async def test_a_reload_in_the_middle_of_a_word_loses_and_repeats_nothing(
     pause.go.set()
     await ada.sees_end()
     await ada.sees_what_is_stored(api)
+
+
+async def test_what_is_taken_back_goes_from_the_page(people: SitDown, site: Server, api: Client) -> None:
+    pause = Pause()
+    cut: list[Step] = [
+        *list(message_of(text("Words that are lost.")))[:3],
+        pause,
+        TransientError("overloaded", "Try again."),
+    ]
+    chat = await use(api, site.scripts.model(cut, message_of(text("The answer."))))
+    ada = await people(site.url)
+    await ada.open(chat)
+    await ada.say("When?")
+    await ada.sees("Words that are lost.")
+    pause.go.set()
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
+    assert await ada.page.get_by_text("Words that are lost.").count() == 0
 
 
 async def test_who_closes_the_page_finds_the_answer_finished(people: SitDown, site: Server, api: Client) -> None:
@@ -157,6 +176,7 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     await ada.say("When can we cross?")
     await ada.page.locator(".card[data-state=running]").first.wait_for()
     await ada.say("We have bikes")
+    await ada.page.locator(".unheard").get_by_text("We have bikes").wait_for()
     await ada.page.get_by_text("Ask next").click()
     await ada.say("And then?")
     await ada.sees("Waiting for its turn")
@@ -165,6 +185,7 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     await ada.sees("Next.")
     await ada.sees_end()
     turns = await ada.sees_what_is_stored(api)
+    assert await ada.page.locator(".unheard .spoken").count() == 0
     assert "user_text" in [block["type"] for block in turns[1]["blocks"]]
     assert len(turns) == 4
 

@@ -36,7 +36,13 @@ export function askFor(action, written, answer) {
     trouble.textContent = refused ?? ''
   }
   const make = action.type === 'approval' ? approval : (CLIENT_TOOLS[action.name] ?? anyClientTool)
-  const element = h('form', { class: 'ask', onsubmit: (event) => event.preventDefault() }, ...make(action, send, pretty(written)).filter(Boolean), expiry(action) ?? '', trouble)
+  const element = h(
+    'form',
+    { class: 'ask', onsubmit: (event) => event.preventDefault() },
+    ...make(action, send, pretty(written)).filter(Boolean),
+    expiry(action) ?? '',
+    trouble,
+  )
   return element
 }
 
@@ -49,9 +55,23 @@ function expiry({ expires_at: until }) {
 // --- approvals -------------------------------------------------------------------------------------------------------
 
 function approval(action, send, text) {
-  const shown = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json'))
-  const input = h('textarea', { 'aria-label': `Input of ${action.name}`, rows: Math.min(12, text.split('\n').length), spellcheck: 'false', hidden: true })
-  const reason = h('input', { type: 'text', placeholder: 'Reason, if you like: the model is told', 'aria-label': 'Reason', maxlength: 10_000 })
+  const shown = h(
+    'pre',
+    { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' },
+    highlighted(text, 'json'),
+  )
+  const input = h('textarea', {
+    'aria-label': `Input of ${action.name}`,
+    rows: Math.min(12, text.split('\n').length),
+    spellcheck: 'false',
+    hidden: true,
+  })
+  const reason = h('input', {
+    type: 'text',
+    placeholder: 'Reason, if you like: the model is told',
+    'aria-label': 'Reason',
+    maxlength: 10_000,
+  })
   input.value = text
   const input_digest = action.input_digest
   const edited = () => (input.hidden ? {} : { input: JSON.parse(input.value) })
@@ -60,7 +80,7 @@ function approval(action, send, text) {
     try {
       changes = edited()
     } catch (error) {
-      return input.setCustomValidity(error.message), input.reportValidity()
+      return (input.setCustomValidity(error.message), input.reportValidity())
     }
     await send({ type: 'approve', input_digest, ...changes })
   }
@@ -79,7 +99,11 @@ function approval(action, send, text) {
       { class: 'choices' },
       h('button', { type: 'button', class: 'primary', onclick: allow }, 'Allow'),
       h('button', { type: 'button', onclick: edit }, 'Edit'),
-      h('button', { type: 'button', class: 'danger', onclick: () => send({ type: 'deny', input_digest, reason: reason.value }) }, 'Deny'),
+      h(
+        'button',
+        { type: 'button', class: 'danger', onclick: () => send({ type: 'deny', input_digest, reason: reason.value }) },
+        'Deny',
+      ),
       reason,
     ),
   ]
@@ -106,7 +130,8 @@ function geolocation({ input }, send) {
   const refuse = (why) => send({ type: 'result', is_error: true, output: why })
   const locate = () =>
     navigator.geolocation.getCurrentPosition(
-      ({ coords: { latitude, longitude, accuracy } }) => send({ type: 'result', output: { latitude, longitude, accuracy_metres: accuracy } }),
+      ({ coords: { latitude, longitude, accuracy } }) =>
+        send({ type: 'result', output: { latitude, longitude, accuracy_metres: accuracy } }),
       (error) => refuse(`The place of the user could not be found: ${error.message}`),
       { timeout: 20_000 },
     )
@@ -117,23 +142,47 @@ function geolocation({ input }, send) {
       'div',
       { class: 'choices' },
       h('button', { type: 'button', class: 'primary', onclick: locate }, 'Share my place'),
-      h('button', { type: 'button', onclick: () => refuse('The user does not want to say where they are.') }, 'Do not share'),
+      h(
+        'button',
+        { type: 'button', onclick: () => refuse('The user does not want to say where they are.') },
+        'Do not share',
+      ),
     ),
   ]
 }
 
 /** A tool that some other client declared: whoever is here may answer for it. */
 function anyClientTool(action, send, text) {
-  const output = h('textarea', { 'aria-label': `Result of ${action.name}`, rows: 3, placeholder: 'What the tool returns' })
+  const output = h('textarea', {
+    'aria-label': `Result of ${action.name}`,
+    rows: 3,
+    placeholder: 'What the tool returns',
+  })
   return [
     h('p', {}, h('strong', {}, action.name), ' is run by another page. You may answer in its place:'),
-    h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' }, highlighted(text, 'json')),
+    h(
+      'pre',
+      { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' },
+      highlighted(text, 'json'),
+    ),
     output,
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: () => send({ type: 'result', output: output.value }) }, 'Send'),
-      h('button', { type: 'button', class: 'danger', onclick: () => send({ type: 'result', is_error: true, output: output.value || 'It cannot be run.' }) }, 'It failed'),
+      h(
+        'button',
+        { type: 'button', class: 'primary', onclick: () => send({ type: 'result', output: output.value }) },
+        'Send',
+      ),
+      h(
+        'button',
+        {
+          type: 'button',
+          class: 'danger',
+          onclick: () => send({ type: 'result', is_error: true, output: output.value || 'It cannot be run.' }),
+        },
+        'It failed',
+      ),
     ),
   ]
 }

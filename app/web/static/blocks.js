@@ -24,7 +24,11 @@ export class Blocks {
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
     blocks.forEach((block, index) => {
       this.views[index] ??= this.#add(block)
-      const call = { result: results.get(`${block.round} ${block.id}`), action: actions.get(block.id), progress: this.progress.get(block.id) }
+      const call = {
+        result: results.get(`${block.round} ${block.id}`),
+        action: actions.get(block.id),
+        progress: this.progress.get(block.id),
+      }
       this.views[index].update(block, { ...call, running })
     })
   }
@@ -80,7 +84,10 @@ class View {
 
   /** Whether `block` is the one that is shown, perhaps with more text. */
   continuesIn(block) {
-    return this.block === block || (this.block.type === block.type && this.block.round === block.round && block.text.startsWith(this.text))
+    return (
+      this.block === block ||
+      (this.block.type === block.type && this.block.round === block.round && block.text.startsWith(this.text))
+    )
   }
 
   remove() {

@@ -19,11 +19,22 @@ export class Card {
     this.news = h('span', { class: 'news', dir: 'auto' })
     this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' })
     this.result = h('div', { class: 'result' })
-    const summary = h('summary', {}, h('span', { class: 'line' }, this.state, this.name, this.time), this.brief, this.news)
+    const summary = h(
+      'summary',
+      {},
+      h('span', { class: 'line' }, this.state, this.name, this.time),
+      this.brief,
+      this.news,
+    )
     this.more = h('details', {}, summary, this.input, this.result)
     this.more.addEventListener('toggle', () => this.#unfold())
     this.wanted = h('div', { class: 'wanted' })
-    this.element = h('section', { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` }, this.more, this.wanted)
+    this.element = h(
+      'section',
+      { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` },
+      this.more,
+      this.wanted,
+    )
   }
 
   /** `result` is its tool_result, `action` what waits for a person, `running` whether the turn has not ended. */
@@ -56,7 +67,10 @@ export class Card {
     const { text } = this.call
     if (this.shownInput !== text) {
       this.shownInput = text
-      this.input.replaceChildren(highlighted(pretty(text.slice(0, MOST)) || '{}', 'json'), text.length > MOST ? '…' : '')
+      this.input.replaceChildren(
+        highlighted(pretty(text.slice(0, MOST)) || '{}', 'json'),
+        text.length > MOST ? '…' : '',
+      )
     }
     const result = this.resultBlock
     if (result && this.shownResult !== result.text) {
@@ -71,8 +85,14 @@ export class Card {
     const notes = remarks(result)
     const said = notes.length ? [h('p', { class: 'notes' }, notes.join(' · '))] : []
     const hidden = result.text.length - MOST
-    if (hidden > 0) return [...said, text.element, this.#more(text, `Show ${hidden.toLocaleString('en')} more characters`, async () => result.text.slice(MOST))]
-    if (result.notes?.cut) return [...said, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
+    if (hidden > 0)
+      return [
+        ...said,
+        text.element,
+        this.#more(text, `Show ${hidden.toLocaleString('en')} more characters`, async () => result.text.slice(MOST)),
+      ]
+    if (result.notes?.cut)
+      return [...said, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
     return [...said, text.element]
   }
 

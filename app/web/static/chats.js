@@ -60,16 +60,31 @@ export class Chats extends EventTarget {
     if (shape === this.shape) return
     this.shape = shape
     const focused = document.activeElement?.closest?.('[data-chat]')?.dataset.chat
-    this.list.replaceChildren(...Object.entries(Object.groupBy(found, ageOf)).map(([age, chats]) => this.#group(age, chats)))
+    this.list.replaceChildren(
+      ...Object.entries(Object.groupBy(found, ageOf)).map(([age, chats]) => this.#group(age, chats)),
+    )
     if (focused) this.list.querySelector(`[data-chat="${focused}"] a`)?.focus()
   }
 
   #group(age, chats) {
-    return h('section', { 'aria-label': age }, h('h2', {}, age), h('ul', {}, chats.map((chat) => this.#item(chat))))
+    return h(
+      'section',
+      { 'aria-label': age },
+      h('h2', {}, age),
+      h(
+        'ul',
+        {},
+        chats.map((chat) => this.#item(chat)),
+      ),
+    )
   }
 
   #item(chat) {
-    const link = h('a', { href: `#${chat.id}`, dir: 'auto', 'aria-current': chat.id === this.open ? 'page' : null }, titleOf(chat))
+    const link = h(
+      'a',
+      { href: `#${chat.id}`, dir: 'auto', 'aria-current': chat.id === this.open ? 'page' : null },
+      titleOf(chat),
+    )
     const item = h('li', { 'data-chat': chat.id }, link)
     item.append(
       iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat)),
@@ -85,7 +100,8 @@ export class Chats extends EventTarget {
       if (this.renaming !== field) return
       this.renaming = null
       this.shape = null
-      if (title && title !== chat.title) Object.assign(chat, await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
+      if (title && title !== chat.title)
+        Object.assign(chat, await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
       this.#draw()
       this.dispatchEvent(new Event('changed'))
       this.list.querySelector(`[data-chat="${chat.id}"] a`)?.focus()
@@ -101,7 +117,11 @@ export class Chats extends EventTarget {
   }
 
   async #delete(chat) {
-    const sure = await confirmed(`Delete “${titleOf(chat)}”?`, 'All of its turns are deleted with it, for good.', 'Delete')
+    const sure = await confirmed(
+      `Delete “${titleOf(chat)}”?`,
+      'All of its turns are deleted with it, for good.',
+      'Delete',
+    )
     if (!sure) return
     await this.client.request('DELETE', `/api/chats/${chat.id}`)
     this.chats = this.chats.filter((other) => other !== chat)

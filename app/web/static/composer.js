@@ -9,6 +9,7 @@ export class Composer {
     this.form = find('#composer')
     this.words = find('#words')
     this.busy = find('#busy')
+    this.keys = find('#keys')
     this.stopButton = find('#stop')
     this.form.addEventListener('submit', (event) => this.#submit(event))
     this.words.addEventListener('keydown', (event) => this.#key(event))
@@ -21,9 +22,9 @@ export class Composer {
   }
 
   show(running) {
-    if (this.busy.hidden === !running) return
     this.busy.hidden = !running
     this.stopButton.hidden = !running
+    this.keys.hidden = running
   }
 
   async #submit(event) {

@@ -13,7 +13,15 @@ export class Conversation extends EventTarget {
 
   close() {
     this.following?.abort()
-    Object.assign(this, { id: null, path: [], turns: new Map(), through: null, draft: {}, following: null, older: null })
+    Object.assign(this, {
+      id: null,
+      path: [],
+      turns: new Map(),
+      through: null,
+      draft: {},
+      following: null,
+      older: null,
+    })
     this.#tell('path')
   }
 
@@ -45,7 +53,9 @@ export class Conversation extends EventTarget {
     if (!this.id) return this.#begin(text)
     const leaf = this.path.at(-1)
     const place = { ...(leaf && { parent_id: leaf.id }), ...(this.running && { on_busy: onBusy }) }
-    this.#take(await this.client.say(this.id, text, place))
+    const exchange = await this.client.say(this.id, text, place)
+    if (exchange.steered) this.#await(this.turns.get(exchange.assistant_turn.id), text)
+    else this.#take(exchange)
   }
 
   /** Says something else in the place of a user turn. */
@@ -81,7 +91,10 @@ export class Conversation extends EventTarget {
   async #read(through) {
     const { id } = this
     const reading = (this.reading = Symbol('reading'))
-    const { turns, next, cursor } = await this.client.request('GET', `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`)
+    const { turns, next, cursor } = await this.client.request(
+      'GET',
+      `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`,
+    )
     if (this.id !== id || this.reading !== reading) return
     for (const turn of turns) this.turns.set(turn.id, turn)
     Object.assign(this, { through, older: next })
@@ -126,8 +139,7 @@ export class Conversation extends EventTarget {
   }
 
   /** What the server answers to who says something is what the stream tells everybody. Whichever comes first. */
-  #take({ user_turn: user, assistant_turn: answer, steered }) {
-    if (steered) return
+  #take({ user_turn: user, assistant_turn: answer }) {
     this.through = null
     this.reading = null // what is on its way is old
     for (const turn of [user, answer]) this.#add({ ...turn, turn: turn.id })
@@ -136,10 +148,24 @@ export class Conversation extends EventTarget {
     if (!this.path.includes(path.at(-1))) this.#show(path)
   }
 
+  /** What was said into an answer that has not taken it in yet. */
+  #await(turn, text) {
+    turn.unheard = [...(turn.unheard ?? []), text]
+    this.#tell('turn', turn)
+  }
+
   /** A turn that was made just now. What it says is told from its beginning. */
   #add({ turn: id, parent_id, role, created_at, blocks = [] }) {
     if (this.turns.has(id)) return
-    const turn = { id, chat_id: this.id, parent_id, role, created_at, ...BLANK[role](), ...(role === 'user' && { blocks }) }
+    const turn = {
+      id,
+      chat_id: this.id,
+      parent_id,
+      role,
+      created_at,
+      ...BLANK[role](),
+      ...(role === 'user' && { blocks }),
+    }
     this.turns.set(id, turn)
     this.#addSibling(turn)
     const place = this.path.findIndex((other) => other.id === parent_id)

@@ -40,7 +40,9 @@ export class Documents {
       if (!event.dataTransfer.types.includes('Files')) return
       event.preventDefault()
       document.body.classList.remove('dropping')
-      const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile()).filter(Boolean)
+      const entries = [...event.dataTransfer.items]
+        .map((item) => item.webkitGetAsEntry() ?? item.getAsFile())
+        .filter(Boolean)
       const files = (await Promise.all(entries.map((entry) => filesIn(entry)))).flat()
       await this.show()
       await this.#put(files)
@@ -66,8 +68,11 @@ export class Documents {
 
   async #all() {
     const found = []
-    for (let after = ''; after !== null; ) {
-      const page = await this.client.request('GET', `/api/documents?limit=1000${after && `&after=${encodeURIComponent(after)}`}`)
+    for (let after = ''; after !== null;) {
+      const page = await this.client.request(
+        'GET',
+        `/api/documents?limit=1000${after && `&after=${encodeURIComponent(after)}`}`,
+      )
       found.push(...page.documents)
       after = page.next
     }
@@ -76,20 +81,47 @@ export class Documents {
 
   #list(folder) {
     const folders = [...folder.folders].map(([name, inner]) => this.#folder(name, inner))
-    return h('ul', {}, folders, folder.files.map((file) => this.#file(file)))
+    return h(
+      'ul',
+      {},
+      folders,
+      folder.files.map((file) => this.#file(file)),
+    )
   }
 
   #folder(name, folder) {
-    const label = h('summary', {}, icon('folder'), h('bdi', {}, name), h('span', { class: 'size' }, `${folder.paths.length}`))
+    const label = h(
+      'summary',
+      {},
+      icon('folder'),
+      h('bdi', {}, name),
+      h('span', { class: 'size' }, `${folder.paths.length}`),
+    )
     const details = h('details', { open: this.open.has(folder.path) }, label, this.#list(folder))
     details.addEventListener('toggle', () => this.open[details.open ? 'add' : 'delete'](folder.path))
     const what = `${folder.paths.length} ${folder.paths.length === 1 ? 'document' : 'documents'}`
-    return h('li', {}, details, iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, what, folder.paths)))
+    return h(
+      'li',
+      {},
+      details,
+      iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, what, folder.paths)),
+    )
   }
 
   #file({ path, name, size }) {
-    const label = h('span', { class: 'file' }, icon('file'), h('bdi', {}, name), h('span', { class: 'size' }, sizeOf(size)))
-    return h('li', { 'data-path': path }, label, iconButton('bin', `Remove ${path}`, () => this.#remove(`“${name}”`, path, [path])))
+    const label = h(
+      'span',
+      { class: 'file' },
+      icon('file'),
+      h('bdi', {}, name),
+      h('span', { class: 'size' }, sizeOf(size)),
+    )
+    return h(
+      'li',
+      { 'data-path': path },
+      label,
+      iconButton('bin', `Remove ${path}`, () => this.#remove(`“${name}”`, path, [path])),
+    )
   }
 
   async #remove(name, what, paths) {
@@ -121,7 +153,8 @@ function grown(documents) {
     const name = parts.pop()
     let folder = root
     for (const part of parts) {
-      if (!folder.folders.has(part)) folder.folders.set(part, { path: `${folder.path}${part}/`, folders: new Map(), files: [], paths: [] })
+      if (!folder.folders.has(part))
+        folder.folders.set(part, { path: `${folder.path}${part}/`, folders: new Map(), files: [], paths: [] })
       folder = folder.folders.get(part)
       folder.paths.push(path)
     }

@@ -5,7 +5,8 @@ export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag)
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith('on')) element.addEventListener(name.slice(2), value)
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? '' : value)
+    else if (value !== null && value !== undefined && value !== false)
+      element.setAttribute(name, value === true ? '' : value)
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false))
   return element
@@ -41,7 +42,11 @@ export function icon(name) {
 
 /** A button that is only a picture: its name is told to those who do not see it. */
 export function iconButton(name, label, onclick, more = {}) {
-  return h('button', { type: 'button', class: 'quiet', 'aria-label': label, title: label, onclick, ...more }, icon(name))
+  return h(
+    'button',
+    { type: 'button', class: 'quiet', 'aria-label': label, title: label, onclick, ...more },
+    icon(name),
+  )
 }
 
 export const find = (selector, within = document) => within.querySelector(selector)

@@ -6,7 +6,11 @@ import { titleOf } from './chats.js'
 export async function exportChat(client, conversation, form) {
   const chat = await client.request('GET', `/api/chats/${conversation.id}`)
   const turns = await wholePath(client, chat.id, conversation.path.at(-1).id)
-  const name = titleOf(chat).replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || 'chat'
+  const name =
+    titleOf(chat)
+      .replace(/[^\p{L}\p{N}]+/gu, '-')
+      .replace(/^-|-$/g, '')
+      .slice(0, 60) || 'chat'
   if (form === 'json') save(`${name}.json`, 'application/json', JSON.stringify({ chat, turns }, null, 2))
   else save(`${name}.md`, 'text/markdown', markdownOf(chat, turns))
 }

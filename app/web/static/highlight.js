@@ -1,9 +1,11 @@
 // Colours for code: comments, strings, numbers and the words of the language. Enough to read by, in one pass.
 
-const C = 'break case catch class const continue default do else enum export extends false final finally for function if import in interface new null private protected public return static struct super switch this throw true try type typeof var void while'
+const C =
+  'break case catch class const continue default do else enum export extends false final finally for function if import in interface new null private protected public return static struct super switch this throw true try type typeof var void while'
 const WORDS = {
   js: `${C} async await delete from let of undefined yield as satisfies readonly`,
-  python: 'and as assert async await break case class continue def del elif else except False finally for from global if import in is lambda match None nonlocal not or pass raise return True try while with yield self',
+  python:
+    'and as assert async await break case class continue def del elif else except False finally for from global if import in is lambda match None nonlocal not or pass raise return True try while with yield self',
   shell: 'case do done elif else esac exit export fi for function if in local return set then while cd echo sudo',
   sql: 'add all alter and as asc between by case check commit constraint create cross database default delete desc distinct drop else end exists foreign from full function group having if in index inner insert into is join key left like limit not null on or order outer primary references returning rollback select set table then transaction union unique update using values view when where with',
   c: `${C} auto bool char double float int long namespace operator short signed sizeof template unsigned using virtual nullptr include define`,
@@ -12,14 +14,47 @@ const WORDS = {
   data: 'true false null yes no',
 }
 const FAMILIES = {
-  js: ['js', '//'], javascript: ['js', '//'], jsx: ['js', '//'], mjs: ['js', '//'], ts: ['js', '//'], tsx: ['js', '//'], typescript: ['js', '//'],
-  java: ['c', '//'], kotlin: ['c', '//'], swift: ['c', '//'], c: ['c', '//'], cpp: ['c', '//'], 'c++': ['c', '//'], csharp: ['c', '//'], cs: ['c', '//'], php: ['c', '//'], css: ['data', '/*'], scss: ['data', '//'],
-  go: ['go', '//'], rust: ['rust', '//'], rs: ['rust', '//'],
-  python: ['python', '#'], py: ['python', '#'], ruby: ['python', '#'], rb: ['python', '#'],
-  sh: ['shell', '#'], bash: ['shell', '#'], shell: ['shell', '#'], zsh: ['shell', '#'], dockerfile: ['shell', '#'], makefile: ['shell', '#'],
-  yaml: ['data', '#'], yml: ['data', '#'], toml: ['data', '#'], ini: ['data', '#'], json: ['data', '//'], jsonc: ['data', '//'],
+  js: ['js', '//'],
+  javascript: ['js', '//'],
+  jsx: ['js', '//'],
+  mjs: ['js', '//'],
+  ts: ['js', '//'],
+  tsx: ['js', '//'],
+  typescript: ['js', '//'],
+  java: ['c', '//'],
+  kotlin: ['c', '//'],
+  swift: ['c', '//'],
+  c: ['c', '//'],
+  cpp: ['c', '//'],
+  'c++': ['c', '//'],
+  csharp: ['c', '//'],
+  cs: ['c', '//'],
+  php: ['c', '//'],
+  css: ['data', '/*'],
+  scss: ['data', '//'],
+  go: ['go', '//'],
+  rust: ['rust', '//'],
+  rs: ['rust', '//'],
+  python: ['python', '#'],
+  py: ['python', '#'],
+  ruby: ['python', '#'],
+  rb: ['python', '#'],
+  sh: ['shell', '#'],
+  bash: ['shell', '#'],
+  shell: ['shell', '#'],
+  zsh: ['shell', '#'],
+  dockerfile: ['shell', '#'],
+  makefile: ['shell', '#'],
+  yaml: ['data', '#'],
+  yml: ['data', '#'],
+  toml: ['data', '#'],
+  ini: ['data', '#'],
+  json: ['data', '//'],
+  jsonc: ['data', '//'],
   sql: ['sql', '--'],
-  html: ['data', '<!--'], xml: ['data', '<!--'], svg: ['data', '<!--'],
+  html: ['data', '<!--'],
+  xml: ['data', '<!--'],
+  svg: ['data', '<!--'],
 }
 const COMMENTS = {
   '//': '\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)',

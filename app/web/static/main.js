@@ -21,7 +21,8 @@ new Settings(client, conversation)
 const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast })
 const transcript = new Transcript(conversation, {
   answer,
-  whole: (turn, call) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
+  whole: (turn, call) =>
+    client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
   regenerate: (turn) => tried(() => conversation.regenerate(turn)),
   edit: (turn, text) => tried(() => conversation.edit(turn, text)),
   choose: (id) => tried(() => conversation.choose(id)),
@@ -113,16 +114,24 @@ let told = ''
 function tell(turn) {
   const word = hasEnded(turn) ? turn.status : turn.actions.length ? 'waiting' : 'running'
   const key = `${turn.id} ${word} ${turn.actions.map((action) => action.tool_use_id)}`
-  composer.show(conversation.running)
+  composer.show(Boolean(conversation.running))
   if (key === told) return
   told = key
-  announce({ running: 'Answering', waiting: `Waiting for you: ${turn.actions[0]?.name}`, complete: 'The answer is complete', cancelled: 'Stopped', error: 'The answer failed' }[word])
+  announce(
+    {
+      running: 'Answering',
+      waiting: `Waiting for you: ${turn.actions[0]?.name}`,
+      complete: 'The answer is complete',
+      cancelled: 'Stopped',
+      error: 'The answer failed',
+    }[word],
+  )
 }
 
 conversation.addEventListener('connection', ({ detail: [state] }) => connection(state))
 conversation.addEventListener('turn', ({ detail: [turn] }) => tell(turn))
 conversation.addEventListener('path', () => {
-  composer.show(conversation.running)
+  composer.show(Boolean(conversation.running))
   address()
 })
 conversation.addEventListener('chat', () => refresh())
@@ -173,7 +182,8 @@ find('#veil').addEventListener('click', () => listing(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && listing(false))
 for (const button of document.querySelectorAll('[data-export]'))
   button.addEventListener('click', () => tried(() => exportChat(client, conversation, button.dataset.export)))
-for (const button of document.querySelectorAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
+for (const button of document.querySelectorAll('[data-close]'))
+  button.addEventListener('click', () => button.closest('dialog').close())
 for (const button of document.querySelectorAll('[data-say]'))
   button.addEventListener('click', () => send(button.textContent.trim()))
 

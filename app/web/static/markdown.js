@@ -7,7 +7,10 @@ import { h, icon, copy } from './dom.js'
 import { highlighted } from './highlight.js'
 
 const ALLOWED = {
-  ALLOWED_TAGS: 'a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong sub sup table tbody td th thead tr ul'.split(' '),
+  ALLOWED_TAGS:
+    'a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong sub sup table tbody td th thead tr ul'.split(
+      ' ',
+    ),
   ALLOWED_ATTR: ['align', 'data-language', 'href', 'start'],
   ADD_URI_SAFE_ATTR: ['align', 'data-language', 'start'],
   ALLOW_DATA_ATTR: false,
@@ -16,7 +19,8 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 }
 
-const escaped = (text) => text.replace(/[&<>"]/g, (sign) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign])
+const escaped = (text) =>
+  text.replace(/[&<>"]/g, (sign) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[sign])
 
 const marked = new Marked({
   gfm: true,
@@ -26,7 +30,8 @@ const marked = new Marked({
     // A picture of somewhere else would tell its server who reads this: it is a link.
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? '☑ ' : '☐ '),
-    code: ({ text, lang }) => `<pre><code data-language="${escaped((lang ?? '').split(/\s/)[0])}">${escaped(text)}</code></pre>`,
+    code: ({ text, lang }) =>
+      `<pre><code data-language="${escaped((lang ?? '').split(/\s/)[0])}">${escaped(text)}</code></pre>`,
   },
 })
 
@@ -80,7 +85,11 @@ export class CodeView {
     this.language = dataset.language
     this.code = h('code')
     this.text = ''
-    const button = h('button', { type: 'button', class: 'quiet', 'aria-label': 'Copy code', title: 'Copy code' }, icon('copy'))
+    const button = h(
+      'button',
+      { type: 'button', class: 'quiet', 'aria-label': 'Copy code', title: 'Copy code' },
+      icon('copy'),
+    )
     button.addEventListener('click', () => copy(button, this.text))
     const head = h('figcaption', {}, h('span', {}, this.language || 'text'), button)
     const frame = h('pre', { tabindex: 0, 'aria-label': `Code ${this.language ?? ''}`, role: 'group' }, this.code)

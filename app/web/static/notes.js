@@ -20,6 +20,8 @@ const DECISIONS = {
 export function remarks({ notes }) {
   const { approval, ...others } = typeof notes === 'object' && notes ? notes : {}
   const said = Object.keys(others).filter((note) => note in WORDS)
-  const decided = approval ? [approval.input ? 'allowed, with another input' : (DECISIONS[approval.decision] ?? approval.decision)] : []
+  const decided = approval
+    ? [approval.input ? 'allowed, with another input' : (DECISIONS[approval.decision] ?? approval.decision)]
+    : []
   return [...decided, ...said.map((note) => WORDS[note])]
 }

@@ -31,7 +31,7 @@ export class Prose {
   }
 
   #render() {
-    if (this.plain || this.rest.length > 4 * LONGEST_BLOCK && this.open) return this.#extend()
+    if (this.plain || (this.rest.length > 4 * LONGEST_BLOCK && this.open)) return this.#extend()
     try {
       this.#renderMarkdown()
     } catch (error) {
@@ -126,7 +126,7 @@ export class Plain {
   }
 
   append(text) {
-    for (let start = 0; start < text.length; ) {
+    for (let start = 0; start < text.length;) {
       if (!this.last || this.last.data.length >= CHUNK) this.element.append(h('span', {}, (this.last = new Text())))
       const end = start + CHUNK - this.last.data.length
       this.last.appendData(text.slice(start, end))

@@ -40,7 +40,10 @@ export class Settings {
   }
 
   #fillTools(tools, chosen) {
-    this.declared = [...PAGE_TOOLS, ...(chosen ?? []).filter((tool) => tool.type && !PAGE_TOOLS.some((own) => own.name === tool.name))]
+    this.declared = [
+      ...PAGE_TOOLS,
+      ...(chosen ?? []).filter((tool) => tool.type && !PAGE_TOOLS.some((own) => own.name === tool.name)),
+    ]
     const names = chosen?.map((tool) => tool.name ?? tool)
     const all = [...tools, ...this.declared.filter((tool) => tool.name)]
     const boxes = all.map((tool) => {
@@ -71,7 +74,10 @@ export class Settings {
   #said() {
     const { model, max_tokens, max_rounds, system, params } = this.form.elements
     const { model: _, params: __, limits, tools, ...others } = this.settings
-    const asked = { ...(params.value.trim() && JSON.parse(params.value)), ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }) }
+    const asked = {
+      ...(params.value.trim() && JSON.parse(params.value)),
+      ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }),
+    }
     const { max_rounds: ___, ...otherLimits } = limits ?? {}
     const limited = { ...otherLimits, ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }) }
     const settings = {

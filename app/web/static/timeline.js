@@ -10,15 +10,27 @@ export function timeline(turn) {
   const end = Math.max(...rows.map((row) => row.to))
   const body = rows.map((row) => rowElement(row, start, Math.max(end - start, 1)))
   const names = ['step', `0 – ${seconds((end - start) / 1000)}`, 'time', 'tokens']
-  const head = h('tr', {}, names.map((text) => h('th', { scope: 'col' }, text)))
-  const table = h('table', {}, h('caption', { class: 'unseen' }, 'Where the time of this answer went'), h('thead', {}, head), h('tbody', {}, body))
+  const head = h(
+    'tr',
+    {},
+    names.map((text) => h('th', { scope: 'col' }, text)),
+  )
+  const table = h(
+    'table',
+    {},
+    h('caption', { class: 'unseen' }, 'Where the time of this answer went'),
+    h('thead', {}, head),
+    h('tbody', {}, body),
+  )
   return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Steps' }, table), totals(turn)]
 }
 
 function rowsOf(turn) {
   const begun = time(turn.created_at)
   const rounds = turn.rounds.filter((round) => round.started_at)
-  const rows = [{ kind: 'queue', name: 'Queue', from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun }]
+  const rows = [
+    { kind: 'queue', name: 'Queue', from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun },
+  ]
   if (rows[0].to - begun < 50) rows.pop()
   rounds.forEach((round, place) => rows.push(roundRow(round, turn), ...toolRows(round, rounds[place + 1], turn)))
   return rows.length ? rows : [{ kind: 'queue', name: 'Queue', from: begun, to: begun }]
@@ -27,7 +39,14 @@ function rowsOf(turn) {
 function roundRow(round, turn) {
   const from = time(round.started_at)
   const to = time(round.sealed_at) ?? time(turn.ended_at) ?? Date.now()
-  return { kind: round.stop_reason === 'voided' ? 'voided' : 'model', name: `Round ${round.round}`, from, first: time(round.first_delta_at), to, usage: round.usage }
+  return {
+    kind: round.stop_reason === 'voided' ? 'voided' : 'model',
+    name: `Round ${round.round}`,
+    from,
+    first: time(round.first_delta_at),
+    to,
+    usage: round.usage,
+  }
 }
 
 /** When a tool began is not stored, only how long it took. It began when the round was sealed, or as much earlier as it
@@ -79,7 +98,10 @@ function totals(turn) {
   const sums = h('dl', { class: 'totals' })
   const add = (name, value) => value && sums.append(h('div', {}, h('dt', {}, name), h('dd', {}, value)))
   add('Model', turn.model)
-  add('Sent', number((usage.input_tokens ?? 0) + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)))
+  add(
+    'Sent',
+    number((usage.input_tokens ?? 0) + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)),
+  )
   add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
   add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
   add('Answered', number(usage.output_tokens))

@@ -51,7 +51,8 @@ export class Transcript {
   #place(turn, place) {
     if (!this.views.has(turn.id)) this.views.set(turn.id, new TurnView(turn, this.acts))
     const view = this.views.get(turn.id)
-    if (this.turns.children[place] !== view.element) this.turns.insertBefore(view.element, this.turns.children[place] ?? null)
+    if (this.turns.children[place] !== view.element)
+      this.turns.insertBefore(view.element, this.turns.children[place] ?? null)
     view.update(turn)
   }
 

@@ -13,6 +13,7 @@ export class TurnView {
     this.acts = acts
     this.content = h('div', { class: 'content' })
     this.stage = h('span', { class: 'stage' })
+    this.unheard = h('div', { class: 'unheard' })
     this.trouble = h('p', { class: 'trouble' })
     this.siblings = h('span', { class: 'siblings' })
     this.buttons = h('span', { class: 'buttons' })
@@ -20,8 +21,19 @@ export class TurnView {
     this.bar = h('footer', { class: 'bar-of-turn' }, this.stage, this.siblings, this.buttons, this.figures)
     this.lines = h('section', { class: 'timeline', role: 'group', 'aria-label': 'Timeline', hidden: true })
     const label = turn.role === 'user' ? 'You' : 'Answer'
-    this.element = h('article', { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label }, this.content, this.trouble, this.bar, this.lines)
-    this.blocks = new Blocks(this.content, { ask: (action, text) => this.#ask(action, text), whole: (call) => acts.whole(this.turn, call) })
+    this.element = h(
+      'article',
+      { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label },
+      this.content,
+      this.unheard,
+      this.trouble,
+      this.bar,
+      this.lines,
+    )
+    this.blocks = new Blocks(this.content, {
+      ask: (action, text) => this.#ask(action, text),
+      whole: (call) => acts.whole(this.turn, call),
+    })
     this.stageWord = ''
   }
 
@@ -30,6 +42,7 @@ export class TurnView {
     const ended = hasEnded(turn)
     this.element.dataset.status = turn.status
     this.blocks.update(turn, !ended)
+    this.#showUnheard(ended ? [] : unheardOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
     setText(this.trouble, troubleOf(turn))
     const shape = `${ended} ${turn.siblings}`
@@ -45,6 +58,12 @@ export class TurnView {
     if (event === 'retry') this.stageWord = `The model is away. Trying again in ${Math.ceil(data.seconds)} s`
   }
 
+  #showUnheard(texts) {
+    if (String(texts) === this.waiting) return
+    this.waiting = String(texts)
+    this.unheard.replaceChildren(...texts.map((text) => h('div', { class: 'spoken plain', dir: 'auto' }, text)))
+  }
+
   #stage(turn) {
     if (turn.actions.length) return 'Waiting for you'
     if (turn.status === 'queued' && !turn.blocks.length) return 'Waiting for its turn'
@@ -56,7 +75,9 @@ export class TurnView {
   #furnish(shape, turn, ended) {
     this.shape = shape
     this.siblings.replaceChildren(...this.#arrows(turn))
-    const buttons = ended ? this.#doneButtons(turn) : [iconButton('stop', 'Stop this answer', () => this.acts.cancel(turn))]
+    const buttons = ended
+      ? this.#doneButtons(turn)
+      : [iconButton('stop', 'Stop this answer', () => this.acts.cancel(turn))]
     this.buttons.replaceChildren(...buttons)
   }
 
@@ -112,7 +133,12 @@ export class TurnView {
       'form',
       { class: 'editor', onsubmit: send, onkeydown: keys },
       words,
-      h('div', { class: 'choices' }, h('button', { class: 'primary' }, 'Send'), h('button', { type: 'button', onclick: close }, 'Keep as it was')),
+      h(
+        'div',
+        { class: 'choices' },
+        h('button', { class: 'primary' }, 'Send'),
+        h('button', { type: 'button', onclick: close }, 'Keep as it was'),
+      ),
     )
     this.content.replaceWith(this.editor)
     words.focus()
@@ -130,6 +156,12 @@ export function textOf(turn) {
     .filter((block) => block.type === 'text')
     .map((block) => block.text)
     .join('\n\n')
+}
+
+/** What was said into the turn, but for what has become a block of it. */
+function unheardOf({ unheard = [], blocks }) {
+  const heard = blocks.filter((block) => block.type === 'user_text').map((block) => block.text)
+  return unheard.filter((text) => !heard.includes(text))
 }
 
 function troubleOf(turn) {
