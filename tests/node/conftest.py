@@ -85,8 +85,8 @@ class Page:
         assert self.state.get("failed") is None, self.state["failed"]
         return self.state
 
-    async def open(self, messages: Any = None) -> Json:
-        return await self("open", url=self._server.url, id=self._id, messages=messages or [])
+    async def open(self, messages: Any = None, *, resume: bool = False) -> Json:
+        return await self("open", url=self._server.url, id=self._id, messages=messages or [], resume=resume)
 
     async def stored(self) -> list[Json]:
         """The messages of the chat as the database holds them."""

@@ -1,16 +1,23 @@
 // What a page does with the AI SDK, told line by line: commands on standard input, the page after each on standard output.
 import { createInterface } from 'node:readline'
-import { Chat } from '@ai-sdk/react'
+import { Chat, useChat } from '@ai-sdk/react'
 import {
   DefaultChatTransport,
   isToolUIPart,
   lastAssistantMessageIsCompleteWithApprovalResponses,
   lastAssistantMessageIsCompleteWithToolCalls,
 } from 'ai'
+import { createElement } from 'react'
+import { create } from 'react-test-renderer'
 
-let chat
+let chat, shown, component
 let going = Promise.resolve()
 const seen = {}
+
+function Page(options) {
+  shown = useChat(options)
+  return null
+}
 
 const turnstream = {
   model: 'script',
@@ -22,14 +29,22 @@ const turnstream = {
   ],
 }
 
+// React is late: what the hook shows is what the chat is, once it has rendered.
+const state = ({ status, error, messages }) => JSON.stringify({ status, error: error?.message, messages })
+const rendered = async () => {
+  while (!shown || state(shown) !== state(chat)) await new Promise((done) => setImmediate(done))
+}
+
 const part = (state, name) =>
   chat.messages.flatMap((message) => message.parts).findLast((one) => isToolUIPart(one) && one.state === state && (!name || one.type === `tool-${name}`))
 
-const text = () => (chat.lastMessage?.parts ?? []).map((one) => (one.type === 'text' ? one.text : '')).join('')
+const text = () => (chat.messages.at(-1)?.parts ?? []).map((one) => (one.type === 'text' ? one.text : '')).join('')
 
 const commands = {
-  async open({ url, id, messages }) {
+  async open({ url, id, messages, resume }) {
     Object.assign(seen, { finished: 0, transient: [], toolCalls: [] })
+    component?.unmount()
+    shown = undefined
     chat = new Chat({
       id,
       messages,
@@ -40,29 +55,26 @@ const commands = {
       onData: (data) => void (data.transient && seen.transient.push(data.type)),
       onToolCall: ({ toolCall }) => void seen.toolCalls.push(toolCall.toolName),
     })
+    component = create(createElement(Page, { chat, resume }))
   },
-  send: ({ text, messageId }) => chat.sendMessage({ text, messageId }),
+  send: ({ text, messageId }) => shown.sendMessage({ text, messageId }),
   async begin({ text }) {
-    going = chat.sendMessage({ text }).catch(() => {})
+    going = shown.sendMessage({ text }).catch(() => {})
   },
   until: async ({ says }) => {
     while (!text().includes(says) && chat.status !== 'error') await new Promise((done) => setTimeout(done, 5))
   },
-  async beginResume() {
-    going = chat.resumeStream().catch(() => {})
-  },
   settled: () => going,
-  resume: () => chat.resumeStream(),
-  regenerate: () => chat.regenerate(),
-  stop: () => chat.stop(),
+  resume: () => shown.resumeStream(),
+  regenerate: () => shown.regenerate(),
+  stop: () => shown.stop(),
   async approve({ approved, reason }) {
-    await chat.addToolApprovalResponse({ id: part('approval-requested').approval.id, approved, reason })
+    await shown.addToolApprovalResponse({ id: part('approval-requested').approval.id, approved, reason })
   },
   async output({ tool, output, errorText }) {
     const { toolCallId } = part('input-available', tool)
-    await chat.addToolOutput({ tool, toolCallId, output, ...(errorText && { state: 'output-error', errorText }) })
+    await shown.addToolOutput({ tool, toolCallId, output, ...(errorText && { state: 'output-error', errorText }) })
   },
-  carryOn: () => chat.sendMessage(),
   idle: async () => {
     while (!['ready', 'error'].includes(chat.status)) await new Promise((done) => setTimeout(done, 5))
   },
@@ -76,5 +88,6 @@ for await (const line of createInterface({ input: process.stdin })) {
   } catch (error) {
     failed = String(error.stack)
   }
-  console.log(JSON.stringify({ failed, status: chat.status, error: chat.error?.message, seen, messages: chat.messages }))
+  await rendered()
+  console.log(JSON.stringify({ failed, seen, ...JSON.parse(state(shown)) }))
 }

@@ -168,11 +168,10 @@ async def test_a_page_that_is_opened_while_a_turn_runs_resumes_it(page: Page) ->
     await page.open()
     await page("begin", text="hang")
     await page("until", says="That ")
-    await page.open(messages=await page.stored())
-    await page("beginResume")
+    await page.open(messages=await page.stored(), resume=True)
     await page("until", says="That ")
     await page.stop_server_side()
-    state = await page("settled")
+    state = await page("idle")
     assert len(state["messages"]) == 2
     await page.assert_shows_what_is_stored()
 
