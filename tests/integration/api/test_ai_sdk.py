@@ -65,13 +65,9 @@ async def test_an_answer_streams_in_the_words_of_the_sdk(api: Client) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store, no-transform"
         chunks = chunks_in(await answer.aread())
-    assert (
-        told_of(chunks)
-        == [
-            *("start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
-        ]
-        or told_of(chunks).count("text-delta") > 1
-    )
+    assert list(dict.fromkeys(told_of(chunks))) == [
+        *("start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"),
+    ]
     stored = await messages_of(api, "mine")
     assert chunks[0]["messageId"] == stored[1]["id"]
     assert chunks[-1]["finishReason"] == "stop"
