@@ -1,6 +1,7 @@
 """Tools and answers that show every kind of thing a page must show."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,10 @@ class Harbour:
     @tool(read_only=True)
     async def tide_table(self, context: ToolContext, port: str) -> str:
         """High and low water of a port today."""
-        context.progress(f"asking the gauge of {port}")
-        await self.open.wait()
+        while not self.open.is_set():
+            context.progress(f"asking the gauge of {port}")  # again and again: who comes later has missed the first
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.open.wait(), 0.1)
         return f"{port}: high water 04:12 and 16:37, low water 10:21 and 22:48"
 
     @tool(read_only=True)
