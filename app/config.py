@@ -141,7 +141,10 @@ class Settings(BaseSettings):
         10, ge=2, validation_alias=_ours("POOL_SIZE"), description="connections to Postgres per replica"
     )
     journal_interval: float = Field(
-        0.1, gt=0, validation_alias=_ours("JOURNAL_INTERVAL"), description="tick of the journal; remote readers are told twice as often"
+        0.1,
+        gt=0,
+        validation_alias=_ours("JOURNAL_INTERVAL"),
+        description="tick of the journal; remote readers are told twice as often",
     )
     stream_life: float = Field(
         1800, gt=0, validation_alias=_ours("STREAM_LIFE"), description="an SSE connection is ended after so long"

@@ -10,6 +10,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from app.api.auth import Authenticator
@@ -132,7 +133,7 @@ def invalid(error: ValidationError) -> Invalid:
     return Invalid(
         [
             {
-                "field": storable(".".join(_steps(problem["loc"]))) or "(body)",
+                "field": storable(".".join(_steps(problem))) or "(body)",
                 "message": storable(problem["msg"].removeprefix("Value error, ")),
             }
             for problem in error.errors(include_url=False, include_input=False)
@@ -140,11 +141,14 @@ def invalid(error: ValidationError) -> Invalid:
     )
 
 
-def _steps(location: tuple[int | str, ...]) -> Iterator[str]:
+def _steps(problem: ErrorDetails) -> Iterator[str]:
     """Without the name of the alternative that an item of a list was taken for."""
+    location = problem["loc"]
     for before, step in zip((None, *location), location, strict=False):
         if not (isinstance(before, int) and step in ALTERNATIVES):
             yield str(step)
+    if problem["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        yield "type"
 
 
 def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:

@@ -106,11 +106,11 @@ SEES_NOTHING = Model("blind", can=frozenset({"tools"}))
         (image(inline(PDF)), "blocks.0.source"),
         (image(inline(PNG, media_type="image/jpeg")), "blocks.0.source.media_type"),
         (image({"type": "upload", "id": str(uuid4())}), "blocks.0.source.id"),
-        (image({"type": "path", "path": "x"}), "blocks.0.source"),
+        (image({"type": "path", "path": "x"}), "blocks.0.source.type"),
         (document({"type": "path", "path": "nowhere.md"}), "blocks.0.source.path"),
         (document({"type": "path", "path": "a//b"}), "path"),
         (document(inline(PNG)), "blocks.0.source"),
-        ({"type": "film"}, "blocks.0"),
+        ({"type": "film"}, "blocks.0.type"),
     ],
 )
 async def test_what_no_model_takes_is_refused_by_field(api: Client, block: dict[str, Any], field: str) -> None:

@@ -180,7 +180,7 @@ async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api
         (result("nobody", "x"), 422, "actions.0.tool_use_id"),
         ({"type": "deny", "tool_use_id": "a", "input_digest": "0"}, 422, "actions.0.type"),
         ({"type": "result"}, 422, "actions.0.tool_use_id"),
-        ({"type": "guess", "tool_use_id": "a"}, 422, "actions.0"),
+        ({"type": "guess", "tool_use_id": "a"}, 422, "actions.0.type"),
         (result("a", "\u0000"), 422, "actions.0.output"),
     ],
 )
