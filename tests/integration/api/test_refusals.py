@@ -27,7 +27,7 @@ BAD_TURNS: dict[str, tuple[Any, str]] = {
     "lone surrogate in text": (said("a\ud800b"), "blocks.0.text"),
     "text that is none": ({"blocks": [{"type": "text", "text": 1}]}, "blocks.0.text"),
     "no text": ({"blocks": [{"type": "text"}]}, "blocks.0.text"),
-    "unknown block type": ({"blocks": [{"type": "image", "text": "x"}]}, "blocks.0.type"),
+    "unknown block type": ({"blocks": [{"type": "film", "text": "x"}]}, "blocks.0.type"),
     "no block type": ({"blocks": [{"text": "x"}]}, "blocks.0.type"),
     "unknown field of a block": ({"blocks": [{"type": "text", "text": "x", "y": 1}]}, "blocks.0.y"),
     "unknown field": ({**said("x"), "temperature": 1}, "temperature"),
