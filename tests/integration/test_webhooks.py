@@ -26,6 +26,7 @@ from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from app.main import running
 from app.storage.database import Database, Statement, connect
+from app.storage.turns import Turns
 from app.storage.webhooks import Webhook, Webhooks
 from tests.integration.api.server import MODEL, serving
 from tests.integration.harness import OWNER, Asked, Harness
@@ -162,8 +163,7 @@ async def cancelled(harness: Harness) -> Asked:
 
 async def never_claimed(harness: Harness) -> Asked:
     asked = await harness.ask()
-    async with harness.replica(ScriptedProvider([])) as replica:
-        await replica.cancel(asked)
+    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     return asked
 
 
