@@ -67,10 +67,13 @@ class Session:
         return await self._follow(turn, self._show(Assembler()))
 
     async def waiting(self) -> list[Json]:
-        """The calls of the turn that wait for a person at this moment."""
+        """Those of the calls that were shown which wait for a person at this moment: others are not asked about before
+        the stream has told what led to them.
+        """
         watched = self._now_watched
+        shown = {asked(action) for action in watched.answer.state.actions} - watched.gone
         turn = await self._client.turn(*watched.place)
-        actions = [action for action in turn["actions"] if asked(action) not in watched.gone]
+        actions = [action for action in turn["actions"] if asked(action) in shown]
         watched.answer.state.actions = actions
         return actions
 
