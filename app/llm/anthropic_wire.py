@@ -4,7 +4,6 @@ Nothing unknown is fatal: an event, block or delta of a type that is not known h
 of deltas is decoded on the hot path; everything opaque stays the provider's bytes.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from app.llm.provider import (
     Unknown,
 )
 from app.llm.sse import Frames
+from app.llm.wire import BadStream, mended
 
 _NULL = Raw(b"null")
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -77,10 +77,6 @@ class ErrorEvent(Struct):
     request_id: str | None = None
 
 
-class BadStream(ValueError):
-    """The provider sent something that is not JSON."""
-
-
 _event = msgspec.json.Decoder(_Event)
 _block = msgspec.json.Decoder(_Block)
 _rare_delta = msgspec.json.Decoder(_RareDelta)
@@ -91,6 +87,8 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 class Wire:
     """One response. `ended` and `failure` say, after each `feed`, whether it has come to a good or a bad end."""
+
+    finished = False  # before its last word there is always more to come
 
     def __init__(self, request_id: str | None = None) -> None:
         self.ended = False
@@ -104,6 +102,13 @@ class Wire:
             self._take(data, parts)
             if self.failure or self.ended:
                 break
+        return parts
+
+    def whole(self, body: bytes) -> list[Part]:
+        """An answer that was not streamed, though it was asked for."""
+        parts: list[Part] = []
+        if body.strip():
+            self._take(body.strip(), parts)
         return parts
 
     def end(self) -> list[Part]:
@@ -129,14 +134,10 @@ class Wire:
             self._take_mended(data, parts, problem)
 
     def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        try:
-            mended = _mended(data)
-        except (ValueError, RecursionError):
-            mended = data
-        if mended == data:
-            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+        if better := mended(data):
+            self._take(better, parts)
         else:
-            self._take(mended, parts)
+            self.failure = BadStream(problem, data)
 
     def _take_strange(self, data: bytes, parts: list[Part]) -> None:
         """JSON of another shape than any event has; or the word by which some gateways end a stream."""
@@ -145,7 +146,7 @@ class Wire:
         try:
             event = msgspec.json.decode(data)
         except (ValueError, RecursionError) as problem:
-            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+            self.failure = BadStream(problem, data)
             return
         if isinstance(event, dict) and "error" in event:
             self.failure = ErrorEvent(message=_text(data))
@@ -166,6 +167,9 @@ class Wire:
                 return _message_parts(members.get("message", _NULL), self._request_id)
             case "message_delta":
                 return (_message_news(members),)
+            case "message":
+                self.ended = True
+                return (*_message_parts(Raw(msgspec.json.encode(members)), self._request_id), MessageEnded())
             case "message_stop":
                 self.ended = True
                 return (MessageEnded(),)
@@ -272,9 +276,3 @@ def _failure(members: dict[str, Raw]) -> ErrorEvent:
 
 def _text(raw: Raw | bytes) -> str:
     return storable(bytes(raw).decode("utf-8", "replace"))
-
-
-def _mended(data: bytes) -> bytes:
-    """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8."""
-    value = json.loads(data.decode("utf-8", "replace"))
-    return storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()

@@ -3,30 +3,35 @@
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
-from typing import Self
+from typing import Protocol
 
 import httpx2
 import openai
 
 from app.domain.errors import TransientError
+from app.llm.http import Connected, connections, lost, parts_of, retry_after
 from app.llm.openai_errors import provider_error
-from app.llm.openai_http import parts_of, request_id, retry_after
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.openai_render import render
-from app.llm.openai_wire import BadStream, ChatWire
+from app.llm.openai_wire import ChatWire
 from app.llm.provider import ModelRequest, Part
-from app.llm.tap import Tap, tapped
+from app.llm.tap import Tap
+from app.llm.wire import BadStream, Wire
 
-_LONGEST_MESSAGE = 1_000  # characters
+_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
-class OpenAIChatProvider:
-    """Chat Completions. Make it once and close it once: the client inside costs 20 ms and holds the connections.
+class OpenAIWire(Wire, Protocol):
+    request_id: str | None
 
-    `base_url` ends where `/chat/completions` begins. `headers` are sent with every request. Timeouts are in seconds;
-    whoever reads the stream times its silence, so there is no second clock here unless `read_timeout` asks for one.
+
+class OpenAIProvider(Connected):
+    """What OpenAI's APIs have in common. `base_url` ends where the path begins. `headers` are sent with every request.
+
+    `read_timeout` is in seconds.
     """
+
+    path: str
 
     def __init__(
         self,
@@ -36,45 +41,34 @@ class OpenAIChatProvider:
         name: str = "openai",
         quirks: Quirks = OPENAI,
         headers: Mapping[str, str] | None = None,
-        max_connections: int = 10_000,
-        connect_timeout: float = 5.0,
         read_timeout: float | None = None,
         taps: Sequence[Tap] = (),
     ) -> None:
         self.name = name
-        self._quirks = quirks
-        timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
-        limits = httpx2.Limits(
-            max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30
-        )
+        self.quirks = quirks
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",  # the SDK wants one, and servers of one's own do not read it
             base_url=base_url,
             max_retries=0,
-            timeout=timeout,
             default_headers=headers,
-            http_client=tapped(openai.DefaultAioHttpClient(limits=limits, timeout=timeout), taps),
+            http_client=connections(openai.DefaultAioHttpClient, taps, read_timeout=read_timeout),
         )
+        super().__init__(self._client)
 
-    async def aclose(self) -> None:
-        await self._client.close()
+    def body(self, request: ModelRequest) -> bytes:
+        raise NotImplementedError
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
+    def wire(self, request_id: str | None, body: bytes) -> OpenAIWire:
+        raise NotImplementedError
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         if self._client.is_closed():
             raise TransientError("connection_error", f"the connections to {self.name} have been closed")
         with _our_errors():
-            body = render(request, self._quirks)
-            answer = await self._post("/chat/completions", body)
+            body = self.body(request)
+            answer = await self._post(body)
             try:
-                wire = ChatWire(request_id(answer.response.headers), seed=body)
+                wire = self.wire(request_id(answer.response.headers), body)
                 async with aclosing(parts_of(answer.response, wire)) as batches:
                     async for parts in batches:
                         yield parts
@@ -83,15 +77,31 @@ class OpenAIChatProvider:
             finally:
                 await answer.close()
 
-    async def _post(self, path: str, body: bytes) -> openai.AsyncStream[object]:
+    async def _post(self, body: bytes) -> openai.AsyncStream[object]:
         return await self._client.post(
-            path,
+            self.path,
             content=body,
             options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
             cast_to=object,
             stream=True,
             stream_cls=openai.AsyncStream[object],
         )
+
+
+class OpenAIChatProvider(OpenAIProvider):
+    """Chat Completions."""
+
+    path = "/chat/completions"
+
+    def body(self, request: ModelRequest) -> bytes:
+        return render(request, self.quirks)
+
+    def wire(self, request_id: str | None, body: bytes) -> ChatWire:
+        return ChatWire(request_id, seed=body)
+
+
+def request_id(headers: httpx2.Headers) -> str | None:
+    return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
 
 
 @contextlib.contextmanager
@@ -108,23 +118,10 @@ def _our_errors() -> Iterator[None]:
             retry_after=retry_after(headers),
         ) from error
     except (openai.APIConnectionError, httpx2.HTTPError) as error:
-        raise TransientError(_trouble(error), _words(error)) from error
+        raise lost(error) from error
 
 
-def _trouble(error: Exception) -> str:
-    """The transport calls every failure to connect a timeout."""
-    cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
-    timed_out = isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout)
-    return "timeout_error" if timed_out else "connection_error"
-
-
-def _words(error: Exception) -> str:
-    cause = error.__cause__
-    words = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
-    return words[:_LONGEST_MESSAGE]
-
-
-def _failure(wire: ChatWire, response: httpx2.Response) -> Exception:
+def _failure(wire: OpenAIWire, response: httpx2.Response) -> Exception:
     if isinstance(wire.failure, BadStream):
         return TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
     return provider_error(wire.failure, response.status_code, request_id=wire.request_id)

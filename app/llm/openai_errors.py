@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from app.llm.wire import LONGEST_MESSAGE
 
 TOO_LONG = "context_length_exceeded"
-_LONGEST_MESSAGE = 1_000  # characters
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 # Names that say more than the status they come with, which in mid-stream is 200.
@@ -72,7 +72,7 @@ def provider_error(
     if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_WORDS.search(message):
         type = TOO_LONG
     kind = TooLong if type == TOO_LONG else _kind(members, type, status, should_retry, message)
-    return kind(type, message[:_LONGEST_MESSAGE], request_id=request_id, retry_after=retry_after)
+    return kind(type, message[:LONGEST_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
 def _members(said: object) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ Written for OpenAI and for everybody who imitates it: what may be missing, null,
 pieces of a delta are decoded on the hot path.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from app.llm.openai_blocks import Blocks, Fragment
 from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.sse import Frames
+from app.llm.wire import BadStream, mended
 
 STOP_REASONS: Mapping[str, str] = {
     "content_filter": "refusal",
@@ -83,10 +83,6 @@ class _Chunk(Struct, gc=False):
 _chunk = msgspec.json.Decoder(_Chunk)
 _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 _members = msgspec.json.Decoder(dict[str, Raw])
-
-
-class BadStream(ValueError):
-    """The server sent something that is not JSON."""
 
 
 class ChatWire:
@@ -168,23 +164,17 @@ class ChatWire:
         try:
             said = msgspec.json.decode(data)
         except (ValueError, RecursionError) as problem:
-            said = self.failure = BadStream(f"{problem}: {data[:200]!r}")
+            said = self.failure = BadStream(problem, data)
         if _is_failure(said):
             self.failure = said
         elif not (self._over or (isinstance(said, dict) and said.get("type") == "ping")):
             parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
 
     def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8."""
-        try:
-            value = json.loads(data.decode("utf-8", "replace"))
-            mended = storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()
-        except (ValueError, RecursionError):
-            mended = data
-        if mended == data:
-            self.failure = BadStream(f"{problem}: {data[:200]!r}")
+        if better := mended(data):
+            self._take(better, parts)
         else:
-            self._take(mended, parts)
+            self.failure = BadStream(problem, data)
 
     def _hear(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """One chunk. Of several candidates only the first is heard; nobody asks for more."""

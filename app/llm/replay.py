@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import msgspec
 
-from app.llm.openai_http import retry_after
+from app.llm.http import retry_after
 from app.llm.recording import Recording, concealed
 from app.llm.tap import Send
 

@@ -31,8 +31,21 @@ SET_MARK = Statement(
     ON CONFLICT DO NOTHING
     """
 )
-GET_OPEN_TEXT = Statement(
-    "SELECT * FROM open_text WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, attempt, index, start"
+GET_OPEN_TEXT = Statement("SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start")
+# From the last piece on that begins in what is known: it may have been written again, and be longer now.
+GET_NEW_TEXT = Statement(
+    """
+    SELECT open_text.* FROM unnest(
+        CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:indexes AS int[]), CAST(:lengths AS int[])
+    ) AS known (turn, attempt, index, length)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(start), 0) AS start FROM open_text
+        WHERE turn_id = known.turn AND attempt = known.attempt AND index = known.index AND start <= known.length
+    ) AS last
+    JOIN open_text ON turn_id = known.turn
+        AND (open_text.attempt, open_text.index, open_text.start) >= (known.attempt, known.index, last.start)
+    ORDER BY turn_id, open_text.attempt, open_text.index, open_text.start
+    """
 )
 # A piece that was on its way when its block closed stays behind; so does the text of a turn that was deleted.
 SWEEP = Statement(
@@ -88,28 +101,31 @@ class Journal:
 
     async def open_block(self, turn: Turn) -> Block | None:
         """The open block of the turn's unsealed round, as far as it was journaled; None where nothing was."""
-        return open_block_from(turn, await self._database.rows(GET_OPEN_TEXT, turns=[turn.id]))
+        block, _ = open_block_from(turn, await self._database.rows(GET_OPEN_TEXT, turn=turn.id))
+        return block
 
     async def sweep(self) -> None:
         await self._database.rows(SWEEP)
 
 
-def open_block_from(turn: Turn, rows: Sequence[Row]) -> Block | None:
-    """From the journal's rows for `turn`, in their order. What an earlier, voided call left behind is passed over."""
+def open_block_from(turn: Turn, rows: Sequence[Row], known: int = 0) -> tuple[Block | None, int]:
+    """The open block of `turn`, from the journal's rows in their order, and where in it its text begins: not at 0 where
+    the rows are of a block of which `known` characters were known. What an earlier, voided call left is passed over.
+    """
     unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]
     if not unsealed:
-        return None
+        return None, 0
     mine = [row for row in rows if row["index"] == len(turn.blocks) and row["attempt"] >= unsealed[-1].attempt]
     mine = [row for row in mine if row["attempt"] == mine[-1]["attempt"]]
-    text = ""
+    if not mine or mine[0]["start"] > known:
+        return None, 0
+    start, text = mine[0]["start"], ""
     for row in mine:
-        if row["start"] > len(text):
+        if row["start"] > start + len(text):
             break  # Postgres was restarted and forgot the first pieces; the executor writes them all again
-        text += row["text"][len(text) - row["start"] :]
-    if not mine or mine[0]["start"] != 0:
-        return None
+        text += row["text"][start + len(text) - row["start"] :]
     head = mine[0]
-    return Block(
+    block = Block(
         index=head["index"],
         round=head["round"],
         attempt=head["attempt"],
@@ -119,3 +135,4 @@ def open_block_from(turn: Turn, rows: Sequence[Row]) -> Block | None:
         name=head["name"],
         interrupted=True,
     )
+    return block, start

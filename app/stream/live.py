@@ -94,24 +94,28 @@ class LiveView:
             interrupted=True,
         )
 
-    def adopt(self, turn: Turn, open_block: Block | None) -> None:
+    def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
         """Becomes what the rows and the journal tell. Within one attempt that only ever adds to what was here, and what
-        was read before what is here is passed over.
+        was read before what is here is passed over. The text of `open_block` goes on at its character `start`.
         """
         if (turn.attempt, len(turn.blocks)) < (self.attempt, len(self.turn.blocks)):
             return
+        is_open = open_block is not None and self._is_open(open_block)
+        if start > (self.open_length if is_open else 0):
+            return  # it was read for another picture than this one; the next look asks for all of it
         self.provisional = False
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
-        if same and (open_block is None or self._is_open(open_block)):
-            if open_block and len(open_block.text) > self.open_length:
-                self.append(open_block.text[self.open_length :])
+        if same and (open_block is None or is_open):
+            if open_block and start + len(open_block.text) > self.open_length:
+                self.append(open_block.text[self.open_length - start :])
             return
+        before = "".join(self._pieces)[:start]
         self.turn = turn
         self.marks = marks_of(turn)
         self._forget_open_text()
         if open_block is not None:
             self.marks.append(start_of_block(open_block))
-            self.append(open_block.text)
+            self.append(before + open_block.text)
         self.doorbell.ring()
 
     def _is_open(self, block: Block) -> bool:

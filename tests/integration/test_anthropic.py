@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm import anthropic as adapter
+from app.llm import http as adapter
 from app.llm.anthropic import AnthropicProvider
 from app.llm.provider import BlockText, Message, MessageEnded, MessageStarted, ModelRequest, Part
 from tests.integration.canned import Answer, CannedServer, Ending, canned_server

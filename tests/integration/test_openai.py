@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, ProviderError, TransientError
-from app.llm import openai_http as adapter
+from app.llm import http as adapter
 from app.llm.openai import OpenAIChatProvider
 from app.llm.openai_quirks import Quirks
 from app.llm.provider import BlockText, Message, MessageEnded, MessageStarted, ModelRequest, Part

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic_wire import BadStream, ErrorEvent, Wire
+from app.llm.anthropic_wire import ErrorEvent, Wire
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -15,6 +15,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
+from app.llm.wire import BadStream
 
 
 def frame(data: bytes | str | dict[str, Any]) -> bytes:
@@ -257,3 +258,24 @@ def test_an_event_that_was_cut_in_the_middle_is_no_event_and_no_failure() -> Non
     assert wire.end() == []
     assert (wire.failure, wire.ended) == (None, False)
     assert Wire().end() == []
+
+
+def test_an_answer_that_was_not_streamed_is_told() -> None:
+    wire = Wire("req_1")
+    said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
+    assert wire.whole(b" \n") == []
+    assert not wire.ended
+    assert wire.whole(json.dumps({**said, "usage": {"output_tokens": 1}}).encode()) == [
+        MessageStarted({"output_tokens": 1}, "req_1"),
+        BlockOpened(-1, "text", None, "Hi"),
+        BlockClosed(-1),
+        MessageDelta("end_turn", {}),
+        MessageEnded(),
+    ]
+    assert wire.ended
+
+
+def test_a_failure_that_was_not_streamed_is_one() -> None:
+    wire = Wire()
+    assert wire.whole(b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}') == []
+    assert wire.failure == ErrorEvent("overloaded_error", "No.")

@@ -29,7 +29,8 @@ def _row(start: int, content: str, attempt: int = 1, index: int = 0) -> dict[str
 
 def _open(turn: Turn, *rows: dict[str, Any]) -> Block | None:
     stored = sorted(rows, key=lambda row: (row["attempt"], row["index"], row["start"]))
-    return open_block_from(turn, cast("Sequence[Row]", stored))
+    block, _ = open_block_from(turn, cast("Sequence[Row]", stored))
+    return block
 
 
 WRITING = turn_of(rounds=[begun()])
@@ -58,6 +59,14 @@ def test_text_without_its_beginning_is_no_text() -> None:
 
 def test_text_ends_where_a_piece_is_missing() -> None:
     assert _open(WRITING, _row(0, "ahoy"), _row(9, "re")) == text(0, 1, "ahoy", interrupted=True)
+
+
+def test_the_rest_of_a_text_begins_in_what_is_known() -> None:
+    def rest(known: int, *rows: dict[str, Any]) -> tuple[Block | None, int]:
+        return open_block_from(WRITING, cast("Sequence[Row]", rows), known)
+
+    assert rest(6, _row(4, " there"), _row(10, "!")) == (text(0, 1, " there!", interrupted=True), 4)
+    assert rest(6, _row(7, "ere")) == (None, 0), "a piece is missing"
 
 
 @given(st.text(min_size=1), st.data())

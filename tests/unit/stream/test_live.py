@@ -142,6 +142,22 @@ def test_a_mirror_never_takes_text_back_within_an_attempt() -> None:
         assert mirror.open_text(0) == "ahoy there"
 
 
+def test_a_mirror_takes_text_from_a_place_on_that_it_knows() -> None:
+    mirror = _mirror(_writing("ahoy"))
+    for rest, start in (("oy there", 2), ("y", 3), (" ye", 4)):
+        mirror.adopt(mirror.turn, text(0, 1, rest, interrupted=True), start)
+    assert mirror.open_text(0) == "ahoy there"
+    mirror.adopt(replace(mirror.turn, status="queued"), text(0, 1, "there!", interrupted=True), 5)
+    assert mirror.open_text(0) == "ahoy there!"
+
+
+def test_a_mirror_passes_over_text_whose_beginning_it_does_not_have() -> None:
+    mirror = _mirror(_writing("ahoy"))
+    mirror.adopt(mirror.turn, text(0, 1, "there", interrupted=True), 5)
+    mirror.adopt(mirror.turn, text(1, 1, "there", interrupted=True), 4)
+    assert mirror.open_text(0) == "ahoy"
+
+
 def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense() -> None:
     """Postgres was restarted: the open text is gone from the journal, and another row of the turn has changed."""
     view = _writing("ahoy")

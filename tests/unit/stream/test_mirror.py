@@ -1,12 +1,12 @@
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from app.domain.errors import StorageUnavailable
-from app.domain.turns import Turn
-from app.storage.snapshots import Snapshot, Snapshots
+from app.storage.snapshots import Known, Snapshot, Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
@@ -18,9 +18,9 @@ class FakeSnapshots(Snapshots):
 
     def __init__(self, *finds: Snapshot | StorageUnavailable | None) -> None:
         self._finds = list(finds)
-        self.asked: list[Mapping[UUID, Turn]] = []
+        self.asked: list[Mapping[UUID, Known]] = []
 
-    async def take(self, known: Mapping[UUID, Turn]) -> dict[UUID, Snapshot]:
+    async def take(self, known: Mapping[UUID, Known]) -> dict[UUID, Snapshot]:
         self.asked.append(known)
         find = self._finds.pop(0)
         if isinstance(find, StorageUnavailable):
@@ -36,7 +36,18 @@ async def test_a_look_feeds_the_views_that_somebody_reads() -> None:
     view = directory.view(turn_of())
     await Mirror(snapshots, directory, 1).look()
     assert view.open_text(0) == "ahoy"
-    assert snapshots.asked == [{TURN: turn_of()}]
+    assert snapshots.asked == [{TURN: Known(turn_of())}]
+
+
+async def test_a_look_asks_only_for_text_that_is_new() -> None:
+    directory = Directory()
+    more = replace(OPEN, open_block=text(0, 1, "oy there", interrupted=True), start=2)
+    snapshots = FakeSnapshots(OPEN, more)
+    view, mirror = directory.view(turn_of()), Mirror(snapshots, directory, 1)
+    await mirror.look()
+    await mirror.look()
+    assert view.open_text(0) == "ahoy there"
+    assert snapshots.asked[1] == {TURN: Known(OPEN.turn, attempt=1, length=4)}
 
 
 async def test_a_turn_that_was_deleted_vanishes() -> None:

@@ -104,7 +104,9 @@ class Writer:
         """A tick of every mirror."""
         for directory in self.directories:
             for view in directory.mirrored():
-                view.adopt(self.rows, self.journal)
+                known = view.open_length if view.turn == self.rows and isinstance(view.marks[-1], BlockStart) else 0
+                rest = replace(self.journal, text=self.journal.text[known:]) if self.journal else None
+                view.adopt(self.rows, rest, known if rest else 0)
 
     # --- what is written ---------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from app.llm import openai_http
-from app.llm.openai_http import parts_of
+from app.llm import http
+from app.llm.http import parts_of
 from app.llm.openai_wire import ChatWire
 from app.llm.provider import BlockText, MessageEnded, Part
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
@@ -56,8 +56,8 @@ async def test_what_comes_after_the_reason_to_stop_is_told_and_after_the_last_wo
 async def test_a_stopped_answer_is_whole_however_it_goes_on(
     last: list[bytes | Exception | Silence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openai_http, "_LONGEST_TAIL", 0.01)
-    monkeypatch.setattr(openai_http, "_LONGEST_DRAIN", 0.01)
+    monkeypatch.setattr(http, "_LONGEST_TAIL", 0.01)
+    monkeypatch.setattr(http, "_LONGEST_DRAIN", 0.01)
     parts, wire, _ = await told(text("a"), STOP, *last)
     assert wire.ended
     assert isinstance(parts[-1], MessageEnded)
