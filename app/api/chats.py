@@ -1,4 +1,4 @@
-"""Chats: create, list, read, rename, delete."""
+"""Chats: create, list, search, read, rename, delete."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,10 +14,12 @@ from app.api.services import Services, begin, id_of, limit_of, read_body
 from app.api.toolbox import choose
 from app.api.views import chat_out
 from app.domain.errors import RequestRefused
+from app.domain.text import unstorable
 from app.storage.chats import Chat
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_LONGEST_SEARCH = 200
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 
@@ -37,7 +39,12 @@ async def list_chats(request: Request) -> Response:
     services, owner = await begin(request)
     limit = limit_of(request, default=50, most=200)
     before = request.query_params.get("before")
-    chats = await services.chats.page(owner, limit + 1, _position(before) if before else None)
+    position = _position(before) if before else None
+    words = _words(request.query_params.get("q", ""))
+    if words:
+        chats = await services.chats.search(owner, words, limit + 1, position)
+    else:
+        chats = await services.chats.page(owner, limit + 1, position)
     more = len(chats) > limit
     page = ChatPage(chats=[chat_out(chat) for chat in chats[:limit]], next=_token(chats[limit - 1]) if more else None)
     return json_response(page)
@@ -80,6 +87,15 @@ def checked_settings(services: Services, settings: ChatSettings, field: str = "s
     if settings.tools is not None:
         choose(settings.tools, services.toolset, (), f"{field}.tools")
     return settings.model_dump(exclude_none=True)
+
+
+def _words(asked: str) -> list[str]:
+    """What is searched for. Raises RequestRefused."""
+    if len(asked) > _LONGEST_SEARCH:
+        raise RequestRefused(f"is longer than {_LONGEST_SEARCH} characters", field="q")
+    if problem := unstorable(asked):
+        raise RequestRefused(f"{problem}, which nothing that is stored does", field="q")
+    return asked.split()
 
 
 def _token(chat: Chat) -> str:

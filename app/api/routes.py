@@ -54,7 +54,11 @@ ENDPOINTS = (
         "The owner's chats, last changed first",
         gives=schemas.ChatPage,
         problems=(400, 422),
-        queries=(_limit(50, 200), Query("before", "`next` of an earlier page")),
+        queries=(
+            _limit(50, 200),
+            Query("before", "`next` of an earlier page"),
+            Query("q", "only chats where each of these words is found, in the title or in what was said"),
+        ),
     ),
     Endpoint("GET", "/api/chats/{chat}", chats.get_chat, "One chat", gives=schemas.ChatOut, problems=(404,)),
     Endpoint(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from time import perf_counter
-from uuid import UUID
+from typing import NamedTuple
 
 import structlog
 
@@ -18,8 +18,12 @@ from app.telemetry import PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
-# Attempt and index of the block that is open, and how much of its text is in the journal.
-Position = tuple[int, int, int]
+class Written(NamedTuple):
+    """An open block, by its mark and as the journal names it, and how much of its text is in the journal."""
+
+    start: BlockStart
+    head: Block
+    done: int
 
 
 class Journaling:
@@ -29,7 +33,7 @@ class Journaling:
         self._journal = journal
         self._directory = directory
         self._interval = interval
-        self._written: dict[UUID, Position] = {}
+        self._written: dict[LiveView, Written] = {}
 
     async def run(self) -> None:
         """For ever."""
@@ -41,36 +45,37 @@ class Journaling:
 
     async def flush(self) -> None:
         """One tick."""
-        written: dict[UUID, Position] = {}
-        pieces = list(self._pieces(written))
+        written: dict[LiveView, Written] = {}
+        pieces = dict(self._pieces(written))
         if pieces:
             start = perf_counter()
             try:
-                taken = await self._journal.append(pieces)
+                taken = await self._journal.append(list(pieces.values()))
                 if len(taken) < len(pieces):
                     await self._journal.begin()
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
                 taken = frozenset()
-            for refused in {piece.turn for piece in pieces} - taken:
-                del written[refused]
+            if len(taken) < len(pieces):
+                for view in [view for view, piece in pieces.items() if piece.turn not in taken]:
+                    del written[view]
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
         self._written = written
 
-    def _pieces(self, written: dict[UUID, Position]) -> Iterator[Piece]:
+    def _pieces(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, Piece]]:
         for view in self._directory.here():
             start = view.marks[-1]
             if not isinstance(start, BlockStart):
                 continue
-            turn, length = view.turn.id, view.open_length
-            known = self._written.get(turn)
-            done = known[2] if known is not None and known[:2] == (view.attempt, start.index) else -1
-            if length > done:
-                done = max(done, 0)
+            known = self._written.get(view)
+            if known is None or known.start is not start:
+                known = Written(start, _head(view, start), -1)
+            if view.open_length > known.done:
+                done = max(known.done, 0)
                 text = view.open_text(done)
-                yield Piece(turn, _head(view, start), done, text)
-                done += len(text)
-            written[turn] = (view.attempt, start.index, done)
+                yield view, Piece(view.turn.id, known.head, done, text)
+                known = Written(start, known.head, done + len(text))
+            written[view] = known
 
 
 def _head(view: LiveView, start: BlockStart) -> Block:

@@ -1,6 +1,7 @@
 """OpenAI's APIs and those that imitate them: the SDK does address, authentication and headers; we read the bytes."""
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -25,7 +26,7 @@ class OpenAIWire(Wire, Protocol):
     request_id: str | None
 
 
-class OpenAIProvider(Connected):
+class OpenAIProvider(Connected, ABC):
     """What OpenAI's APIs have in common. `base_url` ends where the path begins. `headers` are sent with every request.
 
     `read_timeout` is in seconds.
@@ -55,11 +56,13 @@ class OpenAIProvider(Connected):
         )
         super().__init__(self._client)
 
+    @abstractmethod
     def body(self, request: ModelRequest) -> bytes:
-        raise NotImplementedError
+        """What is posted."""
 
+    @abstractmethod
     def wire(self, request_id: str | None, body: bytes) -> OpenAIWire:
-        raise NotImplementedError
+        """What reads the answer to `body`."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         if self._client.is_closed():

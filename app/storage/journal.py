@@ -1,7 +1,7 @@
 """The journal: the open text of running turns, written for all of them at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from app.domain.blocks import Block
@@ -57,8 +57,7 @@ SWEEP = Statement(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Text of an open block from offset `start`; `block` is the block without its text."""
 
     turn: UUID

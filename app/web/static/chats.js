@@ -3,6 +3,7 @@
 import { confirmed, find, h, iconButton } from './dom.js'
 
 const PAGE = 100
+const QUIET = 250 // milliseconds without a letter before the server is asked
 
 export class Chats extends EventTarget {
   /** Fires `changed` when there is news of a title, `deleted` when the open chat is gone. */
@@ -13,22 +14,25 @@ export class Chats extends EventTarget {
     this.search = find('#search')
     this.chats = []
     this.next = null
+    this.found = null
     this.open = null
     this.search.addEventListener('input', () => this.#search())
+    this.search.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear(event))
     find('#more-chats').addEventListener('click', () => this.#readMore())
   }
 
   get(id) {
-    return this.chats.find((chat) => chat.id === id)
+    return this.chats.find((chat) => chat.id === id) ?? this.found?.find((chat) => chat.id === id)
   }
 
   /** Looks what is new. The first page is enough: what changed is on top. */
   async refresh() {
-    const { chats, next } = await this.client.request('GET', `/api/chats?limit=${PAGE}`)
+    const { chats, next } = await this.#read()
     const fresh = new Set(chats.map((chat) => chat.id))
     const older = this.chats.length > PAGE ? this.chats.slice(PAGE).filter((chat) => !fresh.has(chat.id)) : []
     this.chats = [...chats, ...older]
     if (!older.length) this.next = next
+    this.found = this.found?.map((chat) => chats.find((fresh) => fresh.id === chat.id) ?? chat)
     this.#draw()
     this.dispatchEvent(new Event('changed'))
   }
@@ -39,24 +43,53 @@ export class Chats extends EventTarget {
   }
 
   async #readMore() {
-    const page = await this.client.request('GET', `/api/chats?limit=${PAGE}&before=${this.next}`)
-    this.chats = [...this.chats, ...page.chats]
-    this.next = page.next
+    const words = this.words
+    const page = await this.#read(words, words ? this.nextFound : this.next)
+    if (words !== this.words) return
+    if (words) Object.assign(this, { found: [...this.found, ...page.chats], nextFound: page.next })
+    else Object.assign(this, { chats: [...this.chats, ...page.chats], next: page.next })
     this.#draw()
   }
 
-  async #search() {
+  #read(words, before) {
+    const asked = new URLSearchParams({ limit: PAGE, ...(words && { q: words }), ...(before && { before }) })
+    return this.client.request('GET', `/api/chats?${asked}`)
+  }
+
+  get words() {
+    return this.search.value.trim()
+  }
+
+  /** Asks the server once nothing was written for a moment; what was found before stays in sight until then. */
+  #search() {
+    clearTimeout(this.soon)
+    if (this.words) this.soon = setTimeout(() => this.#find(this.words), QUIET)
+    else this.#show(null, null)
+  }
+
+  async #find(words) {
+    const page = await this.#read(words).catch(() => null) // with the next look, or the next letter, it is asked again
+    if (page && words === this.words) this.#show(page.chats, page.next)
+  }
+
+  #show(found, next) {
+    Object.assign(this, { found, nextFound: next })
     this.#draw()
-    while (this.search.value && this.next) await this.#readMore()
+  }
+
+  #clear(event) {
+    if (!this.search.value) return
+    event.stopPropagation()
+    this.search.value = ''
+    this.#search()
   }
 
   #draw() {
     if (this.renaming) return
-    const words = this.search.value.toLowerCase().split(/\s+/)
-    const found = this.chats.filter((chat) => words.every((word) => titleOf(chat).toLowerCase().includes(word)))
+    const found = this.found ?? this.chats
     const shape = JSON.stringify([this.open, found.map((chat) => [chat.id, chat.title, ageOf(chat)])])
     find('#no-chats').hidden = found.length > 0
-    find('#more-chats').hidden = !this.next || Boolean(this.search.value)
+    find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
     if (shape === this.shape) return
     this.shape = shape
     const focused = document.activeElement?.closest?.('[data-chat]')?.dataset.chat
@@ -124,7 +157,8 @@ export class Chats extends EventTarget {
     )
     if (!sure) return
     await this.client.request('DELETE', `/api/chats/${chat.id}`)
-    this.chats = this.chats.filter((other) => other !== chat)
+    this.chats = this.chats.filter((other) => other.id !== chat.id)
+    this.found &&= this.found.filter((other) => other.id !== chat.id)
     this.#draw()
     if (chat.id === this.open) this.dispatchEvent(new Event('deleted'))
   }

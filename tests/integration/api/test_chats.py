@@ -3,8 +3,9 @@ from uuid import UUID
 
 import pytest
 
-from app.llm.scripted import Pause
+from app.llm.scripted import Pause, message_of, text, thinking
 from tests.integration.api.client import Client, said
+from tests.integration.api.conftest import NewOwner
 from tests.integration.api.server import Server, pausing
 from tests.integration.locks import Locker
 
@@ -148,3 +149,44 @@ async def test_deleting_a_chat_stops_its_turn_and_ends_its_streams(api: Client, 
     assert turn.stream_url
     assert provider.requests
     assert not server.services.directory.running(UUID(turn.assistant["id"]))
+
+
+async def found(api: Client, q: str, **more: str) -> list[str]:
+    return [chat["title"] for chat in (await api.json("GET", "/api/chats", params={"q": q, **more}))["chats"]]
+
+
+async def test_chats_are_found_by_their_title_and_by_what_was_said_in_them(api: Client, server: Server) -> None:
+    model = server.scripts.model(message_of(thinking("Of whales."), text("Die Flut kommt um VIER.")))
+    for title, words in (("Ärger im Hafen", "Where are the ferries?"), ("100% sure_", "Nothing"), ("Sailing", "Tides?")):
+        chat = await api.chat(title=title)
+        await api.ask(chat, words, model=model if title == "Sailing" else "plain")
+    assert await found(api, "hafen") == ["Ärger im Hafen"]
+    assert await found(api, "ÄRGER") == ["Ärger im Hafen"]
+    assert await found(api, "tide vier") == ["Sailing"], "each word somewhere: in the question, in the answer"
+    assert await found(api, "hello") == ["100% sure_", "Ärger im Hafen"]
+    assert await found(api, "sure_ %") == ["100% sure_"], "no character stands for another"
+    assert await found(api, "tide ferries") == []
+    assert await found(api, "whales") == [], "what was thought was not said"
+    assert await found(api, " ") == ["Sailing", "100% sure_", "Ärger im Hafen"]
+
+
+async def test_what_is_found_comes_page_by_page(api: Client) -> None:
+    for number in range(5):
+        await api.chat(title=f"{'even' if number % 2 == 0 else 'odd'} {number}")
+    page = await api.json("GET", "/api/chats", params={"q": "even", "limit": 2})
+    assert [chat["title"] for chat in page["chats"]] == ["even 4", "even 2"]
+    assert await found(api, "even", before=page["next"]) == ["even 0"]
+
+
+async def test_nobody_finds_what_others_said(api: Client, new_owner: NewOwner) -> None:
+    await api.ask(await api.chat(title="Mine"), "The secret harbour")
+    stranger = await new_owner()
+    await stranger.ask(await stranger.chat(title="Theirs"), "Another harbour")
+    assert await found(stranger, "harbour") == ["Theirs"]
+    assert await found(stranger, "secret") == await found(stranger, "mine") == []
+
+
+@pytest.mark.parametrize("q", ["x" * 201, "a\0b"])
+async def test_what_cannot_be_searched_for_is_refused(api: Client, q: str) -> None:
+    problem = await api.json("GET", "/api/chats", 422, params={"q": q})
+    assert [error["field"] for error in problem["errors"]] == ["q"]
