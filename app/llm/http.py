@@ -1,0 +1,149 @@
+"""What every adapter does below its SDK: connections, a streamed answer to its end, and what its headers say."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from types import TracebackType
+from typing import Protocol, Self
+
+import httpx2
+
+from app.domain.errors import TransientError
+from app.llm.provider import Part
+from app.llm.tap import Tap, tapped
+from app.llm.wire import LONGEST_MESSAGE, Wire
+
+_LONGEST_DRAIN = 1.0  # seconds
+# Seconds that a server may be silent after it has said why the model stopped: some never say that they are done.
+_LONGEST_TAIL = 5.0
+
+
+def connections(
+    make: Callable[..., httpx2.AsyncClient],
+    taps: Sequence[Tap] = (),
+    *,
+    most: int = 10_000,
+    connect_timeout: float = 5.0,
+    read_timeout: float | None = None,
+) -> httpx2.AsyncClient:
+    """The transport of an SDK, which takes its timeouts, in seconds, from here.
+
+    Whoever reads a stream times its silence, so there is no second clock for that, unless `read_timeout` asks for one.
+    """
+    limits = httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=30)
+    return tapped(make(limits=limits, timeout=httpx2.Timeout(read_timeout, connect=connect_timeout)), taps)
+
+
+class _Client(Protocol):
+    async def close(self) -> None: ...
+
+
+class Connected:
+    """Owns an SDK's client. Make it once and close it once: the client costs 20 ms and holds the connections."""
+
+    def __init__(self, client: _Client) -> None:
+        self._owned = client
+
+    async def aclose(self) -> None:
+        await self._owned.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+async def parts_of(response: httpx2.Response, wire: Wire) -> AsyncGenerator[Sequence[Part], None]:
+    """In batches, to the end as this server marks it: its last word, or its reason to stop and then nothing more."""
+    async with aclosing(_chunks(response)) as body:
+        if "json" in response.headers.get("content-type", ""):
+            if parts := wire.whole(b"".join([chunk async for chunk in body])):
+                yield parts
+        else:
+            async with aclosing(_streamed(body, wire)) as batches:
+                async for parts in batches:
+                    yield parts
+        if parts := wire.end():
+            yield parts
+
+
+async def _streamed(body: AsyncGenerator[bytes, None], wire: Wire) -> AsyncGenerator[Sequence[Part], None]:
+    async for chunk in body:
+        if parts := wire.feed(chunk):
+            yield parts
+        if wire.finished or wire.ended or wire.failure is not None:
+            break
+    while wire.finished and not wire.ended and wire.failure is None and (chunk := await _next(body, _LONGEST_TAIL)):
+        if parts := wire.feed(chunk):
+            yield parts
+    if wire.ended:
+        await _drain(body)
+
+
+def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives. We ask for it uncompressed, but a gateway may know better."""
+    found = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
+    assert isinstance(found, AsyncGenerator)
+    return found
+
+
+async def _next(body: AsyncGenerator[bytes, None], longest: float) -> bytes:
+    """What comes next, or nothing where nothing comes for so many seconds, or the connection is lost."""
+    with contextlib.suppress(StopAsyncIteration, TimeoutError, httpx2.HTTPError):
+        async with asyncio.timeout(longest):
+            return await anext(body)
+    return b""
+
+
+async def _drain(body: AsyncGenerator[bytes, None]) -> None:
+    """Read what is behind the last event, so that the connection can be used again; but never wait for long."""
+    with contextlib.suppress(TimeoutError, httpx2.HTTPError):
+        async with asyncio.timeout(_LONGEST_DRAIN):
+            async for _ in body:
+                pass
+
+
+def lost(error: Exception) -> TransientError:
+    """An SDK's or the transport's failure to get an answer. The transport calls every failure to connect a timeout."""
+    cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
+    timed_out = isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout)
+    return TransientError("timeout_error" if timed_out else "connection_error", _words(error))
+
+
+def _words(error: Exception) -> str:
+    cause = error.__cause__
+    words = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
+    return words[:LONGEST_MESSAGE]
+
+
+def retry_after(headers: httpx2.Headers) -> float | None:
+    """Seconds, from any of the three ways to say it."""
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    words = headers.get("retry-after", "")
+    seconds = _number(words)
+    return _until(words) if seconds is None else seconds
+
+
+def _number(words: str) -> float | None:
+    try:
+        number = float(words)
+    except ValueError:
+        return None
+    return max(0.0, number) if isfinite(number) else None
+
+
+def _until(words: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(words)
+    except ValueError:
+        return None
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,52 @@
+"""What the streams of all model APIs have in common, on the way from bytes to parts. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from app.domain.text import storable
+from app.llm.provider import Part
+
+LONGEST_MESSAGE = 1_000  # characters, of what a provider says of its failure
+
+
+class Wire(Protocol):
+    """What reads one answer. `ended` and `failure` are its good and bad end; once `finished`, nothing need follow."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def failure(self) -> object: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    def feed(self, chunk: bytes) -> Sequence[Part]: ...
+
+    def whole(self, body: bytes) -> Sequence[Part]:
+        """An answer that was not streamed, though it was asked for."""
+        ...
+
+    def end(self) -> Sequence[Part]:
+        """The stream is over. An event that was cut in the middle is no event."""
+        ...
+
+
+class BadStream(ValueError):
+    """The provider sent something that is not JSON."""
+
+    def __init__(self, problem: Exception, data: bytes) -> None:
+        super().__init__(f"{problem}: {data[:200]!r}")
+
+
+def mended(data: bytes) -> bytes | None:
+    """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8. None where
+    that is not what is wrong with it.
+    """
+    try:
+        value = json.loads(data.decode("utf-8", "replace"))
+        better = storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()
+    except (ValueError, RecursionError):
+        return None
+    return None if better == data else better
