@@ -157,7 +157,7 @@ async def found(api: Client, q: str, **more: str) -> list[str]:
 
 async def test_chats_are_found_by_their_title_and_by_what_was_said_in_them(api: Client, server: Server) -> None:
     model = server.scripts.model(message_of(thinking("Of whales."), text("Die Flut kommt um VIER.")))
-    for title, words in (("Ärger im Hafen", "Where are the ferries?"), ("100% sure_", "Nothing"), ("Sailing", "Tides?")):
+    for title, words in (("Ärger im Hafen", "Any ferries?"), ("100% sure_", "Nothing"), ("Sailing", "Tides?")):
         chat = await api.chat(title=title)
         await api.ask(chat, words, model=model if title == "Sailing" else "plain")
     assert await found(api, "hafen") == ["Ärger im Hafen"]
