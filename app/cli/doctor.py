@@ -7,7 +7,8 @@ from pydantic import SecretStr
 
 from app.config import Settings, read_settings
 from app.domain.errors import TurnstreamError
-from app.main import default_model, open_database
+from app.setup.databases import open_database
+from app.setup.models import default_model
 from app.storage.tokens import Tokens
 
 

@@ -10,7 +10,7 @@ from app.api.documents import checked_path
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
 from app.domain.text import unstorable
-from app.main import open_database
+from app.setup.databases import open_database
 from app.storage.documents import Documents
 
 

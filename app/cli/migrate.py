@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from app.config import read_settings
-from app.main import open_database
+from app.setup.databases import open_database
 
 
 @click.command()

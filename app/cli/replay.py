@@ -21,7 +21,7 @@ from app.domain.turns import Turn
 from app.llm.differences import difference, difference_of_requests
 from app.llm.recording import Recording
 from app.llm.recordings import Recordings
-from app.main import database_url
+from app.setup.databases import database_url
 from app.storage.copies import find_turn
 from app.storage.database import Database, connect
 from app.storage.embedded import embedded_postgres

@@ -21,7 +21,8 @@ from app.llm.provider import Provider
 from app.llm.recording import Recording
 from app.llm.replay import ReplayTap
 from app.llm.tap import Send, Tap, present_call
-from app.main import offline_models, worker_policy
+from app.setup.models import offline_models
+from app.setup.policies import worker_policy
 from app.storage.copies import answer_as_then, copy_path, say_as_then
 from app.storage.database import Database
 from app.storage.queue import Queue

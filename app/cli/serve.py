@@ -15,7 +15,8 @@ import uvloop
 from app.api.stream import end_streams
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
-from app.main import application, default_model, running
+from app.main import application, running
+from app.setup.models import default_model
 from app.telemetry import configure_logging
 
 WELCOME = """

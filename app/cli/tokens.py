@@ -8,7 +8,7 @@ import click
 
 from app.config import read_settings
 from app.domain.errors import NotFound
-from app.main import open_database
+from app.setup.databases import open_database
 from app.storage.tokens import Tokens
 
 T = TypeVar("T")

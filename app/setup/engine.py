@@ -1,0 +1,93 @@
+"""What runs turns in this process, and what keeps its readers and the other replicas informed."""
+
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from app.config import Settings
+from app.domain.ids import new_id
+from app.engine.hooks import Hooks
+from app.engine.journaling import Journaling
+from app.engine.pace import Pace
+from app.engine.rescuer import Rescuer
+from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.engine.worker import Worker
+from app.llm.models import Models
+from app.setup.background import background
+from app.setup.policies import worker_policy
+from app.storage.actions import Actions
+from app.storage.chat_news import ChatNews
+from app.storage.database import Database
+from app.storage.journal import Journal
+from app.storage.queue import Queue
+from app.storage.session import Session
+from app.storage.snapshots import Snapshots
+from app.storage.webhooks import Webhooks
+from app.stream.chat_bells import ChatBells
+from app.stream.directory import Directory
+from app.stream.mirror import Mirror
+from app.tools.toolset import Toolset
+
+# How often it is looked whether a ring for a chat was lost, in seconds.
+_CHAT_LOOK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    worker: Worker
+    directory: Directory
+    bells: ChatBells
+
+
+@asynccontextmanager
+async def started(
+    settings: Settings,
+    url: str,
+    database: Database,
+    models: Models,
+    toolset: Toolset,
+    hooks: Sequence[Hooks],
+    receiver: Receiver | None,
+) -> AsyncIterator[Engine]:
+    """At the end the worker stops first; then this replica is no more."""
+    deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
+    directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
+    queue = Queue(database, new_id(), _address(settings), session_key)
+    bells = ChatBells(ChatNews(database), queue.notify, _CHAT_LOOK)
+    policy = worker_policy(settings, models.fallbacks)
+    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, pace, [*deliveries, *hooks])
+    journal = Journal(database)
+    rescuer = Rescuer(queue, journal, Actions(database), settings.lease, worker.ring)
+    async with AsyncExitStack() as stack:
+        await rescuer.start()
+        stack.push_async_callback(queue.leave)
+        await stack.enter_async_context(
+            background(
+                pace.watch(),
+                rescuer.run(),
+                Journaling(journal, directory, settings.journal_interval).run(),
+                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
+                Session(url, session_key, _both(worker.hear, bells.hear), rescuer.doubt).run(),
+                bells.tell(),
+                bells.watch(),
+                *(each.run() for each in deliveries),
+            )
+        )
+        await stack.enter_async_context(background(worker.run()))
+        yield Engine(worker, directory, bells)
+
+
+def _address(settings: Settings) -> str:
+    """By this a replica that starts again is known for the one that was killed here."""
+    return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+
+
+def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
+    def hear(payload: str) -> None:
+        first(payload)
+        second(payload)
+
+    return hear

@@ -1,0 +1,95 @@
+"""The models of the settings."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+
+import structlog
+
+from app.config import Settings, read_environment
+from app.domain.errors import ConfigError
+from app.llm.chaos import ChaosPlan, ChaosTap
+from app.llm.connect import connect_providers
+from app.llm.demo import DEMO, DemoProvider
+from app.llm.models import Models, Offer
+from app.llm.recordings import Recordings, RecordingTap
+from app.llm.registry import ProviderSpec, read_registry
+from app.llm.tap import Tap
+
+log = structlog.get_logger(__name__)
+
+PREFERRED = "claude-sonnet-5-5"
+
+
+@asynccontextmanager
+async def open_models(settings: Settings) -> AsyncIterator[Models]:
+    with _recordings(settings) as recordings:
+        async with connect_providers(_providers(settings), _taps(settings, recordings)) as offers:
+            yield _offered(settings, offers)
+
+
+def _offered(settings: Settings, offers: list[Offer]) -> Models:
+    if not offers and settings.chaos:
+        raise ConfigError("TURNSTREAM_CHAOS: the demo has no provider whose calls could fail; set a provider's key")
+    if not offers:
+        log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+        offers.append(Offer(DemoProvider(settings.demo_delay), [DEMO]))
+    elif settings.model is not None:
+        offers.append(Offer(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
+    return Models(offers)
+
+
+def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]:
+    return nullcontext() if settings.record is None else Recordings(settings.record)
+
+
+def _taps(settings: Settings, recordings: Recordings | None) -> Sequence[Tap]:
+    """What is recorded is what an adapter saw, chaos too."""
+    taps: list[Tap] = []
+    if settings.chaos:
+        note = "model calls are made to fail on purpose: never in production"
+        log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
+        taps.append(ChaosTap(ChaosPlan(settings.chaos_seed, settings.chaos)))
+    if recordings is not None:
+        every = settings.record_turns == "all"
+        taps.append(RecordingTap(recordings, lambda call: every or (call is not None and call.record)))
+    return taps
+
+
+def _providers(settings: Settings) -> Sequence[ProviderSpec]:
+    """Settings of providers are ours too: a value that was given in code goes before the environment."""
+    keys = {"ANTHROPIC_API_KEY": settings.anthropic_api_key, "OPENAI_API_KEY": settings.openai_api_key}
+    urls = {"ANTHROPIC_BASE_URL": settings.anthropic_base_url, "OPENAI_BASE_URL": settings.openai_base_url}
+    secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
+    return read_registry(
+        settings.models_file, {**read_environment(), **secrets, **{n: u or "" for n, u in urls.items()}}
+    )
+
+
+@asynccontextmanager
+async def offline_models(settings: Settings, taps: Sequence[Tap]) -> AsyncIterator[Models]:
+    """Those of the settings, as if every key were there: `taps` answer in the place of all networks."""
+    known = {spec.name for spec in _providers(settings)}
+    specs = read_registry(settings.models_file, _Given(read_environment()))
+    async with connect_providers(specs, taps) as offers:
+        if settings.model is not None and offers:
+            first = next((offer for offer in offers if offer.provider.name in known), offers[0])
+            offers.append(Offer(first.provider, (), [settings.model]))
+        yield Models(offers)
+
+
+class _Given(dict[str, str]):
+    """Keys and addresses that nobody has said are some that nobody has."""
+
+    def get(self, name: str, _default: object = None) -> str:
+        return super().get(name) or "http://offline.invalid"
+
+
+def default_model(settings: Settings) -> str:
+    """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
+    providers = _providers(settings)
+    if settings.model is not None or not providers:
+        return settings.model or DEMO
+    listed = [model.id for provider in providers for model in provider.models]
+    if not listed:
+        raise ConfigError("TURNSTREAM_MODEL: say which model answers where nobody names one")
+    return PREFERRED if PREFERRED in listed else listed[0]

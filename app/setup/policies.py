@@ -1,0 +1,61 @@
+"""From the settings to the values that tools and engine are made with."""
+
+from collections.abc import Callable, Sequence
+
+from app.config import Settings, read_environment
+from app.domain.errors import ConfigError
+from app.domain.signature import key_of
+from app.domain.turns import Limits
+from app.engine.executor import ModelPolicy
+from app.engine.retries import RetryPolicy
+from app.engine.webhooks import Receiver
+from app.engine.worker import WorkerPolicy
+from app.tools.assembly import Wanted
+
+
+def worker_policy(settings: Settings, fallbacks: Callable[[str], Sequence[str]]) -> WorkerPolicy:
+    retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
+    return WorkerPolicy(
+        concurrent_turns=settings.concurrent_turns,
+        poll_interval=settings.poll_interval,
+        grace_period=settings.grace_period,
+        model=ModelPolicy(retries, settings.stall_timeout, fallbacks),
+    )
+
+
+def turn_limits(settings: Settings) -> Limits:
+    return Limits(
+        max_rounds=settings.max_rounds,
+        on_max_rounds=settings.on_max_rounds,
+        max_failed_rounds=settings.max_failed_rounds,
+        continue_after_tools=settings.continue_after_tools,
+        recovery=settings.recovery,
+        max_recoveries=settings.max_recoveries,
+        compact_at=settings.compact_at,
+    )
+
+
+def wanted_tools(settings: Settings) -> Wanted:
+    secret = settings.signing_secret
+    return Wanted(
+        file=settings.tools_file,
+        reference=settings.toolset,
+        signing_secret=None if secret is None else secret.get_secret_value(),
+        allowed=settings.http_tools_allow,
+        max_parallel=settings.parallel_tools,
+        max_result_chars=settings.max_result_chars,
+        environment=read_environment() if settings.tools_file else {},
+    )
+
+
+def webhook_receiver(settings: Settings) -> Receiver | None:
+    if settings.webhook_url is None:
+        return None
+    if settings.webhook_secret is None:
+        raise ConfigError("TURNSTREAM_WEBHOOK_URL is set, so TURNSTREAM_WEBHOOK_SECRET must be: it signs what is told")
+    secret = settings.webhook_secret.get_secret_value()
+    try:
+        key_of(secret)
+    except ValueError as error:
+        raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
+    return Receiver(str(settings.webhook_url), secret)
