@@ -23,7 +23,7 @@ _NOT_RUN: Final[Mapping[str, str]] = {
     "superseded": "not run, because something else was said",
 }
 # Every call takes its time, and what became of an approval is told otherwise.
-_UNSAID: Final = frozenset({"seconds", "approval"})
+_UNSAID: Final = frozenset({"started_at", "seconds", "approval"})
 
 
 def remarks(result: Json) -> list[str]:

@@ -11,7 +11,7 @@ from app.domain.turns import Turn
 FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
 # What is noted on results that are as good as any.
-_AS_GOOD = frozenset({"seconds", "memo", "approval"})
+_AS_GOOD = frozenset({"started_at", "seconds", "memo", "approval"})
 
 
 @dataclass(frozen=True, slots=True)

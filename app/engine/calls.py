@@ -226,13 +226,14 @@ class Calls:
         )
         input_json = call.text if edited is None else edited
         await self._observers.before_tool(BeforeTool(self._owner, turn, call, input_json))
-        start = perf_counter()
+        started_at, start = datetime.now(UTC), perf_counter()
         outcome = await self._outcome(call, input_json, context)
         seconds = perf_counter() - start
         label = self._label(call)
         TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
-        outcome = replace(outcome, notes={"seconds": round(seconds, 3), **outcome.notes})
+        times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
+        outcome = replace(outcome, notes={**times, **outcome.notes})
         return outcome if ask is None else with_approval(outcome, edited)
 
     async def _outcome(self, call: Block, input_json: str, context: ToolContext) -> Outcome:

@@ -69,7 +69,8 @@ def answer(content: str = "There.") -> Reply:
 
 
 def notes_of(block: Block) -> dict[str, Any]:
-    return {name: note for name, note in json.loads(block.notes or "{}").items() if name != "seconds"}
+    times = {"started_at", "seconds"}
+    return {name: note for name, note in json.loads(block.notes or "{}").items() if name not in times}
 
 
 async def run(harness: Harness, tools: Sequence[Tool], *replies: Reply, limits: Limits | None = None) -> Turn:

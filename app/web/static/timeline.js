@@ -45,24 +45,26 @@ function roundRow(round, turn) {
     from,
     first: time(round.first_delta_at),
     to,
+    awaited: 'the first word',
     usage: round.usage,
   }
 }
 
-/** When a tool began is not stored, only how long it took. It began when the round was sealed, or as much earlier as it
- * must have for its result to be in the next round. */
+/** The tools of a round, and how long a person was waited for before or instead. */
 function toolRows(round, next, turn) {
-  if (round.stop_reason === 'voided') return []
-  const sealed = time(round.sealed_at)
-  const latest = time(next?.started_at) ?? time(turn.ended_at) ?? Infinity
-  const calls = turn.blocks.filter((block) => block.type === 'tool_result' && block.round === round.round)
-  return calls
-    .filter((block) => sealed !== null && block.notes?.seconds !== undefined)
-    .map((block) => {
-      const length = block.notes.seconds * 1000
-      const from = Math.max(time(round.started_at), Math.min(sealed, latest - length))
-      return { kind: block.is_error ? 'tool-failed' : 'tool', name: block.name, from, to: from + length }
-    })
+  const [sealed, after] = [time(round.sealed_at), time(next?.started_at) ?? time(turn.ended_at)]
+  if (sealed === null || after === null) return []
+  const results = turn.blocks.filter((block) => block.type === 'tool_result' && block.round === round.round)
+  return results.map((block) => toolRow(block, sealed, after)).filter(Boolean)
+}
+
+function toolRow({ name, is_error, notes }, sealed, after) {
+  const kind = is_error ? 'tool-failed' : 'tool'
+  const ran = time(notes?.started_at)
+  const asked = notes?.approval || (!notes && !is_error) // for leave to run it, or for what a tool of this page returns
+  if (!ran) return asked && { kind, name, from: sealed, first: after, to: after, awaited: 'you' }
+  const to = ran + notes.seconds * 1000
+  return asked ? { kind, name, from: sealed, first: ran, to, awaited: 'you' } : { kind, name, from: ran, to }
 }
 
 function rowElement(row, start, span) {
@@ -70,12 +72,13 @@ function rowElement(row, start, span) {
   const bar = h('div', { class: `bar ${row.kind}` })
   Object.assign(bar.style, { left: share(row.from), width: `${(100 * (row.to - row.from)) / span}%` })
   if (row.first) {
-    const waited = h('div', { class: 'waited' })
-    waited.style.width = `${(100 * (row.first - row.from)) / Math.max(row.to - row.from, 1)}%`
-    bar.append(waited)
+    const pale = h('div', { class: 'waited' })
+    pale.style.width = `${(100 * (row.first - row.from)) / Math.max(row.to - row.from, 1)}%`
+    bar.append(pale)
   }
   const length = seconds((row.to - row.from) / 1000)
-  const told = row.first ? `${length}, the first word after ${seconds((row.first - row.from) / 1000)}` : length
+  const waited = row.first ? seconds((row.first - row.from) / 1000) : ''
+  const told = waited ? `${length}, of which ${waited} waiting for ${row.awaited}` : length
   return h(
     'tr',
     {},
