@@ -4,7 +4,8 @@ _CONTENT = {
     "default-src": "'none'",
     "script-src": "'self'",
     "style-src": "'self'",
-    "img-src": "'self' data:",
+    # Pictures that people attach are read with their token, and shown from the memory of the page.
+    "img-src": "'self' data: blob:",
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",

@@ -41,8 +41,11 @@ async def test_documents_are_added_shown_as_a_tree_and_removed(
     assert [one["path"] for one in stored["documents"]] == ["course/overview.md"]
 
 
-async def test_files_dropped_anywhere_become_documents(people: SitDown, site: Server, api: Client) -> None:
+async def test_files_dropped_while_the_documents_are_open_become_documents(
+    people: SitDown, site: Server, api: Client
+) -> None:
     ada = await people(site.url)
+    await ada.press("Documents")
     await ada.page.evaluate(
         """() => {
           const transfer = new DataTransfer()

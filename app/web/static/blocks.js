@@ -2,6 +2,7 @@
 
 import { Card } from './cards.js'
 import { h, setText } from './dom.js'
+import { FileButton, isFile } from './files.js'
 import { highlighted } from './highlight.js'
 import { pretty } from './json_text.js'
 import { Plain, Prose } from './prose.js'
@@ -39,7 +40,7 @@ export class Blocks {
 
   #forget(index) {
     for (const view of this.views.splice(index)) view.remove()
-    for (const group of this.element.querySelectorAll('.calls:empty')) group.remove()
+    for (const group of this.element.querySelectorAll('.calls:empty, .files-said:empty')) group.remove()
   }
 
   #add(block) {
@@ -49,12 +50,13 @@ export class Blocks {
     return view
   }
 
-  /** Calls that follow each other stand side by side. */
+  /** Calls that follow each other stand side by side, and so do files. */
   #place(type) {
-    if (!isCall(type)) return this.element
+    if (!isCall(type) && !isFile({ type })) return this.element
+    const name = isCall(type) ? 'calls' : 'files-said'
     const last = this.element.lastElementChild
-    if (last?.classList.contains('calls')) return last
-    const group = h('div', { class: 'calls' })
+    if (last?.classList.contains(name)) return last
+    const group = h('div', { class: name })
     this.element.append(group)
     return group
   }
@@ -72,6 +74,7 @@ function viewOf(block, tools) {
   if (block.type === 'thinking') return new ThinkingView()
   if (block.type === 'user_text') return new SpokenView()
   if (block.type === 'tool_result') return new Hidden()
+  if (isFile(block) && block.data?.source) return new FileView(block, tools)
   return isCall(block.type) ? new CallView(block, tools) : new OtherView(block)
 }
 
@@ -153,6 +156,20 @@ class CallView extends View {
 
   show(block, call) {
     this.card.update(block, call)
+  }
+}
+
+class FileView extends View {
+  constructor(block, { file }) {
+    super()
+    this.button = new FileButton(block, file)
+    this.element = this.button.element
+  }
+
+  show() {}
+
+  remove() {
+    this.button.forget()
   }
 }
 

@@ -3,9 +3,9 @@
 import { find } from './dom.js'
 
 export class Composer {
-  /** `send(text, onBusy)` resolves to whether it was sent. */
-  constructor({ send, stop, editLast }) {
-    Object.assign(this, { send, stop, editLast })
+  /** `send(text, onBusy, files)` resolves to whether it was sent. */
+  constructor({ send, stop, editLast, attachments }) {
+    Object.assign(this, { send, stop, editLast, attachments })
     this.form = find('#composer')
     this.words = find('#words')
     this.busy = find('#busy')
@@ -30,14 +30,22 @@ export class Composer {
   async #submit(event) {
     event?.preventDefault()
     const text = this.words.value.trim()
-    if (!text || this.sending) return
+    if (this.sending || (!text && !this.attachments.items.length)) return
     this.sending = true
     this.words.value = ''
     this.#fit()
     const onBusy = new FormData(this.form).get('on_busy')
-    if (!(await this.send(text, onBusy)) && !this.words.value) this.words.value = text // nothing that was written is lost
+    const files = await this.attachments.take()
+    const blocks = files?.map((file) => file.block)
+    if (!files || !(await this.send(text, onBusy, blocks))) this.#putBack(text, files ?? [])
     this.sending = false
     this.#fit()
+  }
+
+  /** Nothing that was written is lost. */
+  #putBack(text, files) {
+    this.words.value ||= text
+    this.attachments.putBack(files)
   }
 
   #key(event) {

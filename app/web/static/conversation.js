@@ -1,6 +1,7 @@
 // The open chat: the path that is shown, kept as the stream of the chat tells it. Knows nothing of the page.
 
 import { PAGE_TOOLS } from './asks.js'
+import { fileSaid, isFile } from './files.js'
 import { apply, hasEnded } from './turnstream.js'
 
 export class Conversation extends EventTarget {
@@ -23,6 +24,12 @@ export class Conversation extends EventTarget {
       older: null,
     })
     this.#tell('path')
+  }
+
+  /** What a chat that has not begun will be. */
+  plan(draft) {
+    this.draft = draft
+    this.#tell('chat')
   }
 
   get running() {
@@ -48,19 +55,24 @@ export class Conversation extends EventTarget {
     this.#show([...turns, ...this.path])
   }
 
-  /** Says something after what is shown. `onBusy`: what becomes of it while an answer is being written. */
-  async say(text, onBusy) {
-    if (!this.id) return this.#begin(text)
+  /**
+   * Says something after what is shown. `onBusy`: what becomes of it while an answer is being written, into which no files
+   * can be said; `files` are blocks.
+   */
+  async say(text, onBusy, files = []) {
+    const blocks = said(text, files)
+    if (!this.id) return this.#begin(text, blocks)
     const leaf = this.path.at(-1)
-    const place = { ...(leaf && { parent_id: leaf.id }), ...(this.running && { on_busy: onBusy }) }
-    const exchange = await this.client.say(this.id, text, place)
+    const busy = this.running && { on_busy: files.length && onBusy === 'steer' ? 'enqueue' : onBusy }
+    const exchange = await this.client.say(this.id, text, { ...(leaf && { parent_id: leaf.id }), ...busy, blocks })
     if (exchange.steered) this.#await(this.turns.get(exchange.assistant_turn.id), text)
     else this.#take(exchange)
   }
 
-  /** Says something else in the place of a user turn. */
+  /** Says something else in the place of a user turn, with the same files. */
   async edit(turn, text) {
-    this.#take(await this.client.say(this.id, text, { parent_id: turn.parent_id, on_busy: 'branch' }))
+    const blocks = said(text, turn.blocks.filter(isFile).map(fileSaid))
+    this.#take(await this.client.say(this.id, text, { parent_id: turn.parent_id, on_busy: 'branch', blocks }))
   }
 
   async regenerate(turn) {
@@ -77,10 +89,10 @@ export class Conversation extends EventTarget {
 
   // --- what the server says ------------------------------------------------------------------------------------------
 
-  async #begin(text) {
+  async #begin(text, blocks) {
     const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
     const options = this.draft.settings?.tools ? {} : { tools }
-    const exchange = await this.client.say(null, text, { chat: this.draft, ...options })
+    const exchange = await this.client.say(null, text, { chat: this.draft, blocks, ...options })
     this.id = exchange.assistant_turn.chat_id
     this.#take(exchange)
     this.#tell('chat')
@@ -195,6 +207,8 @@ export class Conversation extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
 }
+
+const said = (text, files) => [...files, ...(text ? [{ type: 'text', text }] : [])]
 
 const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })
 const BLANK = {

@@ -13,7 +13,6 @@ export class Documents {
     this.open = new Set()
     find('#open-documents').addEventListener('click', () => this.show())
     for (const name of ['#pick-files', '#pick-folder']) this.#listenToPicker(find(name))
-    this.#listenToDrops()
   }
 
   async show() {
@@ -28,25 +27,10 @@ export class Documents {
     })
   }
 
-  /** Files may be dropped anywhere. */
-  #listenToDrops() {
-    document.addEventListener('dragover', (event) => {
-      if (!event.dataTransfer.types.includes('Files')) return
-      event.preventDefault()
-      document.body.classList.add('dropping')
-    })
-    document.addEventListener('dragleave', (event) => event.relatedTarget || document.body.classList.remove('dropping'))
-    document.addEventListener('drop', async (event) => {
-      if (!event.dataTransfer.types.includes('Files')) return
-      event.preventDefault()
-      document.body.classList.remove('dropping')
-      const entries = [...event.dataTransfer.items]
-        .map((item) => item.webkitGetAsEntry() ?? item.getAsFile())
-        .filter(Boolean)
-      const files = (await Promise.all(entries.map((entry) => filesIn(entry)))).flat()
-      await this.show()
-      await this.#put(files)
-    })
+  /** Shows the panel, and adds files by their paths. */
+  async add(files) {
+    await this.show()
+    await this.#put(files)
   }
 
   async #put(files) {
@@ -129,19 +113,6 @@ export class Documents {
     for (const path of paths) await this.client.request('DELETE', address(path))
     setText(this.report, `Removed ${name}.`)
     await this.#draw()
-  }
-}
-
-async function filesIn(entry, folder = '') {
-  const path = folder + entry.name
-  if (entry instanceof File) return [[path, entry]]
-  if (entry.isFile) return [[path, await new Promise((resolve, reject) => entry.file(resolve, reject))]]
-  const reader = entry.createReader()
-  const files = []
-  for (;;) {
-    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)) // at most a hundred each time
-    if (!some.length) return files
-    for (const inner of some) files.push(...(await filesIn(inner, `${path}/`)))
   }
 }
 

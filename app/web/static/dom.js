@@ -56,8 +56,8 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text
 }
 
-export function save(name, type, text) {
-  const url = URL.createObjectURL(new Blob([text], { type }))
+export function save(name, type, content) {
+  const url = URL.createObjectURL(new Blob([content], { type }))
   h('a', { href: url, download: name }).click()
   setTimeout(() => URL.revokeObjectURL(url), 10_000)
 }

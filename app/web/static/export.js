@@ -1,6 +1,7 @@
 // A chat as a file: Markdown for people, JSON for programs.
 
 import { save } from './dom.js'
+import { isFile, nameOf } from './files.js'
 import { titleOf } from './chats.js'
 
 export async function exportChat(client, conversation, form) {
@@ -34,8 +35,10 @@ function turnText({ role, blocks }) {
   return [role === 'user' ? '## You' : '## Answer', ...parts].join('\n\n')
 }
 
-function blockText({ type, name, text, is_error }) {
+function blockText(block) {
+  const { type, name, text, is_error } = block
   if (type === 'text') return text
+  if (isFile(block)) return `*${nameOf(block)}*`
   if (type === 'user_text') return `> **You:** ${text.replaceAll('\n', '\n> ')}`
   if (type === 'tool_use') return `**${name}**\n\n${fenced(text || '{}', 'json')}`
   if (type === 'tool_result') return `${is_error ? 'Error' : 'Result'} of **${name}**\n\n${fenced(text, '')}`

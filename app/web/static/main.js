@@ -1,10 +1,12 @@
 // Puts the page together.
 
+import { Attachments } from './attachments.js'
 import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
 import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
 import { find, setText } from './dom.js'
+import { listenToDrops } from './drops.js'
 import { exportChat } from './export.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
@@ -18,23 +20,25 @@ const client = new Session()
 const conversation = new Conversation(client)
 const chats = new Chats(client)
 new Settings(client, conversation)
-const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast })
+const attachments = new Attachments(client, (text) => setText(find('#trouble'), text))
+const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast, attachments })
 const transcript = new Transcript(conversation, {
   answer,
   whole: (turn, call) =>
     client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
+  file: (id) => client.request('GET', `/api/uploads/${id}`),
   regenerate: (turn) => tried(() => conversation.regenerate(turn)),
   edit: (turn, text) => tried(() => conversation.edit(turn, text)),
   choose: (id) => tried(() => conversation.choose(id)),
   cancel: (turn) => tried(() => conversation.cancel(turn)),
 })
-new Documents(client)
+listenToDrops(new Documents(client), attachments)
 
 // --- what the page does ----------------------------------------------------------------------------------------------
 
-async function send(text, onBusy) {
+async function send(text, onBusy, files) {
   transcript.sticks = true
-  return tried(() => conversation.say(text, onBusy))
+  return tried(() => conversation.say(text, onBusy, files))
 }
 
 function editLast() {
@@ -83,6 +87,19 @@ function head() {
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
   for (const button of document.querySelectorAll('[data-export]')) button.disabled = !conversation.id
+  offer()
+}
+
+let models = null
+
+/** What can be attached is up to the model of the chat; of one that nobody described anything may be. */
+async function offer() {
+  const { settings } = chats.get(conversation.id) ?? conversation.draft
+  models ??= client.request('GET', '/api/models').catch(() => (models = null))
+  const known = (await models)?.models ?? []
+  const named = (model) => [model.id, ...model.aliases].includes(settings?.model)
+  const { can } = (settings?.model ? known.find(named) : known.find((model) => model.default)) ?? {}
+  attachments.offer({ images: can?.includes('images') ?? true, documents: can?.includes('documents') ?? true })
 }
 
 /** The address names what is shown, so that a reload shows it again. */

@@ -101,6 +101,6 @@ export class Settings {
   async #change(said) {
     const { id } = this.conversation
     if (id) await this.client.request('PATCH', `/api/chats/${id}`, said)
-    else this.conversation.draft = said
+    else this.conversation.plan(said)
   }
 }

@@ -8,7 +8,7 @@ import { timeline } from './timeline.js'
 import { hasEnded } from './turnstream.js'
 
 export class TurnView {
-  /** `acts` are what the buttons do: answer, whole, regenerate, edit, choose, cancel. */
+  /** `acts` are what the buttons do: answer, whole, file, regenerate, edit, choose, cancel. */
   constructor(turn, acts) {
     this.acts = acts
     this.content = h('div', { class: 'content' })
@@ -33,6 +33,7 @@ export class TurnView {
     this.blocks = new Blocks(this.content, {
       ask: (action, text) => this.#ask(action, text),
       whole: (call) => acts.whole(this.turn, call),
+      file: acts.file,
     })
     this.stageWord = ''
   }

@@ -23,7 +23,10 @@ export class Client {
     this.token = token
   }
 
-  /** The JSON of the answer, null where there is none. Throws Refused, and what fetch throws without a connection. */
+  /**
+   * The JSON of the answer, its bytes where it is none, null where there are none. Throws Refused, and what fetch throws
+   * without a connection.
+   */
   async request(method, path, body, { key, signal } = {}) {
     const headers = this.headers(key && { 'Idempotency-Key': key })
     const text = typeof body === 'string' || body instanceof Blob
@@ -31,7 +34,8 @@ export class Client {
     const sent = body === undefined || text ? body : JSON.stringify(body)
     const answer = await fetch(this.base + path, { method, headers, body: sent, signal })
     if (!answer.ok) throw await refusal(answer)
-    return answer.status === 204 ? null : answer.json()
+    if (answer.status === 204) return null
+    return answer.headers.get('Content-Type').startsWith('application/json') ? answer.json() : answer.blob()
   }
 
   /** The same, made again until the server answers. The key keeps it from doing twice what is asked once. */
@@ -53,7 +57,7 @@ export class Client {
     return { ...(token && { Authorization: `Bearer ${token}` }), ...more }
   }
 
-  /** Says `text` in a chat, or with null in a new one. `options`: parent_id, on_busy, model, tools, chat, … */
+  /** Says `text` in a chat, or with null in a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, … */
   say(chat, text, options = {}) {
     const blocks = [{ type: 'text', text }]
     return this.insist('POST', chat ? `/api/chats/${chat}/turns` : '/api/turns', { blocks, ...options })

@@ -1,0 +1,114 @@
+"""Files that go with a message: attached, shown, refused, said again."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+
+from app.llm.models import Model, Offer
+from app.llm.scripted import ScriptedProvider, message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.person import Person
+from tests.browser.test_talk import use
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+
+# Files as a paste or a drop brings them: `[name, type, base64]`.
+_BRING = """([name, target, files]) => {
+  const transfer = new DataTransfer()
+  for (const [name, type, data] of files)
+    transfer.items.add(new File([Uint8Array.from(atob(data), (sign) => sign.charCodeAt(0))], name, { type }))
+  const event = name === 'paste'
+    ? new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: transfer })
+    : new DragEvent(name, { bubbles: true, cancelable: true, dataTransfer: transfer })
+  document.querySelector(target).dispatchEvent(event)
+}"""
+
+
+async def bring(ada: Person, event: str, target: str, *files: tuple[str, str, bytes]) -> None:
+    encoded = [(name, type, base64.b64encode(content).decode()) for name, type, content in files]
+    await ada.page.evaluate(_BRING, [event, target, encoded])
+
+
+async def said_last(api: Client, chat: str) -> list[dict[str, Any]]:
+    turns = (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"]
+    blocks: list[dict[str, Any]] = turns[-2]["blocks"]
+    return blocks
+
+
+async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
+    people: SitDown, site: Server, api: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "tide.txt").write_text("High at four.")
+    ada = await people(site.url)
+    page, chips = ada.page, ada.page.locator("#attached .chip[data-state=ready]")
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await bring(ada, "drop", "#transcript", ("chart.pdf", "application/pdf", b"%PDF-1.4 chart"))
+    await page.set_input_files("#pick-attachments", tmp_path / "tide.txt")
+    await expect(chips).to_have_count(3)
+    await ada.press("Do not attach chart.pdf")
+    await ada.say("What do you see?")
+    await ada.sees_end()
+    await expect(page.locator("#attached .chip")).to_have_count(0)
+    chat = ada.chat
+    picture, paper, words = await said_last(api, chat)
+    assert (picture["type"], words["text"]) == ("image", "What do you see?")
+    assert (paper["type"], paper["data"]["title"]) == ("document", "tide.txt")
+    for _ in range(2):  # at once, and after a reload
+        image = page.locator(".turn.user .file-said.image img")
+        await image.wait_for()
+        assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
+        assert str(await image.get_attribute("src")).startswith("blob:")
+        await ada.reload()
+    await page.get_by_role("button", name="Image", exact=True).click()
+    await page.get_by_role("dialog", name="Image").get_by_role("img").wait_for()
+    await page.keyboard.press("Escape")
+    async with page.expect_download() as download:
+        await page.get_by_role("button", name="tide.txt").click()
+    assert (await (await download.value).path()).read_text() == "High at four."
+    await ada.press("Edit")
+    await page.get_by_role("textbox", name="Edit what you said").fill("And now?")
+    await page.keyboard.press("Enter")
+    await ada.last.get_by_text("Hello.").wait_for()
+    await ada.sees_end()
+    assert [block["text"] for block in await said_last(api, chat)] == ["", "", "And now?"]
+
+
+async def test_what_the_server_refuses_is_said_in_its_words_and_what_it_takes_stays(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(site.url)
+    ada.expects("415")
+    await bring(ada, "drop", "#transcript", ("a.zip", "application/zip", b"PK\xff\xfe"), ("gauge.png", "", PNG))
+    await ada.page.get_by_text("a.zip: what can be uploaded is a PNG").wait_for()
+    await expect(ada.page.locator("#attached .chip")).to_have_count(1)
+    await ada.page.focus("#words")
+    await ada.page.keyboard.press("Enter")
+    await ada.sees_end()
+    assert [block["type"] for block in await said_last(api, ada.chat)] == ["image"]
+
+
+async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site: Server, api: Client) -> None:
+    able = {"reads": {"documents"}, "sees": {"images"}, "neither": {"tools"}}
+    models = [Model(id, can=frozenset(can)) for id, can in able.items()]
+    site.scripts.offers.append(Offer(ScriptedProvider(lambda _: message_of(text("Yes."))), models))
+    ada = await people(site.url)
+    button, picker = ada.page.locator("#attach"), ada.page.locator("#pick-attachments")
+    await ada.open(await use(api, "reads"))
+    await expect(picker).to_have_attribute("accept", "application/pdf,text/*,application/json")
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await ada.page.get_by_text("gauge.png: the model of this chat takes no images").wait_for()
+    await ada.open(await use(api, "sees"))
+    await expect(picker).to_have_attribute("accept", "image/png,image/jpeg,image/gif,image/webp")
+    await ada.open(await use(api, "neither"))
+    await expect(button).to_be_hidden()
+    await bring(ada, "drop", "#transcript", ("tide.txt", "text/plain", b"High at four."))
+    await ada.page.get_by_text("1 document added.").wait_for()
