@@ -22,8 +22,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.sse import Frames
-from app.llm.wire import BadStream, mended
+from app.llm.wire import BadStream, Events
 
 _NULL = Raw(b"null")
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -85,40 +84,14 @@ _error = msgspec.json.Decoder(ErrorEvent)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Wire:
+class Wire(Events):
     """One response. `ended` and `failure` say, after each `feed`, whether it has come to a good or a bad end."""
 
-    finished = False  # before its last word there is always more to come
+    failure: ErrorEvent | BadStream | None
 
     def __init__(self, request_id: str | None = None) -> None:
-        self.ended = False
-        self.failure: ErrorEvent | BadStream | None = None
+        super().__init__()
         self._request_id = request_id
-        self._frames = Frames()
-
-    def feed(self, chunk: bytes) -> list[Part]:
-        parts: list[Part] = []
-        for data in self._frames.feed(chunk):
-            self._take(data, parts)
-            if self.failure or self.ended:
-                break
-        return parts
-
-    def whole(self, body: bytes) -> list[Part]:
-        """An answer that was not streamed, though it was asked for."""
-        parts: list[Part] = []
-        if body.strip():
-            self._take(body.strip(), parts)
-        return parts
-
-    def end(self) -> list[Part]:
-        """The stream is over. An event that was cut in the middle is no event."""
-        parts: list[Part] = []
-        if data := self._frames.end():
-            self._take(data, parts)
-            if isinstance(self.failure, BadStream):
-                self.failure = None
-        return parts
 
     def _take(self, data: bytes, parts: list[Part]) -> None:
         try:
@@ -132,12 +105,6 @@ class Wire:
             self._take_strange(data, parts)
         except (ValueError, RecursionError) as problem:
             self._take_mended(data, parts, problem)
-
-    def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        if better := mended(data):
-            self._take(better, parts)
-        else:
-            self.failure = BadStream(problem, data)
 
     def _take_strange(self, data: bytes, parts: list[Part]) -> None:
         """JSON of another shape than any event has; or the word by which some gateways end a stream."""

@@ -32,10 +32,11 @@ async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Ta
             return await stack.enter_async_context(
                 aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
             )
-        case "openai-chat":
+        case "openai-chat" | "openai-responses":
             from app.llm.openai import OpenAIChatProvider  # noqa: PLC0415
+            from app.llm.responses import OpenAIResponsesProvider  # noqa: PLC0415
 
-            provider = OpenAIChatProvider(
+            provider = (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
                 spec.key or "",
                 spec.base_url,
                 name=spec.name,

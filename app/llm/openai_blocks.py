@@ -45,11 +45,7 @@ class Call:
 
     @property
     def is_whole(self) -> bool:
-        try:
-            _members.decode("".join(self.arguments))
-        except (ValueError, RecursionError):
-            return False
-        return True
+        return is_whole("".join(self.arguments))
 
 
 class Blocks:
@@ -160,14 +156,10 @@ class Blocks:
         self._end_saying(parts)
         self._end_whole_calls(parts)
         taken = {call.id for call in self.calls}
-        id = fragment.id if fragment.id and fragment.id not in taken else self._made_id()
+        id = fragment.id if fragment.id and fragment.id not in taken else made_id(self._seed, len(self.calls))
         call = Call(self._take_key(), fragment.index, fragment.id, id)
         self.calls.append(call)
         return call
-
-    def _made_id(self) -> str:
-        digest = sha256(self._seed + b" %d" % len(self.calls)).hexdigest()
-        return f"call_{digest[:24]}"
 
     def _open(self, call: Call, name: str, parts: list[Part]) -> None:
         call.name, call.state = name, "open"
@@ -182,6 +174,21 @@ class Blocks:
     def _take_key(self) -> int:
         self._next_key += 1
         return self._next_key - 1
+
+
+def made_id(seed: bytes, number: int) -> str:
+    """For a call that came without one; the same whenever the same is asked again."""
+    digest = sha256(seed + b" %d" % number).hexdigest()
+    return f"call_{digest[:24]}"
+
+
+def is_whole(arguments: str) -> bool:
+    """True for a JSON object."""
+    try:
+        _members.decode(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_thought(member: str) -> bool:

@@ -114,7 +114,7 @@ def _kind(
     members: Mapping[str, Any], type: str, status: int, should_retry: str | None, message: str
 ) -> type[TransientError] | type[PermanentError]:
     """The server's own word first, then what it calls the failure, then the status."""
-    if type == TOO_LONG or (status == 429 and _TOO_LARGE_FOR_ANY_MINUTE.search(message)):
+    if type == TOO_LONG or _is_too_large_for_any_minute(type, status, message):
         return PermanentError
     if should_retry in {"true", "false"}:
         return TransientError if should_retry == "true" else PermanentError
@@ -123,3 +123,8 @@ def _kind(
             return PermanentError if name in _PERMANENT else TransientError
     permanent = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
     return PermanentError if permanent else TransientError
+
+
+def _is_too_large_for_any_minute(type: str, status: int, message: str) -> bool:
+    limited = status == 429 or type == "rate_limit_exceeded"
+    return limited and _TOO_LARGE_FOR_ANY_MINUTE.search(message) is not None

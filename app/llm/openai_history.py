@@ -4,15 +4,67 @@ Left out are the thoughts of other providers, what their server tools did, and e
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from app.domain.blocks import TEXT, Block
+from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.llm.messages import GO_ON
+from app.llm.provider import Message
 
 SILENT_FAILURE = "The tool failed and said nothing."
 FAILED = "Error: "
 NO_OUTPUT = "(no output)"
 LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
+
+
+Said = dict[str, Any]
+Says = Callable[[Sequence[Block]], Iterable[Any]]
+
+
+def told(messages: Sequence[Message], results: Says, answer: Says, user: Says) -> Iterator[Any]:
+    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing.
+
+    An answer that another provider was asked to go on with, as it can, is asked for in words here.
+    """
+    waiting: list[Block] = []
+    last: str | None = None
+    for message in messages:
+        if message.role == "user":
+            yield from results([block for block in message.blocks if block.type == TOOL_RESULT])
+            waiting += [block for block in message.blocks if block.type != TOOL_RESULT]
+        elif said := list(answer(message.blocks)):
+            yield from user(waiting)
+            waiting = []
+            yield from said
+        last = message.role
+    if last == "assistant" and not waiting:
+        waiting = [Block(0, 0, 0, TEXT, GO_ON)]
+    yield from user(waiting)
+
+
+def content(parts: Sequence[Said]) -> str | list[Said]:
+    """Of a message of the user. One text where there are but words: not every server takes a list."""
+    merged = list(_merged(parts))
+    only_words = len(merged) == 1 and "text" in merged[0]
+    return merged[0]["text"] if only_words else merged
+
+
+def _merged(parts: Sequence[Said]) -> Iterator[Said]:
+    """Neighbouring texts as one."""
+    words: list[Said] = []
+    for part in parts:
+        if "text" in part:
+            words.append(part)
+            continue
+        yield from _joined(words)
+        words = []
+        yield part
+    yield from _joined(words)
+
+
+def _joined(words: Sequence[Said]) -> Iterator[Said]:
+    if words:
+        yield {**words[0], "text": "\n\n".join(part["text"] for part in words)}
 
 
 def said_by_tool(block: Block) -> str:
@@ -43,8 +95,13 @@ def written(blocks: Sequence[Block]) -> str:
             pieces.append(("\n\n" if apart and pieces else "") + block.text)
             apart = False
         else:
-            apart = apart or block.type.endswith("_tool_result")
+            apart = apart or block.type != THINKING
     return "".join(pieces)
+
+
+def file_name(block: Block) -> str:
+    members: Mapping[str, Any] = json.loads(block.data or "{}")
+    return str(members.get("title") or "document.pdf")
 
 
 def attachment(block: Block) -> tuple[str, Mapping[str, Any]]:

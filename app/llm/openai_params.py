@@ -1,6 +1,6 @@
 """A turn's model parameters, which are said in Anthropic's words, as OpenAI's. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.llm.openai_quirks import Quirks
@@ -42,25 +42,30 @@ def sent_params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
         params["stop"] = given["stop_sequences"]
     params |= _thinking(given, quirks) | _output(given)
     if request.tools or request.provider_tools:
-        params |= _choice(given.get("tool_choice"), request.may_use_tools)
+        params |= tool_choice(given.get("tool_choice"), request.may_use_tools, _function)
     return params | {name: value for name, value in given.items() if name in PASSED_ON}
 
 
-def _choice(choice: object, may_use_tools: bool) -> dict[str, Any]:
+def tool_choice(choice: object, may_use_tools: bool, named: Callable[[object], Mapping[str, Any]]) -> dict[str, Any]:
+    """`named` is how the API is told of one tool by its name."""
     if not may_use_tools:
         return {"tool_choice": "none"}
     if not isinstance(choice, Mapping):
         return {"tool_choice": choice} if isinstance(choice, str) else {}
     type = choice.get("type", "")
-    said = {"type": "function", "function": {"name": choice.get("name")}} if type == "tool" else _CHOICES.get(type)
+    said = named(choice.get("name")) if type == "tool" else _CHOICES.get(type)
     one_by_one = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
     return {"tool_choice": choice if said is None else said} | one_by_one
 
 
+def _function(name: object) -> Mapping[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 def effort(given: Mapping[str, Any]) -> str | None:
     """How hard to think, in OpenAI's words; None leaves it to the model."""
-    asked = _mapping(given.get("output_config")).get("effort")
-    thinking = _mapping(given.get("thinking"))
+    asked = mapping(given.get("output_config")).get("effort")
+    thinking = mapping(given.get("thinking"))
     if thinking.get("type") == "disabled":
         return "none"
     if isinstance(asked, str):
@@ -77,19 +82,24 @@ def _thinking(given: Mapping[str, Any], quirks: Quirks) -> dict[str, Any]:
             return {"reasoning_effort": how}
         case "reasoning" if how:
             return {"reasoning": {"enabled": False} if how == "none" else {"effort": how}}
-        case "thinking" if kind := _mapping(given.get("thinking")).get("type"):
+        case "thinking" if kind := mapping(given.get("thinking")).get("type"):
             return {"thinking": {"type": "disabled" if kind == "disabled" else "enabled"}}
         case _:
             return {}
 
 
 def _output(given: Mapping[str, Any]) -> dict[str, Any]:
-    format = _mapping(_mapping(given.get("output_config")).get("format"))
+    schema = output_schema(given)
+    return {"response_format": {"type": "json_schema", "json_schema": schema}} if schema else {}
+
+
+def output_schema(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The name and JSON Schema of what the model is to answer, where that is asked for."""
+    format = mapping(mapping(given.get("output_config")).get("format"))
     if format.get("type") != "json_schema":
-        return {}
-    schema = {"name": format.get("name") or "output", "schema": format.get("schema")}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return None
+    return {"name": format.get("name") or "output", "schema": format.get("schema")}
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

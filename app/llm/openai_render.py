@@ -4,19 +4,19 @@ A message is the same bytes in every request it is part of, and the arguments of
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
-from app.llm.messages import GO_ON
+from app.domain.blocks import TEXT, THINKING, Block
 from app.llm.openai_blocks import SIGNED
-from app.llm.openai_history import LEFT_OUT, attachment, said_by_tool, written
+from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, said_by_tool, told, written
 from app.llm.openai_params import sent_params
 from app.llm.openai_quirks import OPENAI, Quirks
-from app.llm.provider import Message, ModelRequest
+from app.llm.provider import ModelRequest
 from app.llm.translation import CallRules, tool_input, with_fitting_calls
 
 LONGEST_NAME = 64
@@ -29,7 +29,7 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     if request.system:
         body["messages"] = [{"role": "system", "content": request.system}]
     messages = with_fitting_calls(request.messages, CallRules(quirks.call_ids, LONGEST_NAME))
-    body["messages"] = [*body.get("messages", ()), *_messages(messages, quirks)]
+    body["messages"] = [*body.get("messages", ()), *told(messages, _results, partial(_answer, quirks), _user)]
     if tools := [*map(_tool, request.tools), *(Raw(tool.encode()) for tool in request.provider_tools)]:
         body["tools"] = tools
     body |= sent_params(request, quirks)
@@ -42,38 +42,16 @@ def _tool(spec: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
 
 
-def _messages(messages: Sequence[Message], quirks: Quirks) -> Iterator[dict[str, Any]]:
-    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing.
-
-    An answer that another provider was asked to go on with, as it can, is asked for in words here.
-    """
-    waiting: list[Block] = []
-    last: str | None = None
-    for message in messages:
-        if message.role == "user":
-            yield from _results(message.blocks)
-            waiting += [block for block in message.blocks if block.type != TOOL_RESULT]
-        elif answer := _answer(message.blocks, quirks):
-            yield from _user(waiting)
-            waiting = []
-            yield answer
-        last = message.role
-    if last == "assistant" and not waiting:
-        waiting = [Block(0, 0, 0, TEXT, GO_ON)]
-    yield from _user(waiting)
-
-
 def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     for block in blocks:
-        if block.type == TOOL_RESULT:
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said_by_tool(block)}
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said_by_tool(block)}
 
 
-def _answer(blocks: Sequence[Block], quirks: Quirks) -> dict[str, Any] | None:
+def _answer(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     calls = [_call(block) for block in blocks if block.is_call]
     text = written(blocks)
     if not calls and not text.strip():
-        return None
+        return
     message: dict[str, Any] = {"role": "assistant"}
     if text:
         message["content"] = text
@@ -81,7 +59,7 @@ def _answer(blocks: Sequence[Block], quirks: Quirks) -> dict[str, Any] | None:
         message |= _thoughts(blocks)
     if calls:
         message["tool_calls"] = calls
-    return message
+    yield message
 
 
 def _call(block: Block) -> dict[str, Any]:
@@ -108,25 +86,8 @@ def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 def _user(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    """One text where there are but words: not every server takes a list."""
-    parts = list(_merged([_part(block) for block in blocks]))
-    if parts:
-        only_words = len(parts) == 1 and parts[0]["type"] == TEXT
-        yield {"role": "user", "content": parts[0]["text"] if only_words else parts}
-
-
-def _merged(parts: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    words: list[str] = []
-    for part in parts:
-        if part["type"] == TEXT:
-            words.append(part["text"])
-            continue
-        if words:
-            yield {"type": TEXT, "text": "\n\n".join(words)}
-            words = []
-        yield part
-    if words:
-        yield {"type": TEXT, "text": "\n\n".join(words)}
+    if blocks:
+        yield {"role": "user", "content": content([_part(block) for block in blocks])}
 
 
 def _part(block: Block) -> dict[str, Any]:
@@ -137,13 +98,8 @@ def _part(block: Block) -> dict[str, Any]:
         case "image", "url" | "data":
             return {"type": "image_url", "image_url": {"url": what["url"]}}
         case "document", "data":
-            return {"type": "file", "file": {"filename": _file_name(block), "file_data": what["url"]}}
+            return {"type": "file", "file": {"filename": file_name(block), "file_data": what["url"]}}
         case "document", "text":
             return {"type": TEXT, "text": str(what["text"])}
         case _:
             return {"type": TEXT, "text": LEFT_OUT.format(type=block.type)}
-
-
-def _file_name(block: Block) -> str:
-    members: Mapping[str, Any] = json.loads(block.data or "{}")
-    return str(members.get("title") or "document.pdf")

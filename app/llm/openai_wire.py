@@ -14,8 +14,7 @@ from app.domain.text import storable
 from app.llm.openai_blocks import Blocks, Fragment
 from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.sse import Frames
-from app.llm.wire import BadStream, mended
+from app.llm.wire import BadStream, Events
 
 STOP_REASONS: Mapping[str, str] = {
     "content_filter": "refusal",
@@ -85,7 +84,7 @@ _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-class ChatWire:
+class ChatWire(Events):
     """One response. After each `feed`, `ended` and `failure` say whether it has come to a good or a bad end, and
     `finished` whether the server has said why the model stopped, after which it may go without a word.
 
@@ -93,10 +92,8 @@ class ChatWire:
     """
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
-        self.ended = False
-        self.failure: object = None
+        super().__init__()
         self.request_id = request_id
-        self._frames = Frames()
         self._blocks = Blocks(seed)
         self._started = False
         self._refused = False
@@ -107,33 +104,9 @@ class ChatWire:
     def finished(self) -> bool:
         return self._finish_reason is not None
 
-    @property
-    def _over(self) -> bool:
-        return self.ended or self.failure is not None
-
-    def feed(self, chunk: bytes) -> list[Part]:
-        parts: list[Part] = []
-        for data in self._frames.feed(chunk):
-            if self._over:
-                break
-            self._take(data, parts)
-        return parts
-
-    def whole(self, body: bytes) -> list[Part]:
-        """An answer that was not streamed, though it was asked for."""
-        parts: list[Part] = []
-        if body.strip():
-            self._take(body.strip(), parts)
-        return parts
-
     def end(self) -> list[Part]:
-        """The stream is over. An event that was cut in the middle is no event."""
-        parts: list[Part] = []
-        if not self._over and (data := self._frames.end()):
-            self._take(data, parts)
-            if isinstance(self.failure, BadStream):
-                self.failure = None
-        if self.finished and not self._over:
+        parts = super().end()
+        if self.finished and not self.over:
             self._end(parts)
         return parts
 
@@ -167,14 +140,8 @@ class ChatWire:
             said = self.failure = BadStream(problem, data)
         if _is_failure(said):
             self.failure = said
-        elif not (self._over or (isinstance(said, dict) and said.get("type") == "ping")):
+        elif not (self.over or (isinstance(said, dict) and said.get("type") == "ping")):
             parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
-
-    def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        if better := mended(data):
-            self._take(better, parts)
-        else:
-            self.failure = BadStream(problem, data)
 
     def _hear(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """One chunk. Of several candidates only the first is heard; nobody asks for more."""

@@ -16,6 +16,8 @@ from app.llm.openai_quirks import QUIRKS
 _OWN = Path(__file__).with_name("models.toml")
 _NAME = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
+Api = Literal["anthropic", "openai-chat", "openai-responses"]
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -26,7 +28,7 @@ class ProviderTable(_Table):
     server that speaks OpenAI's language differs from OpenAI (docs/providers.md).
     """
 
-    api: Literal["anthropic", "openai-chat"]
+    api: Api
     key: str | None = None
     base_url: str | None = None
     prefixes: list[str] = []
@@ -64,7 +66,7 @@ class ProviderSpec:
     """A provider that can be used, with what was said of its models."""
 
     name: str
-    api: Literal["anthropic", "openai-chat"]
+    api: Api
     key: str | None
     base_url: str | None
     quirks: str

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.blocks import TEXT, THINKING, TOOL_USE, Block
 from app.domain.text import storable
 from app.llm.provider import Message
 
@@ -52,7 +52,9 @@ def provider_of(block: Block) -> str | None:
 
 
 def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Without what other adapters have marked: of a text only its words are left, of anything else nothing."""
+    """Without what other adapters have marked: of a text its words are left, of a call its id, name and input, of
+    anything else nothing.
+    """
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
     said = [(message.role, _unmarked(block)) for message in messages for block in message.blocks]
@@ -65,7 +67,7 @@ def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _unmarked(block: Block) -> Block | None:
     if provider_of(block) is None:
         return block
-    return replace(block, data=None) if block.type == TEXT else None
+    return replace(block, data=None) if block.type in {TEXT, TOOL_USE} else None
 
 
 def grouped(said: Iterable[tuple[Any, Block]]) -> tuple[Message, ...]:

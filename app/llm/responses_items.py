@@ -1,0 +1,352 @@
+"""Blocks out of the items of a Responses answer. Pure.
+
+An item that only its provider understands is kept whole, as its bytes, in the `data` of a block that is marked as ours:
+what goes back is what came. A tool that runs at the provider is a call and a result, whether it was one item or two.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.domain.blocks import TEXT, THINKING, TOOL_USE
+from app.domain.text import storable
+from app.llm.openai_blocks import UNNAMED, is_whole, made_id
+from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+
+PROVIDER = "openai-responses"
+SERVER_CALL = "server_tool_use"
+CUSTOM = "custom_tool_call"
+
+# Items that another item is the result of: that of a tool at the provider, or one that nobody here gives.
+_AWAITED = frozenset(
+    {
+        "apply_patch_call",
+        "computer_call",
+        "local_shell_call",
+        "mcp_approval_request",
+        "program",
+        "shell_call",
+        "tool_search_call",
+    }
+)
+_STEMS = {"program": "program", "mcp_approval_request": "mcp_approval"}
+# Which item goes on where none has begun.
+_UNANNOUNCED = {
+    "refusal": "message",
+    "summary": "reasoning",
+    "text": "message",
+    "thought": "reasoning",
+}
+# Members of an item that say what a tool of the provider was asked.
+_INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
+# What is the same in every call, and has a place of its own.
+_OF_CALLS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Piece(Struct):
+    """Of a message, a thought or its summary."""
+
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Raw] | None = None
+
+
+class _Known(Struct):
+    """What is read of an item; the rest is kept as it came."""
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    input: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    content: list[_Piece] | None = None
+    summary: list[_Piece] | None = None
+
+
+class _Barely(Struct):
+    """What every item has."""
+
+    type: str
+    id: str | None = None
+
+
+_known = msgspec.json.Decoder(_Known, strict=False)
+_barely = msgspec.json.Decoder(_Barely)
+
+Role = Literal["message", "thought", "call", "server call", "output", "other"]
+
+
+class Item:
+    """One that has begun. `place` is where in the answer it stands, `key` its present block."""
+
+    __slots__ = ("annotated", "id", "key", "kind", "open", "place", "role", "said", "saying")
+
+    def __init__(self, kind: str, place: int, id: str, key: int) -> None:
+        self.kind = kind
+        self.role = _role(kind)
+        self.place = place
+        self.id = id
+        self.key = key
+        self.open = True
+        self.said: dict[str, list[str]] = {}
+        self.saying: str | None = None
+        self.annotated: dict[str, int] = {}
+
+    @property
+    def all_said(self) -> str:
+        return "".join(text for pieces in self.said.values() for text in pieces)
+
+
+class Items:
+    """One answer. `seed` makes the ids of calls that come without one."""
+
+    def __init__(self, seed: bytes) -> None:
+        self.called = False
+        self.refused = False
+        self._seed = seed
+        self._items: dict[int, Item] = {}
+        self._ids: set[str] = set()
+        self._next_key = 0
+        self._thought: str | None = None
+        self._awaited: list[tuple[str, str]] = []
+
+    def open(self, place: int, raw: Raw, parts: list[Part]) -> Item:
+        known = _read(raw)
+        if before := self._items.get(place):
+            _leave(before, parts)
+        item = self._items[place] = Item(known.type, place, self._id_of(known), self._take_key())
+        match item.role:
+            case "thought":
+                shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
+                parts.append(BlockOpened(item.key, THINKING, _json(shell)))
+            case "call":
+                self.called = True
+                begun = '{"input":"' if item.kind == CUSTOM else ""
+                parts.append(BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED))
+            case "server call":
+                name = known.name or _stem(item.kind)
+                called = {"type": SERVER_CALL, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
+                parts.append(BlockOpened(item.key, SERVER_CALL, _json(called), "", item.id, name))
+            case _:  # opened when there is something to say
+                pass
+        return item
+
+    def say(self, place: int, member: str, text: str, parts: list[Part]) -> None:
+        """More of an item that has begun; `member` is where in it."""
+        item = self._items.get(place) or self._unannounced(place, member, parts)
+        if item is None or not item.open or not text:
+            return
+        if member != item.saying:
+            self._turn_to(item, member, parts)
+        item.said.setdefault(member, []).append(text)
+        parts.append(BlockText(item.key, _escaped(text) if item.kind == CUSTOM else text))
+
+    def annotate(self, place: int, member: str, annotation: Raw, parts: list[Part]) -> None:
+        item = self._items.get(place) or self._unannounced(place, member, parts)
+        if item is None or not item.open:
+            return
+        if member != item.saying:
+            self._turn_to(item, member, parts)
+        item.annotated[member] = item.annotated.get(member, 0) + 1
+        parts.append(BlockData(item.key, "provider", PROVIDER))
+        parts.append(BlockData(item.key, "annotations", annotation, append=True))
+
+    def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
+        """The item as it is at its end: what of it nobody has said is said now."""
+        raw, known = _storable(raw), _read(raw)
+        item = self._items.get(place)
+        if item is None or item.kind != known.type:
+            item = self.open(place, raw, parts)
+        if not item.open:
+            return
+        match item.role:
+            case "message":
+                self._close_message(item, known, parts)
+            case "thought":
+                self._close_thought(item, known, raw, parts)
+            case "call":
+                self._close_call(item, known, raw, parts)
+            case "server call":
+                self._close_server_call(item, known, raw, parts)
+            case "output":
+                self._tell(item.key, f"{_stem(item.kind)}_tool_result", raw, parts, self._id_awaited(known))
+            case "other":
+                self._tell(item.key, f"openai_{item.kind}", raw, parts)
+        item.open = False
+
+    def end(self, output: Iterable[Raw], parts: list[Part]) -> None:
+        """Nothing more comes. `output` are all items as they are at the end, where the server says it."""
+        if not self._items or any(item.open for item in self._items.values()):
+            for place, raw in enumerate(output):
+                if place not in self._items or self._items[place].open:
+                    self.close(place, raw, parts)
+        for item in self._items.values():
+            _leave(item, parts)
+
+    # --- what is said, piece by piece ---------------------------------------------------------------------------
+
+    def _unannounced(self, place: int, member: str, parts: list[Part]) -> Item | None:
+        """A call is nothing without its name, which comes with its end."""
+        kind = _UNANNOUNCED.get(member.partition(" ")[0])
+        return self.open(place, Raw(_json({"type": kind}).encode()), parts) if kind else None
+
+    def _turn_to(self, item: Item, member: str, parts: list[Part]) -> None:
+        """Pieces of a message are blocks of their own, those of a thought are parted by a blank line."""
+        if item.kind == "message":
+            if item.saying is not None:
+                parts.append(BlockClosed(item.key))
+                item.key = self._take_key()
+            self.refused = self.refused or member.startswith("refusal")
+            parts.append(BlockOpened(item.key, TEXT))
+        elif item.saying is not None:
+            parts.append(BlockText(item.key, "\n\n"))
+        item.saying = member
+
+    def _catch_up(self, item: Item, member: str, text: str, parts: list[Part]) -> None:
+        said = "".join(item.said.get(member, ()))
+        if text.startswith(said):
+            self.say(item.place, member, text[len(said) :], parts)
+
+    # --- how items end -------------------------------------------------------------------------------------------
+
+    def _close_message(self, item: Item, known: _Known, parts: list[Part]) -> None:
+        for number, piece in enumerate(known.content or ()):
+            member = f"refusal {number}" if piece.refusal else f"text {number}"
+            self._catch_up(item, member, piece.refusal or piece.text or "", parts)
+            if item.saying == member:
+                late = (piece.annotations or [])[item.annotated.get(member, 0) :]
+                parts += _sources(item.key, late)
+                parts += _phase(item.key, known.phase)
+        if item.saying is not None:
+            parts.append(BlockClosed(item.key))
+
+    def _close_thought(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+        for kind, pieces in (("summary", known.summary), ("thought", known.content)):
+            for number, piece in enumerate(pieces or ()):
+                self._catch_up(item, f"{kind} {number}", piece.text or "", parts)
+        self._thought = item.id
+        parts.append(BlockData(item.key, "signature", f"{PROVIDER}:{item.id}"))
+        parts.append(BlockData(item.key, "item", raw))
+        parts.append(BlockClosed(item.key))
+
+    def _close_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+        extras = {name: value for name, value in _members.decode(raw).items() if name not in _OF_CALLS}
+        if item.kind == CUSTOM:
+            self._catch_up(item, "input", known.input or "", parts)
+            parts.append(BlockText(item.key, '"}'))
+            extras["type"] = Raw(_json(CUSTOM).encode())
+        else:
+            self._catch_up(item, "input", _as_json(known.arguments), parts)
+        if extras := {name: value for name, value in extras.items() if bytes(value) != b"null"}:
+            parts += (BlockData(item.key, "provider", PROVIDER), BlockData(item.key, "item", extras))
+        if known.status != "incomplete":
+            parts.append(BlockClosed(item.key))
+
+    def _close_server_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+        members = _members.decode(raw)
+        asked = {name: members[name] for name in _INPUTS if name in members and bytes(members[name]) != b"null"}
+        self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
+        if item.kind in _AWAITED:
+            self._awaited.append((_stem(item.kind), item.id))
+            parts += (BlockData(item.key, "item", raw), *self._bound(item.key), BlockClosed(item.key))
+        else:
+            parts.append(BlockClosed(item.key))
+            self._tell(self._take_key(), f"{_stem(item.kind)}_tool_result", raw, parts, item.id)
+
+    def _tell(self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None = None) -> None:
+        """A block that holds an item and says nothing else."""
+        named = {"tool_use_id": tool_use_id} if tool_use_id else {}
+        shell = _json({"type": type, **named, "provider": PROVIDER, "item": raw})
+        parts += (BlockOpened(key, type, shell, "", tool_use_id), *self._bound(key), BlockClosed(key))
+
+    def _bound(self, key: int) -> list[Part]:
+        """To the thought that led to it: without that, the server does not take an item back."""
+        return [BlockData(key, "thought", self._thought)] if self._thought else []
+
+    # --- ids and keys --------------------------------------------------------------------------------------------
+
+    def _id_of(self, known: _Known) -> str:
+        """By which a call is answered; nothing else may have it."""
+        id = known.call_id or known.id
+        if id is None or (id in self._ids and not known.type.endswith("_output")):
+            id = made_id(self._seed, len(self._ids))
+        self._ids.add(id)
+        return id
+
+    def _id_awaited(self, known: _Known) -> str | None:
+        """The call that an output belongs to: the one it names, else the last one of its kind."""
+        same = [id for stem, id in self._awaited if stem == _stem(known.type)]
+        return known.call_id or (same[-1] if same else None)
+
+    def _take_key(self) -> int:
+        self._next_key += 1
+        return self._next_key - 1
+
+
+def _leave(item: Item, parts: list[Part]) -> None:
+    """An item of whose end nothing is said: what is whole is closed, the rest was cut."""
+    said_something = item.role == "message" and item.saying is not None
+    if item.open and (said_something or (item.role == "call" and is_whole(item.all_said))):
+        parts.append(BlockClosed(item.key))
+        item.open = False
+
+
+def _read(raw: Raw) -> _Known:
+    try:
+        return _known.decode(raw)
+    except msgspec.ValidationError:  # a member is of a type that nobody has seen yet
+        barely = _barely.decode(raw)
+        return _Known(barely.type, barely.id)
+
+
+def _role(kind: str) -> Role:
+    match kind:
+        case "message":
+            return "message"
+        case "reasoning":
+            return "thought"
+        case "function_call" | "custom_tool_call":
+            return "call"
+        case _ if kind in _AWAITED or kind.endswith("_call"):
+            return "server call"
+        case _:
+            return "output" if kind.endswith("_output") else "other"
+
+
+def _as_json(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value or {})
+
+
+def _stem(type: str) -> str:
+    """`web_search` of a `web_search_call`, `shell` of a `shell_call_output`."""
+    return _STEMS.get(type) or type.removesuffix("_output").removesuffix("_call")
+
+
+def _sources(key: int, annotations: Iterable[Raw]) -> Iterable[Part]:
+    for annotation in annotations:
+        yield BlockData(key, "provider", PROVIDER)
+        yield BlockData(key, "annotations", annotation, append=True)
+
+
+def _phase(key: int, phase: str | None) -> Iterable[Part]:
+    if phase:
+        yield from (BlockData(key, "provider", PROVIDER), BlockData(key, "phase", phase))
+
+
+def _escaped(text: str) -> str:
+    """As a part of a JSON string."""
+    return msgspec.json.encode(storable(text)).decode()[1:-1]
+
+
+def _storable(raw: Raw) -> Raw:
+    return Raw(storable(bytes(raw).decode("utf-8", "replace")).encode())
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

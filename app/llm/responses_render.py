@@ -1,0 +1,175 @@
+"""A model request as the bytes of a Responses request. Pure.
+
+An item is the same bytes in every request it is part of; what only its provider understands goes back as it came.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.turns import ToolSpec
+from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, said_by_tool, told, written
+from app.llm.openai_quirks import OPENAI, Quirks
+from app.llm.openai_render import LONGEST_NAME
+from app.llm.provider import ModelRequest
+from app.llm.responses_items import PROVIDER
+from app.llm.responses_params import sent_params
+from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
+
+# An id of a call is used once: by it alone a result finds its call.
+_CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+
+def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    params = sent_params(request, quirks)
+    body: dict[str, Any] = {"model": request.model}
+    if request.system:
+        body["instructions"] = request.system
+    turns = _Turns(stored=params.get("store") is True)
+    messages = with_fitting_calls(request.messages, _CALL_RULES)
+    body["input"] = list(told(messages, turns.results, turns.answer, _user))
+    if tools := [*map(_tool, request.tools), *(Raw(tool.encode()) for tool in request.provider_tools)]:
+        body["tools"] = tools
+    body |= {**params, "stream": True, **quirks.extra}
+    return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    """Where nothing is said, this API takes a schema for a strict one."""
+    schema = Raw(spec.input_schema.encode())
+    described = {"name": spec.name, "description": spec.description, "parameters": schema}
+    return {"type": "function", **described, "strict": False}
+
+
+# --- what the model says ---------------------------------------------------------------------------------------------
+
+
+class _Own(Struct):
+    """What this adapter keeps in the `data` of its blocks."""
+
+    provider: str | None = None
+    item: Raw = Raw(b"{}")
+    thought: str | None = None
+    phase: str | None = None
+
+
+class _Thought(Struct):
+    id: str | None = None
+    encrypted_content: str | None = None
+    content: list[Raw] | None = None
+
+
+_NOTHING = _Own()
+_own = msgspec.json.Decoder(_Own)
+_thought = msgspec.json.Decoder(_Thought)
+
+
+class _Turns:
+    """`stored`: the provider has kept what it thought, and knows it by its id."""
+
+    def __init__(self, stored: bool) -> None:
+        self._stored = stored
+        self._thoughts: set[str | None] = set()
+        self._calls: dict[str | None, dict[str, Raw]] = {}
+
+    def answer(self, blocks: Sequence[Block]) -> Iterator[Any]:
+        """A thought is taken only with what it led to behind it."""
+        items = [*self._items(blocks), ("thought", None)]
+        for (kind, item), (next_kind, _) in pairwise(items):
+            if (kind, next_kind) != ("thought", "thought"):
+                yield item
+
+    def _items(self, blocks: Sequence[Block]) -> Iterator[tuple[str, Any]]:
+        words: list[Block] = []
+        phase: str | None = None
+        for block in blocks:
+            own = _owned(block)
+            item = self._item(block, own)
+            if item is not None or (block.type == TEXT and own.phase != phase):
+                yield from _message(words, phase)
+                words = []
+            if item is not None:
+                yield ("thought" if block.type == THINKING else "item"), item
+            else:
+                words.append(block)
+                phase = own.phase if block.type == TEXT else phase
+        yield from _message(words, phase)
+
+    def _item(self, block: Block, own: _Own) -> Any:
+        """None where the block is words, or another provider's."""
+        if block.is_call:
+            return self._call(block, own)
+        if block.type == TEXT or own.provider != PROVIDER:
+            return None
+        if block.type == THINKING:
+            return self._thought(own.item)
+        bound = own.thought is None or own.thought in self._thoughts
+        return own.item if bound and bytes(own.item) != b"{}" else None
+
+    def _thought(self, item: Raw) -> Raw | None:
+        """Without its content a thought is an id, which means nothing where nothing is stored."""
+        thought = _thought.decode(item)
+        if not (self._stored or thought.encrypted_content or thought.content):
+            return None
+        self._thoughts.add(thought.id)
+        return item
+
+    def _call(self, block: Block, own: _Own) -> dict[str, Any]:
+        kept = _members.decode(own.item) if own.provider == PROVIDER else {}
+        self._calls[block.tool_use_id] = kept
+        called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
+        if _is_custom(kept):
+            return {**called, "input": json.loads(block.text)["input"]}
+        return {**called, "arguments": bytes(tool_input(block.text)).decode()}
+
+    def results(self, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+        for block in blocks:
+            call = self._calls.get(block.tool_use_id, {})
+            type = "custom_tool_call_output" if _is_custom(call) else "function_call_output"
+            caller = {"caller": call["caller"]} if "caller" in call else {}
+            yield {"type": type, "call_id": block.tool_use_id, "output": said_by_tool(block), **caller}
+
+
+def _owned(block: Block) -> _Own:
+    return _own.decode(block.data) if provider_of(block) == PROVIDER and block.data else _NOTHING
+
+
+def _is_custom(call: Mapping[str, Raw]) -> bool:
+    return "type" in call
+
+
+def _message(blocks: Sequence[Block], phase: str | None) -> Iterator[tuple[str, Any]]:
+    if (text := written(blocks)).strip():
+        yield "message", {"role": "assistant", "content": text, **({"phase": phase} if phase else {})}
+
+
+# --- what the user says ----------------------------------------------------------------------------------------------
+
+
+def _user(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    if blocks:
+        yield {"role": "user", "content": content([_part(block) for block in blocks])}
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.type == TEXT:
+        return {"type": "input_text", "text": block.text}
+    where, what = attachment(block)
+    match block.type, where:
+        case "image", "url" | "data":
+            return {"type": "input_image", "image_url": what["url"]}
+        case "document", "data":
+            return {"type": "input_file", "filename": file_name(block), "file_data": what["url"]}
+        case "document", "url":
+            return {"type": "input_file", "file_url": what["url"]}
+        case "document", "text":
+            return {"type": "input_text", "text": str(what["text"])}
+        case _:
+            return {"type": "input_text", "text": LEFT_OUT.format(type=block.type)}
