@@ -10,6 +10,7 @@ TOOL_RESULT = "tool_result"
 IMAGE = "image"
 DOCUMENT = "document"
 SUMMARY = "summary"  # of the turns before, where they are too long for the model
+SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
 USER_TEXT = "user_text"  # what the user said while the turn ran
 
 # Blocks whose content arrives piece by piece; every other type arrives whole.

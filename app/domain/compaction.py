@@ -1,64 +1,119 @@
-"""When a conversation is too long for its model: what is summarised, and what of the path is left to be sent."""
+"""When a conversation is too long for its model, and what is done about it: older tool results are sent shortened, and
+where that is not enough, the turns before are summarised.
+"""
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from uuid import UUID
 
-from app.domain.blocks import SUMMARY, THINKING, Block
-from app.domain.rounds import Round
-from app.domain.turns import Turn
+from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.history import Position, Shortening, as_block, is_long, kept_of, shortenings_on
+from app.domain.sizes import size_of, size_of_block, size_of_turn, tokens_of
+from app.domain.turns import Turn, TurnRequest
 
-COMPACTED = "compacted"  # the stop reason of a round that made a summary
+COMPACTION = "compaction"  # the provider summarises
+CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
 
-_CHARACTERS = 4  # of a token, roughly
-_IMAGE = 1600  # tokens
-_KEPT = 0.25  # of the window: the newest turns, word for word
-_FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The newest one on a path: made in round `round` of the turn at `place`, of all turns to `through`."""
-
-    place: int
-    round: int
-    through: UUID
-    text: str
+_KEPT = 0.25  # of the window: the newest turns, and the newest results, word for word
+_ENOUGH = 0.75  # of what is too long: shorter than that, it is some time before it is too long again
+_WORTHWHILE = 0.1  # of the window: for less the provider's cache is not given up
+_HEAD = 500  # characters of a result that is sent shortened
 
 
-def summary_on(path: Sequence[Turn]) -> Summary | None:
-    for place in range(len(path) - 1, -1, -1):
-        turn = path[place]
-        made = {round.number for round in turn.rounds if round.sealed and round.stop_reason == COMPACTED}
-        for block in reversed(turn.blocks):
-            if block.type == SUMMARY and block.round in made and block.data:
-                return Summary(place, block.round, UUID(json.loads(block.data)["through"]), block.text)
-    return None
+def is_near(path: Sequence[Turn]) -> bool:
+    """Whether the path may be too long, and may not be, by what is known of its size."""
+    mark = _mark(path[-1])
+    return mark is not None and size_of(path).may_be(mark)
 
 
-def kept_of(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns behind what the newest summary tells."""
-    summary = summary_on(path)
-    if summary is None:
-        return path
-    last = next((place for place, turn in enumerate(path) if turn.id == summary.through), -1)
-    return path[last + 1 :]
+def relief_of(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
+    """What must be done before the model is called again for the turn at the end of `path`: the block that says which
+    results are shortened, or the turn through which it is summarised. None where it fits, or nothing can be done.
 
-
-def cut_of(path: Sequence[Turn], *, forced: bool = False) -> UUID | None:
-    """Through which turn the path to the running one should be summarised, before the model is called again. None where
-    it fits, or where nothing is left to be summarised. `forced`: the provider has said that it does not fit.
+    `tokens` is the size of the request, where somebody has counted; `forced`: the provider has refused it as too long.
     """
-    running = path[-1]
-    assert running.request is not None
-    window = running.request.limits.context_window
-    if not forced and (window is None or size_of(path) <= window * running.request.limits.compact_at):
+    mark = _mark(path[-1])
+    size = size_of(path).tokens if tokens is None else tokens
+    if not forced and (mark is None or size <= mark):
         return None
+    shorter = _shortening(path, size) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
+    if shorter is not None and (forced or mark is None or size - _saved(shorter) <= mark * _ENOUGH):
+        return as_block(shorter, path)
+    through = cut_of(path)
+    return as_block(shorter, path) if through is None and shorter is not None else through
+
+
+def _mark(running: Turn) -> float | None:
+    """The size above which a request is too long; None where nobody knows, or the provider sees to it by itself."""
+    window = _request(running).limits.context_window
+    if window is None or COMPACTION in _edits(running):
+        return None
+    return window * _request(running).limits.compact_at
+
+
+def _edits(running: Turn) -> Sequence[str]:
+    return _request(running).limits.provider_edits
+
+
+def _request(running: Turn) -> TurnRequest:
+    assert running.request is not None
+    return running.request
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _shortening(path: Sequence[Turn], size: int) -> Shortening | None:
+    """Of the results but the newest; None where it is not worthwhile."""
+    window = _request(path[-1]).limits.context_window or size
+    longer = dict(_longer(path, window * _KEPT))
+    if not longer:
+        return None
+    results = [block for blocks in longer.values() for block in blocks]
+    left_out = sum(len(block.text) - _HEAD for block in results)
+    made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
+    shortening = Shortening(made, min(longer), max(longer), _HEAD, len(results), left_out)
+    return shortening if _saved(shortening) >= window * _WORTHWHILE else None
+
+
+def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Sequence[Block]]]:
+    """The long results that are sent whole and may be shortened, by round: those before the newest that fit into
+    `room`. The newest round with results stays in any case, since the model may not have seen them.
+    """
+    known = shortenings_on(path)
+    newest_first = reversed(list(_rounds_with_results(path)))
+    for number, (position, blocks) in enumerate(newest_first):
+        room -= sum(map(size_of_block, blocks))
+        if number == 0 or room >= 0:
+            continue
+        room = -1
+        found = [b for b in blocks if is_long(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
+        if found:
+            yield position, found
+
+
+def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[Block]]]:
     kept = kept_of(path)
-    budget = window * _KEPT if window is not None else size_of(kept) / 2
+    for place, turn in enumerate(kept, len(path) - len(kept)):
+        results = sorted((b for b in turn.blocks if b.type == TOOL_RESULT), key=lambda block: block.round)
+        for round, blocks in groupby(results, key=lambda block: block.round):
+            yield (place, round), list(blocks)
+
+
+def _saved(shortening: Shortening) -> int:
+    return tokens_of(shortening.left_out)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def cut_of(path: Sequence[Turn]) -> UUID | None:
+    """Through which turn the path to the running one would be summarised; None where nothing is left to be."""
+    window = _request(path[-1]).limits.context_window
+    kept = kept_of(path)
+    budget = window * _KEPT if window is not None else size_of(kept).tokens / 2
     end = len(kept) - 2  # the running turn and what it answers stay
-    while end > 0 and sum(map(_size_of_turn, kept[end:])) + _size_of_turn(kept[end - 1]) <= budget:
+    while end > 0 and sum(map(size_of_turn, kept[end:])) + size_of_turn(kept[end - 1]) <= budget:
         end -= 1
     while end > 0 and kept[end - 1].role == "user":
         end -= 1
@@ -70,46 +125,3 @@ def halfway_to(path: Sequence[Turn], through: UUID) -> UUID | None:
     answers = [turn.id for turn in kept_of(path) if turn.role == "assistant"]
     place = answers.index(through)
     return answers[place // 2] if place else None
-
-
-def size_of(path: Sequence[Turn]) -> int:
-    """Tokens of the next request, about: what the last one had, and what was added since."""
-    summary = summary_on(path)
-    told = _size(summary.text) if summary else 0
-    newest = _newest_figures(path)
-    if newest is None:
-        return told + sum(map(_size_of_turn, kept_of(path)))
-    place, round = newest
-    figures = sum(round.usage.get(name) or 0 for name in _FIGURES)
-    since = [block for block in path[place].blocks if block.round > round.number or _is_answer(block, round)]
-    return figures + sum(map(_size_of_block, since)) + sum(map(_size_of_turn, path[place + 1 :]))
-
-
-def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
-    """The newest round that tells how long its request was, unless the path was summarised since."""
-    for place in range(len(path) - 1, -1, -1):
-        for round in reversed(path[place].rounds):
-            if round.sealed:
-                told = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
-                return (place, round) if told else None
-    return None
-
-
-def _is_answer(block: Block, round: Round) -> bool:
-    return block.round == round.number and block.type in {"tool_result", "user_text"}
-
-
-def _size_of_turn(turn: Turn) -> int:
-    return sum(map(_size_of_block, turn.blocks))
-
-
-def _size_of_block(block: Block) -> int:
-    if block.type == SUMMARY:
-        return 0
-    if block.type == "image":
-        return _IMAGE
-    return _size(block.text) + (len(block.data) // _CHARACTERS if block.data and block.type != THINKING else 0)
-
-
-def _size(text: str) -> int:
-    return len(text) // _CHARACTERS + 1

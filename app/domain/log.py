@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from app.domain.asks import Ask
-from app.domain.blocks import TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import SHORTENED, TOOL_RESULT, USER_TEXT, Block
 from app.domain.cursor import Cursor
 from app.domain.degraded import degraded
 from app.domain.events import (
@@ -31,7 +31,7 @@ from app.domain.events import (
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 
-_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT})
+_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT, SHORTENED})
 
 # One delta carries at most so many characters, which bounds what a reader that stalls can hold.
 LONGEST_DELTA = 131_072
@@ -91,7 +91,7 @@ def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequi
 def marks_of(turn: Turn) -> list[Mark]:
     """The log of a turn as its rows tell it."""
     marks: list[Mark] = [start_of(turn)]
-    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type == USER_TEXT))
+    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in _AFTER_SEAL))
     for round in turn.rounds:
         if not round.voided:
             marks.extend(_marks_of_round(round, turn.blocks, [ask for ask in turn.asks if ask.round == round.number]))

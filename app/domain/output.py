@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.blocks import TOOL_RESULT, Block
-from app.domain.compaction import COMPACTED
+from app.domain.history import COMPACTED
 from app.domain.turns import OutputSpec, ToolRole, Turn
 
 Failure = Literal["max_attempts", "max_iterations", "invalid_response", "submit_before_output"]

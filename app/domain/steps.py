@@ -7,7 +7,8 @@ from uuid import UUID
 
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
-from app.domain.compaction import COMPACTED, cut_of
+from app.domain.compaction import relief_of
+from app.domain.history import COMPACTED
 from app.domain.output import failure_of, standing_of
 from app.domain.rounds import Round
 from app.domain.turns import Limits, OutputSpec, Turn
@@ -16,8 +17,10 @@ INTERRUPTED = "interrupted"
 VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
 
-_PAUSED = "pause_turn"
-_GOES_ON = frozenset({_PAUSED, INTERRUPTED})
+# The provider wants its reply back as it is, and goes on with it.
+PAUSED = frozenset({"pause_turn", "compaction"})
+
+_GOES_ON = PAUSED | {INTERRUPTED}
 _NOT_RUN = {
     "refusal": "This call was not run: the reply was refused.",
     "cancelled": "This call was not run: the turn was cancelled.",
@@ -31,6 +34,13 @@ class CallModel:
 
     round: int
     tools: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """Have earlier tool results sent shortened from now on: those that `block` names."""
+
+    block: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +86,33 @@ class Fail:
     message: str
 
 
-Step = CallModel | Compact | RunTools | AwaitClient | TakeIn | Finish | Fail
+Step = CallModel | Shorten | Compact | RunTools | AwaitClient | TakeIn | Finish | Fail
 
 
-def next_step(turn: Turn, ancestors: Sequence[Turn] = ()) -> Step:
-    """What an assistant turn with no unsettled round does next. `ancestors` are the turns before it, from the root."""
+def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None) -> Step:
+    """What an assistant turn with no unsettled round does next. `ancestors` are the turns before it, from the root;
+    `tokens` is how long the next request would be, where somebody has counted.
+    """
     step = _next_step(turn)
-    if isinstance(step, CallModel) and not _is_paused(turn) and (through := cut_of([*ancestors, turn])):
-        return Compact(step.round, through)
+    if isinstance(step, CallModel) and not is_paused(turn):
+        return relieved(step.round, [*ancestors, turn], tokens=tokens) or step
     return step
 
 
-def _is_paused(turn: Turn) -> bool:
+def relieved(
+    round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
+) -> Shorten | Compact | None:
+    """What is done before round `round`, where the path is too long for its model. `forced`: it was refused as such."""
+    relief = relief_of(path, tokens=tokens, forced=forced)
+    if relief is None:
+        return None
+    return Shorten(relief) if isinstance(relief, Block) else Compact(round, relief)
+
+
+def is_paused(turn: Turn) -> bool:
     """The provider goes on where it stopped: nothing may come in between."""
     sealed = [round for round in turn.rounds if round.sealed]
-    return bool(sealed) and sealed[-1].stop_reason == _PAUSED
+    return bool(sealed) and sealed[-1].stop_reason in PAUSED
 
 
 def _next_step(turn: Turn) -> Step:
@@ -104,7 +126,7 @@ def _next_step(turn: Turn) -> Step:
     if unanswered := unanswered_calls(turn.blocks):
         return _answer_calls(turn, unanswered, _refusal(last, len(with_calls), limits))
     goes_on = last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries)
-    if turn.steers and not (goes_on and last.stop_reason == _PAUSED):
+    if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return TakeIn(turn.steers)
     if _user_spoke(turn.blocks, last):
         return _call_model(turn, last.number + 1, limits)

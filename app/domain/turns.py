@@ -15,6 +15,7 @@ Role = Literal["user", "assistant"]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
 RecoveryPolicy = Literal["retry", "continue"]
 RoundLimitPolicy = Literal["answer", "stop"]
+Compaction = Literal["own", "provider"]
 ToolRole = Literal["output", "submit"]
 
 # status -> the statuses it may become. Terminal states have no way out.
@@ -64,7 +65,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`context_window` is in tokens; at `compact_at` of it the turns before are summarised."""
+    """`context_window` is in tokens; at `compact_at` of it the conversation is made shorter: by us, or where the
+    `provider` shall, by those `provider_edits` that it offers for the model.
+    """
 
     max_rounds: int = 5
     on_max_rounds: RoundLimitPolicy = "answer"
@@ -74,6 +77,8 @@ class Limits:
     max_recoveries: int = 3
     context_window: int | None = None
     compact_at: float = 0.8
+    compaction: Compaction = "own"
+    provider_edits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

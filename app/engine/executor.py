@@ -10,9 +10,10 @@ from typing import Literal, assert_never
 import structlog
 
 from app.domain.blocks import Block
-from app.domain.compaction import COMPACTED, cut_of, halfway_to
+from app.domain.compaction import halfway_to
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import BlockStart, RoundStart
+from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
@@ -22,10 +23,12 @@ from app.domain.steps import (
     Fail,
     Finish,
     RunTools,
+    Shorten,
     Step,
     TakeIn,
     next_step,
     open_round_number,
+    relieved,
     settle,
     unanswered_calls,
 )
@@ -119,6 +122,9 @@ class Executor:
         match step:
             case CallModel():
                 await self._call_model(step)
+            case Shorten(block):
+                log.info("conversation.shortened", note=block.text)
+                await self._recorder.close_block(block)
             case Compact():
                 await self._compact(step)
             case RunTools(calls, refusal):
@@ -172,10 +178,10 @@ class Executor:
         try:
             await self._try_round(step)
         except TooLong:
-            through = cut_of([*self._ancestors, self.turn], forced=True)
-            if through is None:
+            relief = relieved(step.round, [*self._ancestors, self.turn], forced=True)
+            if relief is None:
                 raise
-            await self._compact(Compact(step.round, through))
+            await self._do(relief)
 
     async def _compact(self, step: Compact) -> None:
         """Has the turns to `step.through` summarised; fewer of them where they are too many to be read at once."""

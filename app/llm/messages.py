@@ -2,23 +2,24 @@
 
 Two promises, each with a property test. Every path gives messages the provider accepts. And what one request said,
 the next one says again, byte for byte, before it says anything new: what is left out is left out every time. (One
-exception: a server tool that was still at work when its turn ended is left out from then on.)
+exception: a server tool that was still at work when its turn ended is left out from then on. And where the path was
+summarised or results were shortened, what was said before begins anew there.)
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from math import inf
 from typing import Literal
 from uuid import UUID
 
-from app.domain.blocks import SUMMARY, TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
-from app.domain.compaction import COMPACTED, Summary, kept_of, summary_on
+from app.domain.blocks import SHORTENED, SUMMARY, TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
+from app.domain.history import COMPACTED, Position, Shortening, Summary, kept_of, shortenings_on, summary_on
 from app.domain.rounds import Round
-from app.domain.steps import INTERRUPTED, hopeless
+from app.domain.steps import INTERRUPTED, PAUSED, hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.provider import Message
+from app.llm.shortening import as_sent
 
 GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
 SUMMARISED = "The conversation so far, in a summary:\n\n"
@@ -36,11 +37,10 @@ GIVEN_UP = (
 NO_USER = "(The conversation starts with the assistant.)"
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
-_PAUSED = "pause_turn"
-_GOES_ON = frozenset({_PAUSED, "tool_use"})
+_GOES_ON = PAUSED | {"tool_use"}
 _WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
 _THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, SUMMARY})
+_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, SUMMARY, SHORTENED})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 Said = tuple[Literal["user", "assistant"], Block]
@@ -50,23 +50,40 @@ def build_messages(path: Sequence[Turn], model: str | None = None) -> tuple[Mess
     """The messages for the turn at the end of `path`, which is the assistant turn that runs; for `model` where that is
     not the one it asked for.
     """
-    summary, kept = summary_on(path), kept_of(path)
+    return _build(path, model, _Bounds(summary_on(path), shortenings_on(path)))
+
+
+def _build(path: Sequence[Turn], model: str | None, bounds: "_Bounds") -> tuple[Message, ...]:
+    path = as_sent(path, model)
+    summary, kept = bounds.summary, kept_of(path)
     said: list[Said] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
             said += [("user", block) for block in turn.blocks if _is_sendable(block) and not _is_blank(block)]
         else:
             said += _stand_in_for_user(said)
-            unbound = _unbound_rounds(summary, place)
-            _add_answer(said, turn, path[-1], model or _model_of(path[-1]), unbound)
+            _add_answer(said, turn, path[-1], model or _model_of(path[-1]), bounds.holding(place, turn))
     return _as_messages(_drop_last_thoughts(said))
 
 
-def _unbound_rounds(summary: Summary | None, place: int) -> float:
-    """To which round of the turn at `place` thoughts no longer hold: what was before them has been summarised."""
-    if summary is None or place > summary.place:
-        return 0
-    return summary.round if place == summary.place else inf
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Thoughts hold only behind what they were thought behind. Where that is sent in another way since, they do not;
+    with `none` of it as it was, no thought does.
+    """
+
+    summary: Summary | None
+    shortenings: Sequence[Shortening]
+    none: bool = False
+
+    def holding(self, place: int, turn: Turn) -> frozenset[int]:
+        """The rounds of the turn at `place` whose thoughts still hold."""
+        return frozenset(round.number for round in turn.rounds if self._holds((place, round.number)))
+
+    def _holds(self, position: Position) -> bool:
+        if self.none or (self.summary is not None and position <= (self.summary.place, self.summary.round)):
+            return False
+        return not any(shortening.unbinds(position) for shortening in self.shortenings)
 
 
 def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
@@ -76,14 +93,14 @@ def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
     return [("user", Block(0, 0, 0, TEXT, GO_ON if said else NO_USER))]
 
 
-def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, unbound: float) -> None:
+def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, holding: Collection[int]) -> None:
     rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
     blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
     said += _said_meanwhile(turn, 0)
     framed = _same_frame(turn.request, running.request)
     for round in rounds:
         mine = [block for block in blocks if block.round == round.number]
-        if not framed or round.number <= unbound or (round.model or _model_of(turn)) != model:
+        if not framed or round.number not in holding or (round.model or _model_of(turn)) != model:
             mine = [block for block in mine if block.type not in _THOUGHTS]
         mine = _drop_blank_reply(mine)
         said += [("assistant", block) for block in mine]
@@ -96,7 +113,9 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, 
 
 
 def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
-    """The messages of the path to the turn `through`, and the wish for a summary. `path` is to the running turn."""
+    """The messages of the path to the turn `through`, and the wish for a summary. `path` is to the running turn. No
+    thoughts are among them, since of long results only the beginning is.
+    """
     end = next(place for place, turn in enumerate(path, 1) if turn.id == through)
     running = path[-1]
     wish = replace(running, role="user", request=None, rounds=(), blocks=(Block(0, 0, 0, TEXT, SUMMARISE),))
@@ -105,7 +124,8 @@ def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None
         rounds=tuple(round for round in running.rounds if round.stop_reason == COMPACTED),
         blocks=tuple(block for block in running.blocks if block.type == SUMMARY),
     )
-    messages = build_messages([*path[:end], wish, summaries], model)
+    told = [*path[:end], wish, summaries]
+    messages = _build(told, model, _Bounds(summary_on(told), shortenings_on(told), none=True))
     return tuple(replace(message, blocks=tuple(map(_shortened, message.blocks))) for message in messages)
 
 
@@ -255,7 +275,7 @@ def _why_again(turn: Turn, round: Round) -> str:
 
 def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:
     """True when the model was, or is now, called again after `round` and must be told why."""
-    if round.stop_reason == _PAUSED or _server_is_at_work(mine):
+    if round.stop_reason in PAUSED or _server_is_at_work(mine):
         return False
     return turn is running or any(later.number > round.number for later in turn.rounds)
 

@@ -1,4 +1,4 @@
-"""Tool results of which the model was told a part: the full text."""
+"""Tool results of which the model was told a part, at once or later: the full text."""
 
 from uuid import UUID
 
@@ -7,9 +7,9 @@ from app.storage.database import Database, Statement
 
 GET_WHOLE_OF_CHAT = Statement(
     """
-    SELECT whole FROM blocks JOIN turns ON turns.id = turn_id
-    WHERE chat_id = :chat AND tool_use_id = :tool_use_id AND whole IS NOT NULL
-    ORDER BY turns.created_at DESC, turn_id DESC, index DESC LIMIT 1
+    SELECT coalesce(whole, text) AS whole FROM blocks JOIN turns ON turns.id = turn_id
+    WHERE chat_id = :chat AND tool_use_id = :tool_use_id AND type = 'tool_result'
+    ORDER BY whole IS NULL, turns.created_at DESC, turn_id DESC, index DESC LIMIT 1
     """
 )
 GET_RESULT = Statement(
@@ -28,7 +28,9 @@ class Results:
         self._database = database
 
     async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result of this chat that was cut, the newest with that id; None when there is none."""
+        """The full text of a result of this chat, the newest with that id that was cut, or else that was not; None
+        where there is none.
+        """
         row = await self._database.row(GET_WHOLE_OF_CHAT, chat=chat_id, tool_use_id=tool_use_id)
         return row["whole"] if row else None
 

@@ -207,7 +207,7 @@ def assert_is_whole(turn: Turn) -> None:
     assert all(round.sealed or round.voided for round in turn.rounds)
     sealed = [round.number for round in turn.rounds if round.sealed]
     assert sealed == list(range(1, len(sealed) + 1))
-    assert {block.round for block in turn.blocks} <= set(sealed)
+    assert {block.round for block in turn.blocks} <= {0, *sealed}
     none: dict[str, Any] = {}
     assert turn.usage == reduce(add_usage, (round.usage for round in turn.rounds), none)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from app.domain.blocks import SUMMARY, TEXT, Block
-from app.domain.compaction import COMPACTED
 from app.domain.errors import TooLong
+from app.domain.history import COMPACTED
 from app.domain.turns import Limits, TurnRequest
 from app.llm.messages import SUMMARISE, SUMMARISED
 from app.llm.provider import Message, ModelRequest

@@ -8,8 +8,10 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import SUMMARY, Block
-from app.domain.compaction import COMPACTED, cut_of, halfway_to, kept_of, size_of, summary_on
+from app.domain.compaction import halfway_to, relief_of
+from app.domain.history import COMPACTED, kept_of, summary_on
 from app.domain.rounds import Round
+from app.domain.sizes import size_of
 from app.domain.steps import CallModel, Compact, next_step
 from app.domain.turns import Limits, Turn
 from tests.unit.domain.build import result, sealed, text, turn_of
@@ -51,47 +53,47 @@ def with_usage(round: Round, tokens: int) -> Round:
 
 def test_a_path_that_fits_is_left_alone() -> None:
     path = chat([100, 100], running())
-    assert cut_of(path) is None
+    assert relief_of(path) is None
     assert next_step(path[-1], path[:-1]) == CallModel(1)
 
 
 def test_of_one_that_does_not_the_newest_turns_stay() -> None:
     path = chat([400, 400, 200], running())
-    through = cut_of(path)
+    through = relief_of(path)
     assert through == UUID(int=13)
     assert next_step(path[-1], path[:-1]) == Compact(1, UUID(int=13))
 
 
 def test_without_a_window_nobody_knows_that_it_is_too_long_until_the_provider_says_so() -> None:
     path = chat([4000, 4000], running(limits=Limits()))
-    assert cut_of(path) is None
-    assert cut_of(path, forced=True) == UUID(int=11)
+    assert relief_of(path) is None
+    assert relief_of(path, forced=True) == UUID(int=11)
 
 
 def test_a_first_turn_has_nothing_to_be_summarised() -> None:
-    assert cut_of([user(1, "x" * 9000), running()]) is None
-    assert cut_of([running()], forced=True) is None
-    assert cut_of([user(1), user(2, "x" * 9000), user(3), running()]) is None
+    assert relief_of([user(1, "x" * 9000), running()]) is None
+    assert relief_of([running()], forced=True) is None
+    assert relief_of([user(1), user(2, "x" * 9000), user(3), running()]) is None
 
 
 def test_a_paused_provider_is_not_interrupted_by_a_summary() -> None:
     path = chat([900], running(text(), rounds=[sealed(1, "pause_turn")]))
-    assert cut_of(path) is not None
+    assert relief_of(path) is not None
     assert next_step(path[-1], path[:-1]) == CallModel(2)
 
 
 def test_figures_of_the_last_call_go_before_an_estimate() -> None:
     long = with_usage(sealed(1, "end_turn"), 5000)
-    assert size_of([user(1), answer(2, 10, long), user(3, "x" * 40), running()]) == 5000 + 11
+    assert size_of([user(1), answer(2, 10, long), user(3, "x" * 40), running()]).tokens == 5000 + 11
     asked = running(replace(text(), type="tool_use"), result(1), rounds=[with_usage(sealed(1), 300)])
-    assert size_of([user(1), asked]) == 300 + 2
+    assert size_of([user(1), asked]).tokens == 300 + 2
 
 
 def test_an_image_counts_as_one_and_thoughts_as_their_words() -> None:
     picture = Block(0, 0, 0, "image", "", '{"source":{}}')
     document = Block(0, 0, 0, "document", "", "x" * 400)
     thought = Block(0, 0, 0, "thinking", "x" * 40, "x" * 4000)
-    sizes = [size_of([replace(user(1), blocks=(block,)), running()]) for block in (picture, document, thought)]
+    sizes = [size_of([replace(user(1), blocks=(block,)), running()]).tokens for block in (picture, document, thought)]
     assert sizes == [1600, 101, 11]
 
 
@@ -102,8 +104,8 @@ def test_behind_a_summary_is_what_follows_its_last_turn() -> None:
     assert summary is not None
     assert (summary.place, summary.round, summary.through, summary.text) == (7, 1, UUID(int=13), "In short.")
     assert [turn.id.int for turn in kept_of(path)] == [14, 15, 90, 99]
-    assert size_of(path) == 3 + 2 + 200 + 2
-    assert cut_of(path) is None
+    assert size_of(path).tokens == 3 + 2 + 200 + 2
+    assert relief_of(path) is None
     assert next_step(path[-1], path[:-1]) == CallModel(2)
 
 
@@ -112,7 +114,7 @@ def test_a_later_turn_sees_the_summary_and_an_estimate_again() -> None:
     made = answer(13, 10, round, replace(with_usage(sealed(2, "end_turn"), 70)), blocks=[block, text(1, round=2)])
     path = [user(10), answer(11, 900), user(12), made, user(14), running()]
     assert [turn.id.int for turn in kept_of(path)] == [12, 13, 14, 99]
-    assert size_of(path) == 70 + 2
+    assert size_of(path).tokens == 70 + 2
 
 
 @pytest.mark.parametrize(
@@ -140,10 +142,10 @@ def test_half_of_what_is_too_much_may_be_less() -> None:
 
 def test_a_cut_never_ends_behind_a_user() -> None:
     path = [user(1), answer(2, 500), user(3, "x" * 2000), user(4), running()]
-    through = cut_of(path)
+    through = relief_of(path)
     assert through == UUID(int=2)
 
 
 def test_a_round_that_tells_no_figures_leaves_an_estimate() -> None:
     path = [user(1, "x" * 40), answer(2, 10, sealed(1, "end_turn")), user(3), running(rounds=[Round(1, 1)])]
-    assert size_of(path) == 11 + 10 + 2
+    assert size_of(path).tokens == 11 + 10 + 2

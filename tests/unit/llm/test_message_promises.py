@@ -5,20 +5,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.asks import Steer
-from app.domain.blocks import USER_TEXT, Block
+from app.domain.blocks import SUMMARY, USER_TEXT, Block
+from app.domain.history import COMPACTED
 from app.domain.ids import new_id
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     VOIDED,
     CallModel,
+    Compact,
     Finish,
     RunTools,
+    Shorten,
     Step,
     TakeIn,
     next_step,
@@ -27,7 +31,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.llm.anthropic_render import render_block
-from app.llm.messages import GIVEN_UP, GO_ON, build_messages
+from app.llm.messages import GIVEN_UP, GO_ON, build_messages, messages_to_summarise
 from tests.unit.llm.build import (
     REQUEST,
     assistant,
@@ -128,13 +132,22 @@ class Chat:
         self.draw = draw
         self.path: list[Turn] = []
         self.requests: list[Said] = []
+        self.shorter: list[int] = []  # before which requests what was said before was made shorter
+        self.said = WORDS
         self.ids = iter(range(10_000))
         self.steers = 4
 
     def exchange(self, request: TurnRequest) -> None:
-        self.path += [user(text("question")), replace(assistant(), request=request)]
+        asked = replace(user(text("question")), id=UUID(int=next(self.ids)))
+        self.path += [asked, replace(assistant(), id=UUID(int=next(self.ids)), request=request)]
         while not isinstance(step := self.step(), Finish):
             match step:
+                case Shorten(block):
+                    self.begins_anew()
+                    self.change([block], recoveries=self.turn.recoveries)
+                case Compact():
+                    self.begins_anew()
+                    self.summarise(step)
                 case RunTools(calls):
                     self.run_tools(calls)
                 case TakeIn(steers):
@@ -152,7 +165,18 @@ class Chat:
             self.steers -= 1
             steer = Steer(new_id(), (text(self.draw(WORDS)),))
             self.path[-1] = replace(self.turn, steers=(*self.turn.steers, steer))
-        return next_step(self.turn)
+        return next_step(self.turn, self.path[:-1])
+
+    def begins_anew(self) -> None:
+        self.shorter.append(len(self.requests))
+
+    def summarise(self, step: Compact) -> None:
+        asked = rendered(messages_to_summarise(self.path, step.through))
+        assert message_problems(asked) == []
+        data = json.dumps({"type": SUMMARY, "through": str(step.through)})
+        made = Round(step.round, 1, stop_reason=COMPACTED, sealed_by=1)
+        block = Block(0, step.round, 1, SUMMARY, "In short.", data)
+        self.change([block], [*self.turn.rounds, made], self.turn.recoveries)
 
     def take_in(self, steers: Sequence[Steer]) -> None:
         """As the recorder does it."""
@@ -255,10 +279,28 @@ class Chat:
         """All of them, or only the first ones: the rest is asked for again after the crash."""
         settled = self.draw(st.integers(1, len(calls)))
         answers = [
-            result(b.tool_use_id or "", self.draw(WORDS), round=b.round, is_error=self.draw(st.booleans()))
+            result(b.tool_use_id or "", self.draw(self.said), round=b.round, is_error=self.draw(st.booleans()))
             for b in calls[:settled]
         ]
         self.change(answers, recoveries=self.turn.recoveries)
+
+
+class LongChat(Chat):
+    """Each of its requests is one that the provider accepts."""
+
+    def call_model(self, step: CallModel) -> bool:
+        sealed = [round for round in self.turn.rounds if round.sealed]
+        paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
+        assert message_problems(rendered(build_messages(self.path)), paused=paused) == []
+        return super().call_model(step)
+
+    def reply(self, number: int) -> list[Block]:
+        """It asks for tools more often than not."""
+        more = self.one("call") if self.draw(st.sampled_from([True, True, False])) else []
+        return [*super().reply(number), *(replace(block, round=number) for block in more)]
+
+    def stop_reason(self, blocks: Sequence[Block]) -> str:
+        return "tool_use" if any(block.is_call for block in blocks) else super().stop_reason(blocks)
 
 
 @given(st.data())
@@ -276,6 +318,24 @@ def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObjec
     for request, later in pairwise(chat.requests):
         kept = without_abandoned(without_stand_in(request, later), later)
         assert later[: len(kept)] == kept
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_where_it_is_made_shorter(
+    data: st.DataObject,
+) -> None:
+    chat = LongChat(data.draw)
+    chat.said = st.sampled_from(["words", "long " * 300, "longer " * 500])
+    limits = Limits(
+        max_rounds=6, max_failed_rounds=100, context_window=data.draw(st.sampled_from([1500, 3000])), compact_at=0.6
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        chat.exchange(replace(REQUEST, limits=limits))
+    for number, (request, later) in enumerate(pairwise(chat.requests), 1):
+        if number not in chat.shorter:
+            kept = without_abandoned(without_stand_in(request, later), later)
+            assert later[: len(kept)] == kept
 
 
 STAND_INS = [("user", render_block(text(stand_in))) for stand_in in (GO_ON, GIVEN_UP)]

@@ -1,0 +1,113 @@
+"""What of a path is still sent to the model: summaries stand for turns, and older tool results are sent shortened.
+
+Both are blocks of the turn that ran when they were made, so a branch made before them sees its own history.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from app.domain.blocks import SHORTENED, SUMMARY, TOOL_RESULT, Block
+from app.domain.turns import Turn
+
+COMPACTED = "compacted"  # the stop reason of a round that made a summary
+
+# The place of a turn on its path, and a round of it.
+Position = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The newest one on a path: made in round `round` of the turn at `place`, of all turns to `through`."""
+
+    place: int
+    round: int
+    through: UUID
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shortening:
+    """Made at `made`: of the longer ones among the results from round `first` to round `last`, the first `head`
+    characters are sent. It was the first to say so of `results` of them, which are `left_out` characters less.
+    """
+
+    made: Position
+    first: Position
+    last: Position
+    head: int
+    results: int
+    left_out: int
+
+    def shortens(self, position: Position, block: Block) -> bool:
+        return self.first <= position <= self.last and is_long(block, self.head)
+
+    def unbinds(self, position: Position) -> bool:
+        """True for thoughts of which something before them was sent whole when they were thought."""
+        return self.first < position <= self.made
+
+
+def is_long(result: Block, head: int) -> bool:
+    return result.type == TOOL_RESULT and result.data is None and len(result.text) > 2 * head
+
+
+def summary_on(path: Sequence[Turn]) -> Summary | None:
+    for place in range(len(path) - 1, -1, -1):
+        turn = path[place]
+        made = {round.number for round in turn.rounds if round.sealed and round.stop_reason == COMPACTED}
+        for block in reversed(turn.blocks):
+            if block.type == SUMMARY and block.round in made and block.data:
+                return Summary(place, block.round, UUID(json.loads(block.data)["through"]), block.text)
+    return None
+
+
+def kept_of(path: Sequence[Turn]) -> Sequence[Turn]:
+    """The turns behind what the newest summary tells."""
+    summary = summary_on(path)
+    if summary is None:
+        return path
+    last = next((place for place, turn in enumerate(path) if turn.id == summary.through), -1)
+    return path[last + 1 :]
+
+
+def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
+    """In the order in which they were made."""
+    return tuple(_shortenings_on(path))
+
+
+def _shortenings_on(path: Sequence[Turn]) -> Iterator[Shortening]:
+    place_of = {str(turn.id): place for place, turn in enumerate(path)}
+    for place, turn in enumerate(path):
+        for block in turn.blocks:
+            if block.type == SHORTENED and block.data:
+                data = json.loads(block.data)
+                first, last = (_position(data[name], place_of) for name in ("first", "last"))
+                if first is not None and last is not None:
+                    yield Shortening((place, block.round), first, last, data["head"], data["results"], data["left_out"])
+
+
+def _position(named: Mapping[str, Any], place_of: Mapping[str, int]) -> Position | None:
+    place = place_of.get(named["turn"])
+    return None if place is None else (place, named["round"])
+
+
+def as_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
+    """What is stored of it, and shown: a block of the turn at the end of `path`."""
+    running = path[-1]
+    data = {
+        "type": SHORTENED,
+        "first": _named(shortening.first, path),
+        "last": _named(shortening.last, path),
+        "head": shortening.head,
+        "results": shortening.results,
+        "left_out": shortening.left_out,
+    }
+    less = f"{shortening.left_out:,} of their characters"
+    words = f"From here on {shortening.results} earlier tool results are sent shortened, without {less}."
+    return Block(len(running.blocks), shortening.made[1], running.attempt, SHORTENED, words, json.dumps(data))
+
+
+def _named(position: Position, path: Sequence[Turn]) -> Mapping[str, Any]:
+    return {"turn": str(path[position[0]].id), "round": position[1]}

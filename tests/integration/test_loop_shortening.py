@@ -1,0 +1,118 @@
+"""Tool results that a conversation has no room for any more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from app.domain.blocks import SHORTENED, TEXT, TOOL_RESULT, Block
+from app.domain.errors import TooLong
+from app.domain.turns import Limits, TurnRequest
+from app.llm.messages import SUMMARISE
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from app.storage.exchanges import Exchanges
+from app.storage.results import Results
+from app.tools.results import result_tools
+from app.tools.tool import Tool, tool
+from app.tools.toolset import Toolset
+from tests.integration.harness import OWNER, TICK, Asked, Harness, results_of
+
+WINDOW = 6_000  # tokens
+LIMITS = Limits(context_window=WINDOW, max_rounds=20)
+PAGE = "It is a long page. " * 250
+
+
+@tool(read_only=True)
+async def look(page: int) -> str:
+    """Look at a page."""
+    return f"Page {page}. {PAGE}"
+
+
+@dataclass
+class Reader:
+    """A model with a small window that looks at a page in each round, and refuses more than it can take."""
+
+    rounds: int
+    window: int = WINDOW
+    says_how_much: bool = True
+    refused: int = 0
+    seen: list[Sequence[str]] = field(default_factory=list)
+    calls: int = 0
+
+    def __call__(self, request: ModelRequest) -> Reply:
+        blocks = [block for message in request.messages for block in message.blocks]
+        size = sum(len(block.text) for block in blocks) // 4
+        if size > self.window:
+            self.refused += 1
+            return [TooLong("invalid_request_error", f"prompt is too long: {size} tokens > {self.window} maximum")]
+        usage = {"input_tokens": size if self.says_how_much else None, "output_tokens": 20}
+        if blocks[-1].text == SUMMARISE:
+            return message_of(text("In short."), usage=usage)
+        self.seen.append([block.text for block in blocks if block.type == TOOL_RESULT])
+        if self.calls % (self.rounds + 1) == self.rounds:
+            self.calls += 1
+            return message_of(text("Read."), usage=usage)
+        self.calls += 1
+        return message_of(tool_use("look", {"page": self.calls}, f"c{self.calls}"), usage=usage)
+
+
+def toolset_of(harness: Harness, *tools: Tool) -> Toolset:
+    return Toolset([look, *tools], max_result_chars=10_000, patience=TICK)
+
+
+async def test_a_turn_reads_more_than_its_model_can_take_at_once(harness: Harness) -> None:
+    model = Reader(rounds=12)
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
+        turn = await harness.finish(replica, await harness.ask("Read", limits=LIMITS, tools=[look]))
+    assert (turn.status, model.refused) == ("complete", 0)
+    notes = [block for block in turn.blocks if block.type == SHORTENED]
+    assert len(notes) >= 2
+    assert notes[0].text.startswith("From here on ")
+    assert not any(round.stop_reason == "compacted" for round in turn.rounds)
+    last = model.seen[-1]
+    assert len(last) == 12
+    assert last[0].startswith("Page 1. It is a long page.")
+    assert "[Left out here: " in last[0]
+    assert last[-1] == f"Page 12. {PAGE}", "the newest is as it was"
+    assert {len(block.text) for block in results_of(turn).values()} <= {len(PAGE) + 8, len(PAGE) + 9}
+    anew = [later for earlier, later in pairwise(model.seen) if later[: len(earlier)] != earlier]
+    assert len(anew) == len(notes), "but for those places, a request says what the one before it said"
+
+
+async def test_a_refusal_as_too_long_shortens_them_and_the_call_is_made_again(harness: Harness) -> None:
+    model = Reader(rounds=6)
+    unknown = Limits(max_rounds=20)
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
+        turn = await harness.finish(replica, await harness.ask("Read", limits=unknown, tools=[look]))
+    assert (turn.status, model.refused) == ("complete", 1)
+    assert [block.type for block in turn.blocks].count(SHORTENED) == 1
+    assert turn.recoveries == 0
+
+
+async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_does_not(harness: Harness) -> None:
+    model = Reader(rounds=3)
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
+        first = await harness.ask("Read", limits=LIMITS, tools=[look])
+        await harness.finish(replica, first)
+        second = await harness.ask("More", after=first, limits=LIMITS, tools=[look])
+        assert any(block.type == SHORTENED for block in (await harness.finish(replica, second)).blocks)
+        after = await harness.ask("And?", after=second, limits=LIMITS, tools=[look])
+        await harness.finish(replica, after)
+        assert "[Left out here: " in model.seen[-1][0]
+        request = TurnRequest("scripted", limits=LIMITS, tools=(look.spec,))
+        async with Exchanges(harness.database).after(OWNER, first.chat, first.turn, None) as draft:
+            exchange = await draft.say([Block(0, 0, 0, TEXT, "Or?")], request, None)
+        asked_before = len(model.seen)
+        await harness.finish(replica, Asked(first.chat, exchange.assistant_turn.id))
+    assert model.seen[asked_before][0] == f"Page 1. {PAGE}"
+
+
+async def test_what_was_left_out_can_be_read_again(harness: Harness) -> None:
+    model = Reader(rounds=6)
+    (read,) = result_tools(Results(harness.database))
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness, read)) as replica:
+        asked = await harness.ask("Read", limits=LIMITS, tools=[look, read])
+        await harness.finish(replica, asked)
+    told = model.seen[-1][0]
+    assert told.endswith('To read them, call read_result with tool_use_id "c1".]')
+    assert await Results(harness.database).whole(asked.chat, "c1") == f"Page 1. {PAGE}"

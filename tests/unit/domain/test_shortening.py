@@ -1,0 +1,215 @@
+"""When older tool results are sent shortened, and which."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import SHORTENED, SUMMARY, Block
+from app.domain.compaction import is_near, relief_of
+from app.domain.history import COMPACTED, shortenings_on
+from app.domain.log import marks_of
+from app.domain.rounds import Round
+from app.domain.sizes import Size, size_of
+from app.domain.steps import CallModel, Compact, Shorten, next_step
+from app.domain.turns import Limits, ToolSpec, Turn
+from tests.unit.domain.build import call, result, sealed, text, turn_of
+
+LIMITS = Limits(context_window=10_000)
+
+
+def user(number: int, words: str = "Well. ") -> Turn:
+    turn = turn_of(text(content=words, round=0), status="complete")
+    return replace(turn, id=UUID(int=number), role="user", request=None)
+
+
+def rounds_of(*sizes: Sequence[int]) -> list[Block]:
+    """A round with calls for each list of the sizes of their results, in tokens."""
+    blocks: list[Block] = []
+    for round, lengths in enumerate(sizes, 1):
+        calls = [call(0, round, f"{round}-{n}") for n, _ in enumerate(lengths)]
+        results = [replace(result(0, round, f"{round}-{n}"), text="x" * size * 4) for n, size in enumerate(lengths)]
+        blocks += [*calls, *results]
+    return [replace(block, index=index) for index, block in enumerate(blocks)]
+
+
+def answer(number: int, *sizes: Sequence[int], **fields: object) -> Turn:
+    rounds = [sealed(round) for round in range(1, len(sizes) + 1)]
+    turn = turn_of(*rounds_of(*sizes), rounds=rounds, limits=LIMITS)
+    return replace(turn, id=UUID(int=number), **fields)  # type: ignore[arg-type]
+
+
+def run(path: Sequence[Turn], tokens: int | None = None) -> list[Turn]:
+    """The path after one shortening."""
+    step = next_step(path[-1], path[:-1], tokens)
+    assert isinstance(step, Shorten)
+    return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, step.block))]
+
+
+def test_results_before_the_newest_that_fit_into_a_quarter_of_the_window_are_shortened() -> None:
+    path = [user(1), answer(2, [2000], [2000]), user(3), answer(4, [2000], [1000], [1400])]
+    after = run(path)
+    (made,) = shortenings_on(after)
+    assert (made.first, made.last, made.made) == ((1, 1), (3, 1), (3, 3))
+    assert (made.results, made.left_out) == (3, 3 * (8000 - 500))
+    assert [made.shortens((3, 1), after[3].blocks[1]), made.shortens((3, 2), after[3].blocks[3])] == [True, False]
+    assert next_step(after[-1], after[:-1]) == CallModel(4)
+
+
+def test_the_block_says_what_it_does_in_words_and_is_shown_behind_its_round() -> None:
+    path = run([user(1), answer(2, [4000], [2500], [2400])])
+    block = path[-1].blocks[-1]
+    assert (block.type, block.index, block.round) == (SHORTENED, 6, 3)
+    assert block.text == "From here on 2 earlier tool results are sent shortened, without 25,000 of their characters."
+    ends = [getattr(mark, "block", mark) for mark in marks_of(path[-1])]
+    assert ends[-1] is block
+    assert json.loads(block.data or "")["last"] == {"turn": str(UUID(int=2)), "round": 2}
+
+
+def test_before_a_turns_first_round_it_is_round_0() -> None:
+    path = run([user(1), answer(2, [8000], [2000]), user(3), answer(4)])
+    assert path[-1].blocks[-1].round == 0
+    shown = [getattr(mark, "block", None) for mark in marks_of(path[-1])]
+    assert path[-1].blocks[-1] in shown
+
+
+def test_what_the_model_has_not_seen_stays_however_long_it_is() -> None:
+    path = [user(1), answer(2, [5000, 5000])]
+    assert relief_of(path) is None
+    assert relief_of(path, forced=True) is None
+
+
+def test_a_path_that_fits_is_left_alone() -> None:
+    assert relief_of([user(1), answer(2, [3000], [3000])]) is None
+
+
+def test_a_little_is_not_worth_the_cache() -> None:
+    path = [user(1), answer(2, [900], [9000])]
+    assert relief_of(path) is None
+    assert relief_of([user(1), answer(2, [1200], [9000])]) is not None
+
+
+def test_where_it_is_not_enough_the_turns_before_are_summarised() -> None:
+    words = text(content="x" * 24_000)
+    long = replace(turn_of(words, rounds=[sealed(1, "end_turn")], limits=LIMITS, status="complete"), id=UUID(int=2))
+    path = [user(1), long, user(3), answer(4, [2000], [2000])]
+    assert next_step(path[-1], path[:-1]) == Compact(3, UUID(int=2))
+
+
+def test_where_there_is_nothing_to_be_summarised_it_is_done_though_it_is_not_enough() -> None:
+    path = [user(1, "x" * 28_000), answer(2, [2000], [2000])]
+    assert isinstance(next_step(path[-1], path[:-1]), Shorten)
+
+
+def test_what_was_shortened_is_not_shortened_again() -> None:
+    path = run([user(1), answer(2, [8000], [2000])])
+    grown = replace(path[-1], blocks=(*path[-1].blocks, *rounds_later(4, 3000, 3100)), rounds=rounds_to(5))
+    again = run([path[0], grown], tokens=9000)
+    first, second = shortenings_on(again)
+    assert (first.last, second.first, second.last) == ((1, 1), (1, 2), (1, 4))
+    assert second.results == 2
+
+
+def rounds_later(number: int, *tokens: int) -> list[Block]:
+    found = []
+    for round, size in enumerate(tokens, number):
+        found += [call(90, round, "z"), replace(result(91, round, "z"), text="x" * size * 4)]
+    return found
+
+
+def rounds_to(number: int) -> tuple[Round, ...]:
+    return tuple(sealed(round) for round in range(1, number + 1))
+
+
+def test_a_refusal_as_too_long_shortens_first_and_summarises_then() -> None:
+    path = [user(1), answer(2, [2600], [100], status="complete"), user(3), answer(4)]
+    unknown = [replace(turn, request=turn.request and replace(turn.request, limits=Limits())) for turn in path]
+    for before in (path, unknown):
+        assert next_step(before[-1], before[:-1]) == CallModel(1)
+        block = relief_of(before, forced=True)
+        assert isinstance(block, Block)
+        after = [*before[:-1], replace(before[-1], blocks=(block,))]
+        assert relief_of(after, forced=True) == UUID(int=2)
+
+
+def test_figures_of_the_last_call_are_less_by_what_was_left_out_since() -> None:
+    told = [replace(sealed(1), usage={"input_tokens": 8800}), replace(sealed(2), usage={"input_tokens": 9000})]
+    path = run([user(1), replace(answer(2, [6000], [2000]), rounds=tuple(told))])
+    size = size_of(path)
+    assert size == Size(9000 + 2001 - (24_000 - 500) // 4, 2001 + (24_000 - 500) // 4)
+    later = (*path[-1].rounds, replace(sealed(3), usage={"input_tokens": 5100}))
+    assert size_of([path[0], replace(path[-1], rounds=later)]) == Size(5100, 0)
+
+
+def test_without_figures_what_is_left_of_results_is_counted_with_prompt_and_tools() -> None:
+    path = run([user(1), answer(2, [8000], [2000])])
+    without = size_of(path).tokens
+    assert without == 2 + 2 * 1 + 126 + 2001
+    asked = path[-1].request
+    assert asked is not None
+    more = replace(asked, system="s" * 40, tools=(ToolSpec("look", "d" * 20, "{}" * 8),), provider_tools=("p" * 20,))
+    assert size_of([path[0], replace(path[-1], request=more)]).tokens == without + 25
+
+
+def test_a_count_goes_before_an_estimate() -> None:
+    path = [user(1), answer(2, [4000], [2000])]
+    assert next_step(path[-1], path[:-1]) == CallModel(3)
+    assert isinstance(next_step(path[-1], path[:-1], 8001), Shorten)
+    long = [user(1), answer(2, [6000], [2500])]
+    assert isinstance(next_step(long[-1], long[:-1]), Shorten)
+    assert next_step(long[-1], long[:-1], 8000) == CallModel(3)
+
+
+@pytest.mark.parametrize(
+    ("known", "added", "near"),
+    [(7900, 10, False), (7900, 100, True), (7950, 100, True), (8100, 100, False), (3000, 2000, False)],
+)
+def test_a_count_is_wanted_where_it_could_change_what_is_done(known: int, added: int, near: bool) -> None:
+    asked = replace(answer(2, [added - 1]), rounds=(replace(sealed(1), usage={"input_tokens": known}),))
+    assert is_near([user(1), asked]) is near
+    nobody_knows = replace(asked, request=asked.request and replace(asked.request, limits=Limits()))
+    assert not is_near([user(1), nobody_knows])
+
+
+def of_provider(turn: Turn, *edits: str) -> Turn:
+    assert turn.request is not None
+    limits = replace(turn.request.limits, compaction="provider", provider_edits=edits)
+    return replace(turn, request=replace(turn.request, limits=limits))
+
+
+def test_a_provider_that_does_it_by_itself_is_left_to_it_until_it_refuses() -> None:
+    long = [user(1), answer(2, [8000], [2000], status="complete"), user(3), answer(4)]
+    assert isinstance(next_step(long[-1], long[:-1]), Shorten)
+    clears = [*long[:-1], of_provider(long[-1], "context_editing")]
+    assert next_step(clears[-1], clears[:-1]) == Compact(1, UUID(int=2))
+    summarises = [*long[:-1], of_provider(long[-1], "context_editing", "compaction")]
+    assert next_step(summarises[-1], summarises[:-1]) == CallModel(1)
+    assert not is_near(summarises)
+    assert isinstance(relief_of(summarises, forced=True), Block)
+
+
+def test_figures_of_calls_in_which_the_provider_left_something_out_say_nothing_of_others() -> None:
+    cleared = replace(of_provider(answer(2, [4000]), "context_editing"), status="complete")
+    told = replace(cleared, rounds=(replace(sealed(1), usage={"input_tokens": 100}),))
+    assert size_of([user(1), told, user(3), of_provider(answer(4), "context_editing")]).tokens == 100 + 4001 + 2
+    assert size_of([user(1), told, user(3), answer(4)]).guessed > 4000
+    assert size_of([user(1), replace(told, request=None), user(3), answer(4)]).guessed > 4000
+
+
+def test_what_names_turns_that_are_not_on_the_path_is_none() -> None:
+    path = run([user(1), answer(2, [8000], [2000])])
+    assert shortenings_on([path[0], replace(path[-1], id=UUID(int=77))]) == ()
+    empty = replace(path[-1].blocks[-1], data=None)
+    assert shortenings_on([path[0], replace(path[-1], blocks=(empty,))]) == ()
+
+
+def test_of_a_path_that_was_summarised_only_what_is_kept_is_shortened() -> None:
+    told = json.dumps({"type": SUMMARY, "through": str(UUID(int=2))})
+    made = answer(4, [8000], [2000])
+    blocks = (Block(0, 3, 1, SUMMARY, "In short.", told), *made.blocks)
+    running = replace(made, blocks=blocks, rounds=(*made.rounds, sealed(3, COMPACTED)))
+    path = [user(1), answer(2, [8000], status="complete"), user(3), running]
+    (shortening,) = shortenings_on(run(path))
+    assert (shortening.first, shortening.results) == ((3, 1), 1)

@@ -1,0 +1,78 @@
+"""What the model is sent of results that were shortened, and of thoughts behind them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.compaction import relief_of
+from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
+from app.llm.messages import build_messages, messages_to_summarise
+from app.llm.shortening import READ_RESULT as OURS
+from app.llm.shortening import stand_in
+from app.tools.fit import READ_RESULT
+from tests.unit.llm.build import REQUEST, assistant, call, result, text, thinking, user
+
+LONG = "x" * 4000
+LIMITS = Limits(context_window=2000)
+LOOK, READ = ToolSpec("look", "", "{}", read_only=True), ToolSpec(READ_RESULT, "", "{}", read_only=True)
+
+
+def round_of(number: int) -> list[Block]:
+    return [thinking(f"thought {number}"), call(f"c{number}"), result(f"c{number}", LONG)]
+
+
+def path_of(rounds: int, request: TurnRequest = REQUEST) -> list[Turn]:
+    asked = replace(request, limits=LIMITS)
+    return [user(text("Go")), assistant(*map(round_of, range(1, rounds + 1)), request=asked)]
+
+
+def shortened(path: Sequence[Turn]) -> list[Turn]:
+    block = relief_of(path)
+    assert isinstance(block, Block)
+    return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]
+
+
+def said(path: Sequence[Turn], kind: str) -> list[str]:
+    return [block.text for message in build_messages(path) for block in message.blocks if block.type == kind]
+
+
+def test_what_is_left_of_a_result_says_how_much_is_missing() -> None:
+    path = shortened(path_of(3))
+    assert [len(words) for words in said(path, "tool_result")] == [585, 585, 4000]
+    assert said(path, "tool_result")[0].startswith("x" * 500 + "\n\n[Left out here: 3,500 of 4,000 characters, since")
+    assert all(len(block.text) == 4000 for block in path[-1].blocks if block.type == "tool_result")
+
+
+@pytest.mark.parametrize(
+    ("tools", "end"),
+    [
+        ((), "has become long.]"),
+        ((replace(LOOK, read_only=False),), "has become long.]"),
+        ((LOOK,), "has become long. If you need them, call look again.]"),
+        ((LOOK, READ), 'has become long. To read them, call read_result with tool_use_id "c1".]'),
+    ],
+)
+def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
+    assert OURS == READ_RESULT
+    assert stand_in(result("c1", LONG), 500, tools).endswith(end)
+
+
+def test_thoughts_behind_what_was_sent_whole_when_they_were_thought_are_left_out() -> None:
+    assert said(path_of(3), "thinking") == ["thought 1", "thought 2", "thought 3"]
+    path = shortened(path_of(3))
+    assert said(path, "thinking") == ["thought 1"]
+    later = [replace(block, round=4) for block in (thinking("thought 4"), call("c4"), result("c4"))]
+    made = assistant([], [], [], []).rounds
+    grown = [path[0], replace(path[-1], blocks=(*path[-1].blocks, *later), rounds=made)]
+    assert said(grown, "thinking") == ["thought 1", "thought 4"]
+    assert build_messages(grown)[:6] == build_messages(path)[:6]
+
+
+def test_a_model_that_summarises_is_sent_no_thoughts() -> None:
+    first = replace(path_of(1)[-1], id=UUID(int=8))
+    path = [user(text("Go")), first, user(text("And?")), assistant()]
+    kinds = {block.type for message in messages_to_summarise(path, UUID(int=8)) for block in message.blocks}
+    assert kinds == {"text", "tool_use", "tool_result"}
