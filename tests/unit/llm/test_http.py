@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx2
 import pytest
 
 from app.llm import http
-from app.llm.http import parts_of
+from app.llm.http import parts_of, retry_after
 from app.llm.openai_wire import ChatWire
 from app.llm.provider import BlockText, MessageEnded, Part
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
@@ -79,3 +81,28 @@ async def test_an_answer_that_is_one_object_is_read_whole() -> None:
     parts, wire, _ = await told(body[:10], body[10:], kind="application/json; charset=utf-8")
     assert (words(parts), wire.ended) == ("a", True)
     assert (await told(b"", kind="application/json"))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after": "4"}, 4.0),
+        ({"retry-after-ms": "soon", "retry-after": "0.5"}, 0.5),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_when_to_try_again_is_read_in_all_the_ways_to_say_it(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(httpx2.Headers(headers)) == seconds
+
+
+def test_when_to_try_again_may_be_a_date() -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    seconds = retry_after(httpx2.Headers({"retry-after": format_datetime(until, usegmt=True)}))
+    assert seconds is not None
+    assert 3000 < seconds <= 3600

@@ -1,0 +1,117 @@
+"""The adapters to real APIs, each with the words of its API for the same short answer, on a socket of ours."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.errors import ProviderError
+from app.llm.anthropic import AnthropicProvider
+from app.llm.openai import OpenAIChatProvider
+from app.llm.provider import BlockText, Message, ModelRequest, Part
+from app.llm.responses import OpenAIResponsesProvider
+from tests.integration.canned import Answer, CannedServer, canned_server
+
+Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider
+
+REQUEST = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
+JSON = {"content-type": "application/json"}
+
+
+def event(**data: Any) -> bytes:
+    """As Anthropic and the Responses API send it."""
+    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    """As Chat Completions sends it."""
+    data = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+@dataclass(frozen=True)
+class Api:
+    """`begun` and `said` begin an answer, in which `said` says "Hi"; `end` is its last word."""
+
+    make: Callable[..., Adapter]
+    path: str
+    begun: bytes
+    said: bytes
+    end: bytes
+    request_id: str = "x-request-id"
+
+
+def _response(status: str, **members: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "object": "response", "status": status, **members}
+
+
+APIS = {
+    "anthropic": Api(
+        AnthropicProvider,
+        "/v1/messages",
+        event(type="message_start", message={"usage": {"input_tokens": 3}}),
+        event(type="content_block_start", index=0, content_block={"type": "text", "text": ""})
+        + event(type="content_block_delta", index=0, delta={"type": "text_delta", "text": "Hi"}),
+        event(type="message_stop"),
+        "request-id",
+    ),
+    "openai-chat": Api(
+        OpenAIChatProvider,
+        "/chat/completions",
+        chunk({"role": "assistant"}),
+        chunk({"content": "Hi"}),
+        chunk({}, "stop") + b"data: [DONE]\n\n",
+    ),
+    "openai-responses": Api(
+        OpenAIResponsesProvider,
+        "/responses",
+        event(type="response.created", response=_response("in_progress")),
+        event(type="response.output_item.added", output_index=0, item={"type": "message", "id": "msg_1"})
+        + event(type="response.output_text.delta", output_index=0, content_index=0, delta="Hi"),
+        event(type="response.completed", response=_response("completed", usage={"input_tokens": 3})),
+    ),
+}
+
+
+@dataclass
+class Talk:
+    """An adapter, and the server it talks to."""
+
+    api: Api
+    server: CannedServer
+    provider: Adapter
+
+    def answers(self, body: bytes, **how: Any) -> None:
+        self.server.answer = Answer(body, **how)
+
+    async def heard(self) -> list[Part]:
+        return [part async for parts in self.provider.stream(REQUEST) for part in parts]
+
+    async def failure(self, told: list[Part] | None = None) -> ProviderError:
+        with pytest.raises(ProviderError) as raised:
+            await self._listen([] if told is None else told)
+        return raised.value
+
+    async def _listen(self, told: list[Part]) -> None:
+        async for parts in self.provider.stream(REQUEST):
+            told += parts
+
+    @asynccontextmanager
+    async def impatient(self, read_timeout: float) -> AsyncIterator["Talk"]:
+        async with self.api.make("a key", self.server.url, read_timeout=read_timeout) as provider:
+            yield replace(self, provider=provider)
+
+
+@asynccontextmanager
+async def talking(name: str) -> AsyncIterator[Talk]:
+    api = APIS[name]
+    async with canned_server() as server, api.make("a key", server.url) as provider:
+        yield Talk(api, server, provider)
+
+
+def texts(parts: list[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, BlockText))
