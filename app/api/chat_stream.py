@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,7 +10,7 @@ from starlette.responses import Response
 from app.api.codec import block_json, named, to_json
 from app.api.errors import BadRequest
 from app.api.schemas import TurnOut
-from app.api.services import begin, id_of
+from app.api.services import Services, begin, id_of
 from app.api.stream import FrameResponse, asked_cursor
 from app.api.views import chat_out
 from app.domain.cursor import Cursor
@@ -24,15 +25,21 @@ from app.stream.chat_tail import ChatReader, OfTurn, Sources, Told
 async def stream_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
-    await services.chats.get(owner, chat)
     field, cursor = asked_cursor(request, ChatCursor.parse, ChatCursor())
+    reader = await open_reader(services, owner, chat, cursor, field)
+    return FrameResponse(reader.frames(), services.stream_life, services.heartbeat)
+
+
+async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor, field: str) -> ChatReader:
+    """`field` is where the cursor came from. Raises NotFound, and BadRequest for a cursor of another chat."""
+    await services.chats.get(owner, chat)
     sources = Sources(services.chat_news, services.turns, services.directory, services.chat_bells)
     reader = ChatReader(sources, owner, chat, cursor, frame)
     try:
         await reader.open()
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
-    return FrameResponse(reader.frames(), services.stream_life, services.heartbeat)
+    return reader
 
 
 def frame(told: Told, cursor: ChatCursor | None) -> bytes:

@@ -39,5 +39,5 @@ class Endpoint:
     queries: tuple[Query, ...] = ()
     headers: tuple[str, ...] = ()
     streams: bool = False
-    events: Literal["Stream", "ChatStream", "UiMessageStream"] = "Stream"
+    events: Literal["Stream", "ChatStream", "ChatStreams", "UiMessageStream"] = "Stream"
     open: bool = False

@@ -169,6 +169,12 @@ class ChatDeletedEvent(Event):
     """The chat was deleted; the stream ends after it. No id: there is nothing to come back for."""
 
 
+class FollowingEvent(Event):
+    """What follows, up to the next of these, is said of the chat that was named as number `follow`, counted from 0."""
+
+    follow: int
+
+
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -181,3 +187,5 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "chat_deleted": ChatDeletedEvent,
     **{name: _of_turn(model) for name, model in EVENTS.items()},
 }
+
+CHATS_EVENTS: Mapping[str, type[BaseModel]] = {"following": FollowingEvent, **CHAT_EVENTS}

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.endpoint import Endpoint, Query
-from app.api.event_schemas import CHAT_EVENTS, EVENTS
+from app.api.event_schemas import CHAT_EVENTS, CHATS_EVENTS, EVENTS
 from app.api.schemas import Problem
 
 Json = dict[str, Any]
@@ -61,6 +61,7 @@ _STREAMS = {
         f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
         CHAT_EVENTS,
     ),
+    "ChatStreams": (f"{_ABOUT_EVENTS}An id is one of the chat that the last `following` names.", CHATS_EVENTS),
     "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
 }
 
@@ -95,7 +96,7 @@ Refs = dict[type[BaseModel], Json]
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    events = [*EVENTS.values(), *CHAT_EVENTS.values()]
+    events = [*EVENTS.values(), *CHATS_EVENTS.values()]
     wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):

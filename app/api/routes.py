@@ -13,6 +13,7 @@ from app.api import (
     ai_sdk_schemas,
     catalog,
     chat_stream,
+    chat_streams,
     chats,
     documents,
     health,
@@ -125,6 +126,16 @@ ENDPOINTS = (
         queries=(Query("cursor", "the id of the last event received, or the cursor of a page of turns"),),
         headers=("Last-Event-ID",),
         events="ChatStream",
+    ),
+    Endpoint(
+        "GET",
+        "/api/stream",
+        chat_streams.stream_chats,
+        "Follow up to 100 chats on one connection, each from its own cursor",
+        gives="text/event-stream",
+        problems=(400,),
+        queries=(Query("follow", "again for each: the id of a chat, or that, `@` and a cursor of its stream"),),
+        events="ChatStreams",
     ),
     Endpoint(
         "GET", _TURN, turns.get_turn, "One turn, with a cursor to go on from", gives=schemas.TurnOut, problems=(404,)

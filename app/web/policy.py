@@ -12,7 +12,7 @@ _CONTENT = {
     "frame-ancestors": "'none'",
     # Text becomes HTML in one place only, which is the sanitiser's.
     "require-trusted-types-for": "'script'",
-    "trusted-types": "dompurify",
+    "trusted-types": "dompurify turnstream",
 }
 
 HEADERS = {

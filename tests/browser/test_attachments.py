@@ -77,7 +77,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     await ada.press("Edit")
     await page.get_by_role("textbox", name="Edit what you said").fill("And now?")
     await page.keyboard.press("Enter")
-    await ada.last.get_by_text("Hello.").wait_for()
+    await ada.sees("And now?")
     await ada.sees_end()
     assert [block["text"] for block in await said_last(api, chat)] == ["", "", "And now?"]
 

@@ -1,15 +1,25 @@
 // The token, where the server wants one: asked for once, kept by this browser, sent in a header and never in a URL.
 
 import { find } from './dom.js'
+import { SharedLine } from './shared.js'
 import { Client, Refused } from './turnstream.js'
 
 const NAME = 'turnstream.token'
+const CHAT = /^\/api\/chats\/([^/]+)\/stream$/
 
 const stored = () => sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME)
 
 export class Session extends Client {
   constructor() {
     super({ token: stored })
+    this.shared = SharedLine.open()
+  }
+
+  /** Chats are followed on the connection that all tabs share. */
+  async *connect(path, options) {
+    const [, chat] = CHAT.exec(path) ?? []
+    if (!chat || !this.shared || this.shared.broken) yield* super.connect(path, options)
+    else yield* this.shared.follow(chat, this.token(), options)
   }
 
   async request(...call) {

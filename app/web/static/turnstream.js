@@ -99,7 +99,7 @@ export class Client {
   async *#follow(path, last, { cursor, signal, connection = () => {} } = {}) {
     for (let tries = 0; ; tries++) {
       try {
-        for await (const event of this.#connect(path, cursor, signal, connection)) {
+        for await (const event of this.connect(path, { cursor, signal, connection })) {
           if (event.id) cursor = event.id
           tries = 0
           yield event
@@ -115,7 +115,8 @@ export class Client {
     }
   }
 
-  async *#connect(path, cursor, signal, connection) {
+  /** The events of one connection, to its end. */
+  async *connect(path, { cursor, signal, connection = () => {} } = {}) {
     const watch = new Watch(signal)
     try {
       const headers = this.headers(cursor && { 'Last-Event-ID': cursor })

@@ -1,0 +1,89 @@
+// The connection that all tabs of this browser share, where there are shared workers: see turnstream-worker.js.
+
+import { Refused } from './turnstream.js'
+
+const PATIENCE = 5_000 // milliseconds, for a worker to begin
+
+export class SharedLine {
+  /** Null where this browser has no such workers. */
+  static open() {
+    return globalThis.SharedWorker ? new SharedLine() : null
+  }
+
+  constructor() {
+    const place = new URL('turnstream-worker.js', import.meta.url).href
+    const policy = globalThis.trustedTypes?.createPolicy('turnstream', { createScriptURL: () => place })
+    this.worker = new SharedWorker(policy?.createScriptURL('') ?? place, { type: 'module', name: 'turnstream' })
+    this.worker.addEventListener('error', () => this.#giveUp('the shared worker has failed'))
+    this.unanswered = new Set()
+    this.held = hold()
+  }
+
+  /** The events of a chat, to the end of the connection. Throws what a connection of one's own would. */
+  async *follow(chat, token, { cursor, signal, connection }) {
+    const held = await this.held
+    const { port1: here, port2: there } = new MessageChannel()
+    const inbox = new Inbox(here, signal)
+    this.unanswered.add(inbox)
+    this.worker.port.postMessage({ chat, cursor, token, held }, [there])
+    const late = setTimeout(() => this.#giveUp('the shared worker does not answer'), PATIENCE)
+    try {
+      for (;;) {
+        const { event, open, end } = await inbox.next()
+        clearTimeout(late)
+        this.unanswered.delete(inbox)
+        if (event) yield event
+        if (open) connection('open')
+        if (end) return this.#finish(end)
+      }
+    } finally {
+      clearTimeout(late)
+      this.unanswered.delete(inbox)
+      here.postMessage('leave')
+      here.close()
+    }
+  }
+
+  /** From now on everybody has a connection of their own. */
+  #giveUp(message) {
+    this.broken = true
+    for (const inbox of this.unanswered) inbox.take({ end: { message } })
+  }
+
+  /** What is refused to all of us together is asked for again by each alone, but for a token. */
+  #finish({ status, message }) {
+    if (status === 401 || status >= 500) throw new Refused(status, { detail: message })
+    if (status) this.#giveUp(message)
+    if (message) throw new TypeError(message)
+  }
+}
+
+/** What has come and was not read yet. */
+class Inbox {
+  #messages = []
+  #ring = null
+
+  constructor(port, signal) {
+    this.signal = signal
+    port.onmessage = ({ data }) => this.take(data)
+    signal?.addEventListener('abort', () => this.#ring?.(), { once: true })
+  }
+
+  take(message) {
+    this.#messages.push(message)
+    this.#ring?.()
+  }
+
+  async next() {
+    while (!this.#messages.length && !this.signal?.aborted) await new Promise((resolve) => (this.#ring = resolve))
+    this.signal?.throwIfAborted()
+    return this.#messages.shift()
+  }
+}
+
+/** A lock that is held for as long as this page lives, by which the worker sees when it is gone. Null without locks. */
+function hold() {
+  if (!navigator.locks) return null
+  const name = `turnstream ${crypto.randomUUID()}`
+  return new Promise((resolve) => navigator.locks.request(name, () => (resolve(name), new Promise(() => {}))))
+}

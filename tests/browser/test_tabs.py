@@ -1,0 +1,64 @@
+"""Many tabs of one browser, which opens six connections to one server at most."""
+
+import asyncio
+
+import pytest
+
+from app.llm.scripted import Pause
+from app.telemetry import STREAMS_OPEN
+from tests.browser.conftest import SitDown
+from tests.browser.person import Person, new_tab
+from tests.browser.scenes import paused
+from tests.browser.test_talk import use
+from tests.integration.api.client import Client, said
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+# As one whose script cannot be loaded.
+BROKEN = """class extends EventTarget {
+  port = new MessageChannel().port1
+  constructor() { super(); setTimeout(() => this.dispatchEvent(new Event('error')), 100) }
+}"""
+
+
+def streams_open() -> float:
+    (metric,) = STREAMS_OPEN.collect()
+    return metric.samples[0].value
+
+
+async def test_eight_tabs_are_live_on_one_connection_and_go_on_when_one_of_them_is_closed(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    before = streams_open()
+    pauses = [Pause() for _ in range(6)]
+    chats = [await use(api, site.scripts.model(paused(pause, "One ", "two."))) for pause in pauses]
+    ada = await people(f"{site.url}/#{chats[0]}")
+    others = [new_tab(ada.context, f"{site.url}/#{chat}") for chat in [*chats[1:], *chats[:2]]]
+    tabs = [ada, *await asyncio.gather(*others)]
+    for chat in chats:
+        await api.json("POST", f"/api/chats/{chat}/turns", 201, json=said("Count"))
+    await asyncio.gather(*(tab.sees("One") for tab in tabs))
+    assert streams_open() == before + 1
+    await tabs.pop().page.close()
+    for pause in pauses:
+        pause.go.set()
+    for tab in tabs:
+        await tab.sees_end()
+        await tab.sees_what_is_stored(api)
+        assert tab.troubles() == []
+
+
+@pytest.mark.parametrize("worker", ["undefined", BROKEN], ids=["absent", "broken"])
+async def test_without_a_shared_worker_that_works_a_tab_has_a_connection_of_its_own(
+    people: SitDown, site: Server, api: Client, worker: str
+) -> None:
+    ada: Person = await people(f"{site.url}/static/theme.js")
+    ada.expects("favicon")
+    await ada.page.add_init_script(f"globalThis.SharedWorker = {worker}")
+    await ada.page.goto(site.url)
+    await ada.ready()
+    await ada.say("Hello")
+    await ada.sees_end()
+    await ada.sees_what_is_stored(api)
