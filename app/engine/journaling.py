@@ -18,6 +18,7 @@ from app.telemetry import PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
+
 class Written(NamedTuple):
     """An open block, by its mark and as the journal names it, and how much of its text is in the journal."""
 
