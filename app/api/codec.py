@@ -105,6 +105,8 @@ def _end_json(end: TurnEnd) -> dict[str, Any]:
     data: dict[str, Any] = {"stop_reason": end.stop_reason, "usage": end.usage}
     if end.degraded:
         data["degraded"] = list(map(degraded_json, end.degraded))
+    if end.phase is not None:
+        data["phase"] = end.phase
     return data | ({"error": error_json(end.error)} if end.error else {})
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from app.api.fields import Absent, without_defaults
 from app.api.schemas import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, Status, WantedOut
+from app.domain.output import Phase
 
 
 class Event(BaseModel):
@@ -99,6 +100,12 @@ class TurnEndEvent(Event):
     degraded: list[DegradedOut] | Absent = None
 
 
+class TurnCancelledEvent(TurnEndEvent):
+    """The last event, of a turn that was cancelled: a structured one in the midst of a `phase`."""
+
+    phase: Phase | Absent = None
+
+
 class TurnErrorEvent(TurnEndEvent):
     """The last event, of a turn that failed."""
 
@@ -138,7 +145,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "reset": ResetEvent,
     "action_required": ActionRequiredEvent,
     "turn_complete": TurnEndEvent,
-    "turn_cancelled": TurnEndEvent,
+    "turn_cancelled": TurnCancelledEvent,
     "turn_error": TurnErrorEvent,
     "status": StatusNotice,
     "tool_progress": ToolProgressNotice,

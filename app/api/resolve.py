@@ -8,6 +8,7 @@ import msgspec
 from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
 from app.domain.errors import RequestRefused
+from app.domain.strict import is_strict
 from app.domain.turns import Limits, OutputSpec, TurnRequest
 from app.llm.models import Model, Models
 from app.storage.chats import Chat
@@ -55,6 +56,7 @@ def resolve(
             record=bool(options.record),
         ),
         _output_spec(options, toolset),
+        models,
     )
 
 
@@ -84,20 +86,32 @@ def _output_spec(options: TurnOptions, toolset: Toolset) -> OutputSpec | None:
     return spec
 
 
-def _structured(asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
-    """With the tools by which the model puts out. Its attempts are counted instead of its tool rounds."""
+def _structured(asked: TurnRequest, output: OutputSpec | None, models: Models) -> TurnRequest:
+    """With the tools by which the model puts out, if it needs any. Its attempts are counted instead of its tool rounds.
+    Half an output is worth nothing, so one that is written as text is begun anew when it was interrupted.
+    """
     if output is None:
         return asked
+    output = replace(output, native=_is_native(asked, output, models))
     tools = output_tools(output)
     if taken := {spec.name for spec in tools} & {spec.name for spec in asked.tools}:
         raise RequestRefused(f"a structured turn has a tool {taken.pop()} of its own", field="tools")
     most = output.max_attempts * output.max_iterations
-    return replace(asked, tools=(*asked.tools, *tools), output=output, limits=replace(asked.limits, max_rounds=most))
+    limits = replace(asked.limits, max_rounds=most, recovery="retry" if output.native else asked.limits.recovery)
+    return replace(asked, tools=(*asked.tools, *tools), output=output, limits=limits)
 
 
-def _within(model: Model, asked: TurnRequest, output: OutputSpec | None) -> TurnRequest:
+def _is_native(asked: TurnRequest, output: OutputSpec, models: Models) -> bool:
+    """Drafts are for tools; the provider's own tools cite their sources, for which no JSON has a place."""
+    own_format = (asked.params.get("output_config") or {}).get("format") or asked.params.get("response_format")
+    if output.handler is not None or asked.provider_tools or own_format:
+        return False
+    return is_strict(msgspec.json.decode(output.schema)) and models.surely(asked.model, "structured_output")
+
+
+def _within(model: Model, asked: TurnRequest, output: OutputSpec | None, models: Models) -> TurnRequest:
     """The request with its output. Raises RequestRefused for what the model cannot do, before anything is spent."""
-    asked = _structured(asked, output)
+    asked = _structured(asked, output, models)
     asked = replace(asked, limits=replace(asked.limits, context_window=model.context_window))
     params = asked.params
     if (asked.tools or asked.provider_tools) and not model.does("tools"):
@@ -151,4 +165,5 @@ def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Too
             record=asked.record if options.record is None else options.record,
         ),
         _output_spec(options, toolset) or asked.output,
+        models,
     )

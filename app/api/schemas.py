@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.fields import Absent, Body, JsonObject, Storable, without_defaults
 from app.api.tool_schemas import ToolChoiceIn, ToolsIn
+from app.domain.output import Phase
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
@@ -81,7 +82,7 @@ class LimitsIn(Body):
 
 
 class OutputIn(Body):
-    """What the turn shall put out: JSON by a schema, by calling the tool `output`. Validators and handlers are named as
+    """What the turn shall put out: JSON by a schema. Validators and handlers are named as
     the program has registered them; with a handler the model refines drafts, and submits the last one.
     """
 
@@ -174,7 +175,10 @@ class BlockMembers(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
 
     input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is no JSON")] = None
-    is_error: Annotated[bool | Absent, Field(description="of a tool_result: whether the call failed")] = None
+    is_error: Annotated[
+        bool | Absent,
+        Field(description="of a tool_result: whether the call failed"),
+    ] = None
     interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
     notes: Annotated[
         dict[str, Any] | Absent, Field(description="of a tool_result: how it came about; of a user_text: its steer")
@@ -260,6 +264,7 @@ class TurnOut(BaseModel):
     blocks: list[BlockOut]
     rounds: list[RoundOut]
     output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
+    phase: Annotated[Phase | None, Field(description="of a structured turn: in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     degraded: Annotated[list[DegradedOut], Field(description="what of the tools' policies was needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None

@@ -9,7 +9,7 @@ from app.api.schemas import BlockOut, ChatOut, DegradedOut, ErrorOut, RoundOut, 
 from app.api.services import Services
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, wanted_of
-from app.domain.output import output_of
+from app.domain.output import output_of, phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.llm.models import Models
@@ -55,6 +55,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
         rounds=[_round_out(round) for round in turn.rounds],
         output=None if (text := output_of(turn)) is None else parsed(text),
+        phase=phase_of(turn),
         actions=_actions(turn, rows),
         degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
         siblings=None if siblings is None else list(siblings),

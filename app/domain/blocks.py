@@ -12,9 +12,16 @@ DOCUMENT = "document"
 SUMMARY = "summary"  # of the turns before, where they are too long for the model
 SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
 USER_TEXT = "user_text"  # what the user said while the turn ran
+VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
 # Blocks whose content arrives piece by piece; every other type arrives whole.
 STREAMED = frozenset({TEXT, THINKING, TOOL_USE, "server_tool_use", "mcp_tool_use", "compaction"})
+
+# What is known with a verdict, as its `data`: whether the output was right.
+TAKEN, NOT_TAKEN = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
+
+# The result of a call that the end of its turn cut short, by the turn's stop reason.
+CUT_SHORT = "This call has no result: the turn ended ({})."
 
 CallState = Literal["started", "settled", "unknown"]
 

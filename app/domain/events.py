@@ -9,6 +9,7 @@ from uuid import UUID
 from app.domain.asks import AskKind
 from app.domain.blocks import Block
 from app.domain.degraded import Degraded
+from app.domain.output import Phase
 from app.domain.turns import Status, TurnError
 
 
@@ -90,6 +91,7 @@ class TurnEnd:
     usage: Mapping[str, Any]
     error: TurnError | None
     degraded: tuple[Degraded, ...] = ()
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from app.domain.asks import Ask
-from app.domain.blocks import SHORTENED, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import SHORTENED, TOOL_RESULT, USER_TEXT, VERDICT, Block
 from app.domain.cursor import Cursor
 from app.domain.degraded import degraded
 from app.domain.events import (
@@ -28,10 +28,11 @@ from app.domain.events import (
     TurnStart,
     Wanted,
 )
+from app.domain.output import phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 
-_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT, SHORTENED})
+_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT, VERDICT, SHORTENED})
 
 # One delta carries at most so many characters, which bounds what a reader that stalls can hold.
 LONGEST_DELTA = 131_072
@@ -55,7 +56,8 @@ def start_of(turn: Turn) -> TurnStart:
 
 
 def end_of(turn: Turn) -> TurnEnd:
-    return TurnEnd(turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error, degraded(turn))
+    ended = turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error
+    return TurnEnd(*ended, degraded(turn), phase_of(turn))
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:

@@ -1,27 +1,49 @@
 """Structured turns: what the rows say of the attempts at an output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
 from app.domain.history import COMPACTED
+from app.domain.rounds import Round
 from app.domain.turns import OutputSpec, ToolRole, Turn
 
-Failure = Literal["max_attempts", "max_iterations", "invalid_response", "submit_before_output"]
+Failure = Literal[
+    "max_attempts",
+    "max_iterations",
+    "invalid_response",
+    "submit_before_output",
+    "refusal",
+    "max_tokens",
+    "model_context_window_exceeded",
+]
+Phase = Literal["building", "iterating", "validating", "reflecting"]
 
-_GOES_ON = frozenset({"pause_turn", "interrupted", COMPACTED})
+_CANCELLED = "cancelled"
+_NO_REPLY = frozenset({"pause_turn", "compaction", "interrupted", _CANCELLED, "error"})
 _WHY: dict[Failure, str] = {
     "max_attempts": "no output was valid, in as many attempts as there may be",
     "max_iterations": "there was no output after as many model calls as one attempt may have",
-    "invalid_response": "the model answered without calling a tool",
+    "invalid_response": "the model answered without an output",
     "submit_before_output": "the model submitted before there was an output",
+    "refusal": "the model refused to answer",
+    "max_tokens": "the reply was cut off at the tokens that it may have, before there was an output",
+    "model_context_window_exceeded": "the reply was cut off at the model's context window, before there was an output",
 }
+# How a reply may end that another attempt would not change.
+_CUT_OFF: dict[str | None, Failure] = {
+    "refusal": "refusal",
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "model_context_window_exceeded",
+}
+_AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`accepted` is the call whose input is the turn's output; `drafted` the one that would be submitted. `failed`
-    attempts are over, the last one by `failure`; the present one has had `iterations` model calls.
+    """`accepted` is the call whose input is the turn's output, or the text that is; `drafted` the call that would be
+    submitted. `failed` attempts are over, the last one by `failure`; the present one has had `iterations` model calls.
     """
 
     accepted: Block | None = None
@@ -32,23 +54,22 @@ class Standing:
 
 
 def standing_of(turn: Turn) -> Standing:
-    """Where a structured turn stands, all of whose calls have their results."""
+    """Where a structured turn stands, all of whose calls have their results. What the user says takes an output back:
+    the model is to answer that too.
+    """
     now = Standing()
     for round in turn.rounds:
-        if round.sealed:
-            calls = _calls_of(turn, round.number)
-            now = replace(now, iterations=now.iterations + 1)
-            if not calls and round.stop_reason not in _GOES_ON:
-                now = _failed(now, "invalid_response")
-            for call, result in calls:
-                now = _after_call(now, call, result, _role_of(turn, call), _spec_of(turn))
+        if round.sealed and round.stop_reason != COMPACTED:
+            now = _after_round(replace(now, iterations=now.iterations + 1), turn, round)
+            if _of_round(turn, round, USER_TEXT):
+                now = replace(now, accepted=None, failure=None)
     return now
 
 
 def failure_of(standing: Standing, spec: OutputSpec) -> tuple[Failure, str] | None:
     """How the turn has failed, and why in words; None while it may go on."""
     failure: Failure | None = None
-    if standing.failure == "submit_before_output" or standing.failed >= spec.max_attempts:
+    if standing.failure in _AT_ONCE or standing.failed >= spec.max_attempts:
         failure = standing.failure
     elif standing.iterations >= spec.max_iterations:
         failure = "max_iterations"
@@ -63,8 +84,67 @@ def output_of(turn: Turn) -> str | None:
     return None if accepted is None else accepted.text
 
 
+def unjudged_draft(turn: Turn) -> Block | None:
+    """The output that the model has just written as text, while nothing is known of it."""
+    if turn.request is None or turn.request.output is None:
+        return None
+    sealed = [round for round in turn.rounds if round.sealed]
+    if not sealed or _of_round(turn, sealed[-1], VERDICT) or _of_round(turn, sealed[-1], USER_TEXT):
+        return None
+    return _draft_of(turn, sealed[-1])
+
+
+def phase_of(turn: Turn) -> Phase | None:
+    """What a structured turn was busy with when it was cancelled."""
+    if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
+        return None
+    standing = standing_of(turn)
+    if unjudged_draft(turn) is not None:
+        return "validating"
+    role = _role_cut_short(turn)
+    if role == "submit" or (role == "output" and turn.request.output.handler is None):
+        return "validating"
+    if role == "output" or standing.drafted is not None:
+        return "reflecting"
+    return "iterating" if standing.iterations else "building"
+
+
+def _role_cut_short(turn: Turn) -> ToolRole | None:
+    """Of the last output tool that was at work when the turn ended. In a reply that was cut off itself, none was."""
+    last = next((round for round in reversed(turn.rounds) if round.sealed), None)
+    if last is None or last.stop_reason == _CANCELLED:
+        return None
+    roles = [_role_of(turn, call) for call, result in _calls_of(turn, last) if _was_cut_short(result)]
+    return next((role for role in reversed(roles) if role is not None), None)
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def _after_round(now: Standing, turn: Turn, round: Round) -> Standing:
+    spec, calls = _spec_of(turn), _calls_of(turn, round)
+    cut_off = _CUT_OFF.get(round.stop_reason)
+    if cut_off is not None and (cut_off == "refusal" or not calls):
+        return replace(now, failure=cut_off)
+    if draft := _draft_of(turn, round):
+        return _after_draft(now, draft, _of_round(turn, round, VERDICT))
+    if not calls and round.stop_reason not in _NO_REPLY:
+        return _failed(now, "invalid_response")
+    for call, result in calls:
+        now = _after_call(now, call, result, _role_of(turn, call), spec)
+    return now
+
+
+def _after_draft(now: Standing, draft: Block, verdicts: Sequence[Block]) -> Standing:
+    if not verdicts:
+        return now
+    return _failed(now, "max_attempts") if verdicts[-1].data == NOT_TAKEN else replace(now, accepted=draft)
+
+
 def _after_call(now: Standing, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec) -> Standing:
-    fine = result is not None and not result.is_error
+    fine = _is_fine(result)
+    if _was_cut_short(result):
+        return now
     match role:
         case "output" if spec.handler is not None:
             return replace(now, drafted=call) if fine else now
@@ -82,11 +162,32 @@ def _failed(now: Standing, failure: Failure) -> Standing:
     return Standing(failed=now.failed + 1, failure=failure)
 
 
-def _calls_of(turn: Turn, number: int) -> list[tuple[Block, Block | None]]:
+def _draft_of(turn: Turn, round: Round) -> Block | None:
+    """The output that a whole reply is, where it is written as text."""
+    if not _spec_of(turn).native or round.stop_reason in _NO_REPLY or round.stop_reason in _CUT_OFF:
+        return None
+    if round.stop_reason == COMPACTED or _calls_of(turn, round):
+        return None
+    return next((block for block in reversed(_of_round(turn, round, TEXT)) if block.text.strip()), None)
+
+
+def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
     """The calls of a round in order, each with its result."""
-    mine = [block for block in turn.blocks if block.round == number]
+    mine = [block for block in turn.blocks if block.round == round.number]
     results = {block.tool_use_id: block for block in mine if block.type == TOOL_RESULT}
     return [(block, results.get(block.tool_use_id)) for block in mine if block.is_call]
+
+
+def _of_round(turn: Turn, round: Round, type: str) -> list[Block]:
+    return [block for block in turn.blocks if block.round == round.number and block.type == type]
+
+
+def _is_fine(result: Block | None) -> bool:
+    return result is not None and not result.is_error
+
+
+def _was_cut_short(result: Block | None) -> bool:
+    return result is not None and result.is_error and result.text == CUT_SHORT.format(_CANCELLED)
 
 
 def _role_of(turn: Turn, call: Block) -> ToolRole | None:

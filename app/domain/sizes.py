@@ -11,7 +11,7 @@ from app.domain.turns import Turn, TurnRequest
 _CHARACTERS = 4  # of a token, roughly
 _IMAGE = 1600  # tokens
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_ADDED = frozenset({"tool_result", "user_text"})
+_ADDED = frozenset({"tool_result", "user_text", "verdict"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from app.domain.asks import Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
 from app.domain.compaction import relief_of
 from app.domain.history import COMPACTED
-from app.domain.output import failure_of, standing_of
+from app.domain.output import failure_of, standing_of, unjudged_draft
 from app.domain.rounds import Round
 from app.domain.turns import Limits, OutputSpec, Turn
 
@@ -60,6 +60,13 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class Judge:
+    """Have an output judged that the model wrote as text."""
+
+    draft: Block
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitClient:
     """Nothing can be done until a person answers one of these."""
 
@@ -86,7 +93,7 @@ class Fail:
     message: str
 
 
-Step = CallModel | Shorten | Compact | RunTools | AwaitClient | TakeIn | Finish | Fail
+Step = CallModel | Shorten | Compact | RunTools | Judge | AwaitClient | TakeIn | Finish | Fail
 
 
 def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None) -> Step:
@@ -125,6 +132,8 @@ def _next_step(turn: Turn) -> Step:
     with_calls = _rounds_with_calls(turn.blocks)
     if unanswered := unanswered_calls(turn.blocks):
         return _answer_calls(turn, unanswered, _refusal(last, len(with_calls), limits))
+    if draft := unjudged_draft(turn):
+        return Judge(draft)
     goes_on = last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return TakeIn(turn.steers)

@@ -85,6 +85,7 @@ class Limits:
 class OutputSpec:
     """What a structured turn puts out: JSON by `schema` (JSON text), judged by a `validator` and refined with a
     `handler` that the program has registered. An attempt ends with an output, or after `max_iterations` model calls.
+    `native`: the model is held to the schema by its provider, and puts out as text instead of calling a tool.
     """
 
     schema: str
@@ -92,6 +93,7 @@ class OutputSpec:
     handler: str | None = None
     max_attempts: int = 3
     max_iterations: int = 15
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True)

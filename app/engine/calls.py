@@ -8,14 +8,15 @@ from functools import partial
 from time import perf_counter
 
 from app.domain.asks import Ask, AskKind, digest_of
-from app.domain.blocks import TOOL_RESULT, Block, CallState
+from app.domain.blocks import TEXT, TOOL_RESULT, Block, CallState
 from app.domain.steps import tool_rounds
-from app.domain.turns import ToolSpec, TurnRequest
+from app.domain.turns import ToolRole, ToolSpec, TurnRequest
 from app.engine.answers import outcome_of_answer, with_approval
 from app.engine.hooks import AfterTool, BeforeTool, Observers
 from app.engine.memory import earlier_result, is_over_limit, over_limit, same_call
 from app.engine.recorder import Recorder
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
+from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
@@ -131,6 +132,13 @@ class Calls:
             expires_at=None if patience is None else datetime.now(UTC) + timedelta(seconds=patience),
         )
 
+    async def judge(self, draft: Block) -> None:
+        """Has an output judged that the model wrote as text: for tools and hooks it is as good as a call."""
+        call = as_call(draft)
+        outcome = await self._run(call)
+        await self._recorder.judge(draft, outcome)
+        await self._observers.after_tool(AfterTool(self._owner, self._recorder.turn, call, outcome))
+
     # --- what needs no run -------------------------------------------------------------------------------------------
 
     async def _settle_unrun(self, call: Block) -> bool:
@@ -237,11 +245,17 @@ class Calls:
         return outcome if ask is None else with_approval(outcome, edited)
 
     async def _outcome(self, call: Block, input_json: str, context: ToolContext) -> Outcome:
-        spec, output = self._spec(call), self._request.output
-        if spec is None or spec.role is None or output is None:
+        role, output = self._role(call), self._request.output
+        if role is None or output is None:
             return await self._toolset.run(call.name or "", input_json, context, offered=self._request.tools)
-        draft = input_json if spec.role == "output" else self._draft_before(call)
-        return await self._toolset.outputs.settle(spec.role, output, draft, context)
+        draft = input_json if role == "output" else self._draft_before(call)
+        return await self._toolset.outputs.settle(role, output, draft, context)
+
+    def _role(self, call: Block) -> ToolRole | None:
+        if call.type == TEXT:
+            return "output"
+        spec = self._spec(call)
+        return None if spec is None else spec.role
 
     def _draft_before(self, submit: Block) -> str | None:
         """What a model submits: the last draft that was taken, or is about to be in the same reply."""
@@ -256,6 +270,8 @@ class Calls:
     def _label(self, call: Block) -> str:
         """For metrics: what a model or a client makes up would be a series of its own for ever."""
         spec = self._spec(call)
+        if call.type == TEXT:
+            return OUTPUT
         if spec is None:
             return "(unknown)"
         return "(declared)" if spec.http or spec.client else spec.name

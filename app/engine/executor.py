@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 
 import structlog
 
-from app.domain.blocks import Block
+from app.domain.blocks import CUT_SHORT, Block
 from app.domain.compaction import halfway_to
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import BlockStart, RoundStart
@@ -22,6 +22,7 @@ from app.domain.steps import (
     Compact,
     Fail,
     Finish,
+    Judge,
     RunTools,
     Shorten,
     Step,
@@ -130,6 +131,9 @@ class Executor:
             case RunTools(calls, refusal):
                 self._stage("executing")
                 await self._calls.answer(calls, refusal)
+            case Judge(draft):
+                self._stage("executing")
+                await self._calls.judge(draft)
             case AwaitClient():
                 await self._recorder.wait()
             case TakeIn(steers):
@@ -164,8 +168,7 @@ class Executor:
             else:
                 await self._recorder.void_round(self._told(round, ""), recoveries=self.turn.recoveries)
         for call in unanswered_calls(self.turn.blocks):
-            text = f"This call has no result: the turn ended ({stop_reason})."
-            await self._recorder.settle_call(call, Outcome(text, is_error=True))
+            await self._recorder.settle_call(call, Outcome(CUT_SHORT.format(stop_reason), is_error=True))
         if self.turn.steers:
             await self._recorder.take_in(self.turn.steers, open_round_number(self.turn) - 1)
         await self._recorder.end(status, stop_reason, error)

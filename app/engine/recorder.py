@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from msgspec.json import encode as to_json
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import TOOL_RESULT, USER_TEXT, Block, CallState
+from app.domain.blocks import NOT_TAKEN, TAKEN, TOOL_RESULT, USER_TEXT, VERDICT, Block, CallState
 from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
@@ -138,6 +138,20 @@ class Recorder:
         if state == "settled":
             self.view.turn = replace(self.turn, recoveries=0)
         self.view.close_block(result)
+
+    @_write
+    async def judge(self, draft: Block, outcome: Outcome) -> None:
+        """What is known of an output that the model wrote as text."""
+        verdict = Block(
+            index=len(self.turn.blocks),
+            round=draft.round,
+            attempt=self.turn.attempt,
+            type=VERDICT,
+            text=outcome.text,
+            data=NOT_TAKEN if outcome.is_error else TAKEN,
+        )
+        await self._records.close_block(verdict)
+        self.view.close_block(verdict)
 
     @_write
     async def take_in(self, steers: Sequence[Steer], round: int) -> None:

@@ -1,11 +1,12 @@
 """From the rows to the next model request."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
 from app.domain.steps import CallModel, Compact
-from app.domain.turns import Turn
+from app.domain.turns import Turn, TurnRequest
 from app.llm.attachments import attached, uploads_in
 from app.llm.messages import build_messages, messages_to_summarise
 from app.llm.provider import Call, Message, ModelRequest
@@ -35,7 +36,7 @@ class Requests:
             model=model,
             messages=await self._messages([*self._ancestors, turn], step, model),
             system=asked.system,
-            params=_params_of_round(asked.params, step),
+            params=_params_of_round(_with_format(asked), step),
             tools=asked.tools,
             provider_tools=asked.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
@@ -51,6 +52,14 @@ class Requests:
         if missing := uploads_in(messages) - self._uploads.keys():
             self._uploads |= await self._rows.uploads(missing)
         return attached(messages, self._uploads)
+
+
+def _with_format(asked: TurnRequest) -> Mapping[str, Any]:
+    """The parameters; those of a structured turn whose model can be held to its schema say so."""
+    if asked.output is None or not asked.output.native:
+        return asked.params
+    format = {"type": "json_schema", "schema": json.loads(asked.output.schema)}
+    return {**asked.params, "output_config": {**(asked.params.get("output_config") or {}), "format": format}}
 
 
 def _params_of_round(params: Mapping[str, Any], step: Asking) -> Mapping[str, Any]:

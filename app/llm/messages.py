@@ -13,7 +13,17 @@ from itertools import groupby
 from typing import Literal
 from uuid import UUID
 
-from app.domain.blocks import SHORTENED, SUMMARY, TEXT, THINKING, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import (
+    NOT_TAKEN,
+    SHORTENED,
+    SUMMARY,
+    TEXT,
+    THINKING,
+    TOOL_RESULT,
+    USER_TEXT,
+    VERDICT,
+    Block,
+)
 from app.domain.history import COMPACTED, Position, Shortening, Summary, kept_of, shortenings_on, summary_on
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, hopeless
@@ -29,6 +39,7 @@ SUMMARISE = (
     " that still matter; what is open. Leave nothing out that may be asked about later. Write only the summary."
 )
 NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the output tool."
+NO_TEXT = "You replied with nothing. Go on with your work, and write its result."
 NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
 GIVEN_UP = (
     "All tools have failed several times in a row, so you cannot use any more of them. Tell the user what you wanted to"
@@ -40,7 +51,7 @@ _RESULT_TO_SUMMARISE = 2_000  # characters
 _GOES_ON = PAUSED | {"tool_use"}
 _WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
 _THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, SUMMARY, SHORTENED})
+_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, VERDICT, SUMMARY, SHORTENED})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 Said = tuple[Literal["user", "assistant"], Block]
@@ -256,9 +267,15 @@ def _result(turn: Turn, call: Block) -> Block:
 
 
 def _said_meanwhile(turn: Turn, number: int) -> list[Said]:
-    """What the user said while the turn ran, as it was taken in behind round `number`; before any of them it is 0."""
-    mine = [block for block in turn.blocks if block.type == USER_TEXT and block.round == number]
-    return [("user", replace(block, type=TEXT, notes=None)) for block in mine if not _is_blank_text(block)]
+    """What the user said while the turn ran, as it was taken in behind round `number`; before any of them it is 0. What
+    was wrong with an output is said by the same side.
+    """
+    mine = [block for block in turn.blocks if block.round == number and _is_word_to_the_model(block)]
+    return [("user", replace(block, type=TEXT, data=None, notes=None)) for block in mine if not _is_blank_text(block)]
+
+
+def _is_word_to_the_model(block: Block) -> bool:
+    return block.type == USER_TEXT or (block.type == VERDICT and block.data == NOT_TAKEN)
 
 
 def _given_up(turn: Turn, round: Round, last: Block) -> list[Said]:
@@ -269,8 +286,10 @@ def _given_up(turn: Turn, round: Round, last: Block) -> list[Said]:
 
 
 def _why_again(turn: Turn, round: Round) -> str:
-    structured = turn.request is not None and turn.request.output is not None
-    return NO_OUTPUT if structured and round.stop_reason != INTERRUPTED else GO_ON
+    output = turn.request.output if turn.request is not None else None
+    if output is None or round.stop_reason == INTERRUPTED:
+        return GO_ON
+    return NO_TEXT if output.native else NO_OUTPUT
 
 
 def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:

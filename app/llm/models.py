@@ -96,6 +96,11 @@ class Models:
         found = self._find(name)
         return () if found is None else found[1].fallbacks
 
+    def surely(self, name: str, ability: Ability) -> bool:
+        """Whether it was said of the model, and of each that may take its place, that it can do this."""
+        found = [self._find(id) for id in (name, *self.fallbacks(name))]
+        return all(place is not None and ability in (place[1].can or ()) for place in found)
+
     def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
         """None where no prices are known."""
         found = self._find(name)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from app.domain.strict import is_strict
 from app.llm.openai_quirks import Quirks
 from app.llm.provider import ModelRequest
 
@@ -98,7 +99,8 @@ def output_schema(given: Mapping[str, Any]) -> dict[str, Any] | None:
     format = mapping(mapping(given.get("output_config")).get("format"))
     if format.get("type") != "json_schema":
         return None
-    return {"name": format.get("name") or "output", "schema": format.get("schema")}
+    schema: dict[str, Any] = {"name": format.get("name") or "output", "schema": format.get("schema")}
+    return {**schema, "strict": True} if is_strict(format.get("schema")) else schema
 
 
 def mapping(value: object) -> Mapping[str, Any]:

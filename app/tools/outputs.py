@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
 
 import structlog
 from pydantic_core import from_json
 
+from app.domain.blocks import Block
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec
 from app.tools.schemas import InputSchema
 from app.tools.tool import Outcome, ToolContext
@@ -27,7 +28,11 @@ Handler = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools by which a model puts out: with a handler it refines drafts, and submits the last one."""
+    """The tools by which a model puts out: with a handler it refines drafts, and submits the last one. It needs none
+    where its provider holds it to the schema.
+    """
+    if spec.native:
+        return ()
     if spec.handler is None:
         told = "Give the final output. Call this once you have all that you need; it ends your work."
         return (ToolSpec(OUTPUT, told, spec.schema, retry_safe=True, role="output"),)
@@ -37,6 +42,11 @@ def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
         ToolSpec(OUTPUT, told, spec.schema, retry_safe=True, role="output"),
         ToolSpec(SUBMIT, done, _NOTHING, retry_safe=True, role="submit"),
     )
+
+
+def as_call(draft: Block) -> Block:
+    """An output that a model wrote as text, with what a call of the output tool has."""
+    return replace(draft, name=OUTPUT, tool_use_id=f"{OUTPUT}_{draft.round}")
 
 
 @dataclass(frozen=True, slots=True)

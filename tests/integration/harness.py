@@ -17,6 +17,7 @@ from app.domain.ids import new_id
 from app.domain.rounds import add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.engine.executor import ModelPolicy
+from app.engine.hooks import Hooks
 from app.engine.journaling import Journaling
 from app.engine.pace import Pace
 from app.engine.rescuer import Rescuer
@@ -138,6 +139,7 @@ class Harness:
         address: str | None = None,
         toolset: Toolset | None = None,
         hears: bool = False,
+        hooks: Sequence[Hooks] = (),
     ) -> AsyncIterator[Replica]:
         """`address`: that of an earlier one whose place it takes. `hears`: the doorbell rings between replicas."""
         directory, pace = Directory(), Pace()
@@ -145,7 +147,7 @@ class Harness:
         queue = Queue(self.database, new_id(), address or str(new_id()), session)
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
-        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, pace)
+        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, pace, hooks)
         journaling = Journaling(Journal(self.database), directory, TICK)
         work: list[Coroutine[Any, Any, None]] = [
             journaling.run(),

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Literal
 
 from app.domain.text import storable
-from tests.unit.llm.legal import request_problems
+from tests.unit.llm import legal, openai_legal
 
 Json = dict[str, Any]
 # A block as it begins, its deltas, and the text they make.
@@ -180,12 +180,15 @@ class Author:
 
 @dataclass
 class Stage:
-    """Plays the script of the model that is asked for. `played` are the plays that were given, by model."""
+    """Plays the script of the model that is asked for. `played` are the plays that were given, by model; `asked`
+    the requests. The path tells whose API is meant.
+    """
 
     url: str = ""
     scripts: dict[str, Iterator[Play]] = field(default_factory=dict)
     played: dict[str, list[Play]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    asked: list[Json] = field(default_factory=list)
 
     def rehearse(self, model: str, script: Sequence[Play]) -> None:
         self.scripts[model], self.played[model] = iter(script), []
@@ -197,10 +200,14 @@ class Stage:
         writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        request = await _request(reader)
+        path, request = await _request(reader)
+        self.asked.append(request)
         before = self.played[request["model"]]
-        paused = bool(before) and any(play.stop_reason in ("pause_turn", "tool_use") for play in before)
-        self.problems += request_problems(request, paused=paused)
+        if path.endswith("/chat/completions"):
+            self.problems += openai_legal.request_problems(request)
+        else:
+            paused = any(play.stop_reason in ("pause_turn", "tool_use") for play in before)
+            self.problems += legal.request_problems(request, paused=paused)
         play = next(self.scripts[request["model"]])
         before.append(play)
         kind = "text/event-stream" if play.status == 200 else "application/json"
@@ -237,8 +244,8 @@ def _cut(body: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
         place, number = place + size, number + 1
 
 
-async def _request(reader: asyncio.StreamReader) -> Json:
+async def _request(reader: asyncio.StreamReader) -> tuple[str, Json]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
     request: Json = json.loads(await reader.readexactly(length))
-    return request
+    return head.split()[1], request

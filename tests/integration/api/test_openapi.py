@@ -332,6 +332,7 @@ EXAMPLES: list[domain.Event] = [
     Reset(2, 0),
     TurnEnd(1, "complete", "end_turn", USAGE, None),
     TurnEnd(1, "cancelled", "cancelled", USAGE, None),
+    TurnEnd(1, "cancelled", "cancelled", USAGE, None, phase="validating"),
     TurnEnd(1, "error", "error", USAGE, TurnError("t", "m")),
 ]
 NOTICES = [

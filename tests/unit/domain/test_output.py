@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.blocks import Block
-from app.domain.output import Standing, failure_of, output_of, standing_of
-from app.domain.steps import CallModel, Fail, Finish, next_step
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, USER_TEXT, VERDICT, Block
+from app.domain.output import Standing, failure_of, output_of, phase_of, standing_of, unjudged_draft
+from app.domain.steps import CallModel, Fail, Finish, Judge, next_step
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
 from tests.unit.domain.build import call, result, sealed, text, turn_of
 
@@ -99,3 +99,104 @@ def test_a_round_that_is_not_sealed_says_nothing() -> None:
     assert isinstance(turn.request, TurnRequest)
     assert standing_of(replace(turn, rounds=(replace(turn.rounds[0], sealed_by=None),))) == Standing()
     assert output_of(replace(turn, stop_reason="output")) is None
+
+
+# --- written as text -------------------------------------------------------------------------------------------------
+
+NATIVE = replace(PLAIN, native=True)
+
+
+def judged(round: int = 1, data: str = TAKEN) -> Block:
+    return Block(0, round, 1, VERDICT, "Said.", data)
+
+
+def test_an_output_that_is_text_is_judged_first() -> None:
+    turn = structured(NATIVE, text(content=" "), text(1, content='"a"'), text(2, content=""), rounds=1, stop_reason="x")
+    assert next_step(turn) == Judge(turn.blocks[1])
+    assert standing_of(turn) == Standing(iterations=1)
+    taken = replace(turn, blocks=(*turn.blocks, judged()))
+    assert next_step(taken) == Finish("output")
+    assert output_of(replace(taken, stop_reason="output")) == '"a"'
+    wrong = replace(turn, blocks=(*turn.blocks, judged(data=NOT_TAKEN)))
+    assert standing_of(wrong) == Standing(failure="max_attempts", failed=1)
+    assert next_step(wrong) == CallModel(2)
+
+
+def test_what_the_user_says_takes_an_output_back() -> None:
+    words = replace(text(3), type=USER_TEXT)
+    turn = structured(NATIVE, text(content='"a"'), judged(), words, rounds=1, stop_reason="end_turn")
+    assert next_step(turn) == CallModel(2)
+    assert standing_of(turn).accepted is None
+    unjudged = structured(NATIVE, text(content='"a"'), words, rounds=1, stop_reason="end_turn")
+    assert next_step(unjudged) == CallModel(2)
+
+
+@pytest.mark.parametrize("spec", [PLAIN, NATIVE])
+@pytest.mark.parametrize("stop_reason", ["refusal", "max_tokens", "model_context_window_exceeded"])
+def test_a_reply_that_was_cut_off_ends_the_turn_by_its_name(spec: OutputSpec, stop_reason: str) -> None:
+    step = next_step(structured(spec, text(), rounds=1, stop_reason=stop_reason))
+    assert isinstance(step, Fail)
+    assert step.type == stop_reason
+
+
+def test_calls_that_came_whole_before_a_reply_was_cut_off_count() -> None:
+    turn = structured(PLAIN, *numbered(*made("output", "a")), rounds=1, stop_reason="max_tokens")
+    assert next_step(turn) == Finish("output")
+    refused = structured(PLAIN, *numbered(*made("look", "a", fails=True)), rounds=1, stop_reason="refusal")
+    assert isinstance(next_step(refused), Fail)
+
+
+@pytest.mark.parametrize("stop_reason", ["pause_turn", "interrupted", "cancelled", "error", "compacted"])
+def test_what_is_no_whole_reply_is_no_output(stop_reason: str) -> None:
+    turn = structured(NATIVE, text(), rounds=1, stop_reason=stop_reason)
+    assert unjudged_draft(turn) is None
+    assert standing_of(turn).failed == 0
+
+
+def test_a_summary_is_none_of_the_calls_of_an_attempt() -> None:
+    assert standing_of(structured(NATIVE, text(), rounds=1, stop_reason="compacted")) == Standing()
+
+
+def test_text_beside_calls_is_no_output() -> None:
+    turn = structured(NATIVE, *numbered(text(), *made("look", "a")), rounds=1)
+    assert unjudged_draft(turn) is None
+
+
+def test_other_turns_put_nothing_out() -> None:
+    assert unjudged_draft(turn_of(text(), rounds=[sealed(1, "end_turn")])) is None
+    assert unjudged_draft(replace(turn_of(), request=None)) is None
+    assert unjudged_draft(structured(NATIVE, rounds=0)) is None
+    assert phase_of(replace(turn_of(), status="cancelled")) is None
+
+
+# --- phases ----------------------------------------------------------------------------------------------------------
+
+
+def cut_short(name: str, id: str) -> list[Block]:
+    asked, said = made(name, id, fails=True)
+    return [asked, replace(said, text=CUT_SHORT.format("cancelled"))]
+
+
+def cancelled(spec: OutputSpec, *blocks: Block, rounds: int = 1, stop_reason: str = "tool_use") -> Turn:
+    turn = structured(spec, *numbered(*blocks), rounds=rounds, stop_reason=stop_reason)
+    return replace(turn, status="cancelled", stop_reason="cancelled")
+
+
+@pytest.mark.parametrize(
+    ("turn", "phase"),
+    [
+        (cancelled(PLAIN, rounds=0), "building"),
+        (cancelled(PLAIN, *made("output", "a", fails=True)), "building"),
+        (cancelled(PLAIN, text(), stop_reason="cancelled"), "iterating"),
+        (cancelled(PLAIN, *cut_short("output", "a"), stop_reason="cancelled"), "iterating"),
+        (cancelled(PLAIN, *cut_short("look", "a")), "iterating"),
+        (cancelled(PLAIN, *cut_short("look", "a"), *cut_short("output", "b")), "validating"),
+        (cancelled(NATIVE, text(content='"a"'), stop_reason="end_turn"), "validating"),
+        (cancelled(REFLECTED, *made("output", "a"), *cut_short("submit", "b")), "validating"),
+        (cancelled(REFLECTED, *cut_short("output", "a")), "reflecting"),
+        (cancelled(REFLECTED, *made("output", "a")), "reflecting"),
+    ],
+)
+def test_a_cancelled_turn_tells_what_it_was_busy_with(turn: Turn, phase: str) -> None:
+    assert phase_of(turn) == phase
+    assert phase_of(replace(turn, status="complete")) is None

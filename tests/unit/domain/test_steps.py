@@ -16,6 +16,7 @@ from app.domain.steps import (
     Compact,
     Fail,
     Finish,
+    Judge,
     RunTools,
     Shorten,
     TakeIn,
@@ -353,7 +354,7 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
             assert all(ask.answer is None for ask in asks)
         case TakeIn(steers):
             assert steers == turn.steers
-        case Fail() | Shorten() | Compact():
+        case Fail() | Judge() | Shorten() | Compact():
             raise AssertionError("only structured turns fail so, and only long ones are summarised")
         case Finish(stop_reason):
             assert stop_reason

@@ -1,0 +1,40 @@
+"""What a model is told of an output that it wrote as text."""
+
+from dataclasses import replace
+
+from app.domain.blocks import NOT_TAKEN, TAKEN, Block
+from app.domain.turns import OutputSpec, Turn
+from app.llm.messages import NO_OUTPUT, NO_TEXT, build_messages
+from tests.unit.llm.build import REQUEST, assistant, rendered, text, thinking, user
+from tests.unit.llm.legal import message_problems
+
+ASKED = user(text("When was it?"))
+
+
+def verdict(data: str) -> Block:
+    return Block(0, 1, 1, "verdict", "The output is not right.", data)
+
+
+def structured(*rounds: list[Block], native: bool = True) -> Turn:
+    output = OutputSpec("{}", native=native)
+    return assistant(*rounds, request=replace(REQUEST, output=output))
+
+
+def said(*path: Turn) -> list[str]:
+    messages = rendered(build_messages(path))
+    assert message_problems(messages) == []
+    return [block["text"] for block in messages[-1]["content"]]
+
+
+def test_what_is_wrong_with_an_output_is_said_by_the_user() -> None:
+    assert said(ASKED, structured([text('{"year":1}'), verdict(NOT_TAKEN)])) == ["The output is not right."]
+
+
+def test_an_output_that_was_taken_needs_no_word() -> None:
+    answered = structured([text('{"year":1}'), verdict(TAKEN)])
+    assert said(ASKED, answered, user(text("Thanks.")), assistant()) == ["Thanks."]
+
+
+def test_a_reply_without_an_output_is_asked_for_one_in_the_words_of_its_way() -> None:
+    assert said(ASKED, structured([thinking("Hm.")]))[-1] == NO_TEXT
+    assert said(ASKED, structured([text("In 1969.")], native=False)) == [NO_OUTPUT]

@@ -1,0 +1,92 @@
+"""When a structured turn's model is held to the schema by its provider, and when it has a tool for its output."""
+
+from typing import Any
+
+import pytest
+
+from app.api.resolve import again
+from app.api.schemas import OutputIn, TurnOptions
+from app.domain.turns import Limits, TurnRequest
+from app.llm.demo import DemoProvider
+from app.llm.models import Model, Models, Offer
+from app.tools.outputs import Outputs
+from app.tools.tool import ToolContext
+from app.tools.toolset import Toolset
+
+SCHEMA = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
+STRICT = {**SCHEMA, "additionalProperties": False}
+CAN = frozenset({"tools", "structured_output"})
+MODELS = Models(
+    [
+        Offer(
+            DemoProvider(),
+            [
+                Model("held", can=CAN),
+                Model("free", can=frozenset({"tools"})),
+                Model("silent", can=frozenset({"structured_output"})),
+                Model("unknown"),
+                Model("falls well", can=CAN, fallbacks=("held",)),
+                Model("falls badly", can=CAN, fallbacks=("held", "unknown")),
+            ],
+        )
+    ]
+)
+
+
+async def critic(draft: Any, context: ToolContext) -> str:
+    return f"{draft} {context}"
+
+
+TOOLSET = Toolset([], outputs=Outputs(handlers={"critic": critic}))
+
+
+def asked(
+    model: str = "held", schema: dict[str, Any] = STRICT, handler: str | None = None, **frozen: Any
+) -> TurnRequest:
+    output = OutputIn(schema=schema, handler=handler)
+    before = TurnRequest(model, limits=Limits(recovery="continue"), **frozen)
+    return again(TurnOptions(output=output), before, MODELS, TOOLSET)
+
+
+def names(request: TurnRequest) -> list[str]:
+    return [spec.name for spec in request.tools]
+
+
+@pytest.mark.parametrize("model", ["held", "silent", "falls well"])
+def test_a_model_that_is_known_to_can_is_held_to_the_schema(model: str) -> None:
+    request = asked(model)
+    assert request.output is not None
+    assert request.output.native
+    assert names(request) == []
+    assert request.limits.recovery == "retry"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"model": "free"},
+        {"model": "unknown"},
+        {"model": "falls badly"},
+        {"schema": SCHEMA},
+        {"handler": "critic"},
+        {"provider_tools": ('{"type":"web_search_20250305","name":"web_search"}',)},
+        {"params": {"output_config": {"format": {"type": "json_schema", "schema": STRICT}}}},
+        {"params": {"response_format": {"type": "json_object"}}},
+    ],
+)
+def test_any_other_turn_has_the_tool(how: dict[str, Any]) -> None:
+    request = asked(**how)
+    assert request.output is not None
+    assert not request.output.native
+    assert names(request)[0] == "output"
+    assert request.limits.recovery == "continue"
+
+
+def test_another_model_may_do_it_in_the_other_way() -> None:
+    first = asked("held")
+    there = again(TurnOptions(model="free"), first, MODELS, TOOLSET)
+    back = again(TurnOptions(model="held"), there, MODELS, TOOLSET)
+    assert there.output is not None
+    assert (there.output.native, names(there)) == (False, ["output"])
+    assert back.output == first.output
+    assert names(back) == []
