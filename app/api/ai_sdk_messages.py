@@ -40,9 +40,11 @@ def ui_message(turn: Turn) -> UiMessageOut:
 def _said(block: Block) -> Json:
     if block.type == TEXT:
         return {"type": "text", "text": block.text}
-    source = block_details(block).get("data", {}).get("source", {})
+    data = block_details(block).get("data", {})
+    source = data.get("source", {})
     if block.type in {IMAGE, DOCUMENT} and "id" in source:
-        return {"type": "file", "mediaType": source["media_type"], "url": f"/api/uploads/{source['id']}"}
+        name = {"filename": data["title"]} if "title" in data else {}
+        return {"type": "file", "mediaType": source["media_type"], **name, "url": f"/api/uploads/{source['id']}"}
     return data_part(block)
 
 

@@ -1,11 +1,16 @@
 """What `useChat` of the AI SDK sends. It sends more than is needed here: what is not known is passed over."""
 
+import re
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.fields import Body, Storable
 from app.api.schemas import NewTurn, TurnOptions
+from app.domain.errors import RequestRefused
+
+_UPLOAD = re.compile("(?:https?://[^/]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class _Lenient(Body):
@@ -58,7 +63,7 @@ class UiStopped(BaseModel):
 
 
 def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
-    """A user message as a turn. Raises ValidationError for one that says nothing."""
+    """A user message as a turn. Raises ValidationError for one that says nothing, RequestRefused for no file."""
     blocks = [block for part in parts if (block := _block(part))]
     told = options.model_dump(exclude_unset=True, by_alias=True)
     return NewTurn.model_validate({**told, "on_busy": options.on_busy, "blocks": blocks})
@@ -68,12 +73,22 @@ def _block(part: dict[str, Any]) -> dict[str, Any] | None:
     """Text and files that the message carries. What else is in it (data, sources) is not for the model."""
     if part.get("type") == "text" and part.get("text"):
         return {"type": "text", "text": part["text"]}
-    if part.get("type") == "file":
-        header, _, data = str(part.get("url", "")).partition(";base64,")
-        media_type = header.removeprefix("data:")
-        source = {"type": "base64", "data": data, "media_type": media_type}
-        if media_type.startswith("image/"):
-            return {"type": "image", "source": source}
-        title = {"title": part["filename"]} if part.get("filename") else {}
-        return {"type": "document", "source": source, **title}
-    return None
+    return _file(part) if part.get("type") == "file" else None
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    """Its bytes are in its URL, unless it was uploaded before. What they are is seen by them. Raises RequestRefused."""
+    url = str(part.get("url", ""))
+    header, _, data = url.partition(";base64,")
+    if found := _UPLOAD.fullmatch(url):
+        source: dict[str, Any] = {"type": "upload", "id": UUID(found[1])}
+    elif data and header.startswith("data:"):
+        source = {"type": "base64", "data": data}
+    else:
+        raise RequestRefused(
+            "a file has a data: URL in base64, or that of an upload (/api/uploads/…)", field="messages"
+        )
+    if str(part.get("mediaType", header.removeprefix("data:"))).startswith("image"):
+        return {"type": "image", "source": source}
+    title = {"title": part["filename"]} if part.get("filename") else {}
+    return {"type": "document", "source": source, **title}

@@ -57,7 +57,7 @@ const commands = {
     })
     component = create(createElement(Page, { chat, resume }))
   },
-  send: ({ text, messageId }) => shown.sendMessage({ text, messageId }),
+  send: ({ text, messageId, files }) => shown.sendMessage({ text, messageId, files }),
   async begin({ text }) {
     going = shown.sendMessage({ text }).catch(() => {})
   },
