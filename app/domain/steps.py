@@ -127,7 +127,7 @@ def _next_step(turn: Turn) -> Step:
     limits = turn.request.limits
     sealed = [round for round in turn.rounds if round.sealed]
     if not sealed:
-        return _call_model(turn, 1, limits)
+        return TakeIn(turn.steers) if turn.steers else _call_model(turn, 1, limits)
     last = sealed[-1]
     with_calls = _rounds_with_calls(turn.blocks)
     if unanswered := unanswered_calls(turn.blocks):

@@ -226,6 +226,12 @@ def test_what_a_user_says_waits_for_the_results_and_goes_in_before_the_model_is_
     assert next_step(turn_of(call(), result(), words(2), rounds=[sealed()])) == CallModel(2)
 
 
+def test_what_is_said_before_the_first_reply_is_in_the_first_call() -> None:
+    assert next_step(turn_of(steers=[steer()])) == TakeIn((steer(),))
+    assert next_step(turn_of(rounds=[voided()], steers=[steer()])) == TakeIn((steer(),))
+    assert next_step(turn_of(words(0, 0))) == CallModel(1)
+
+
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "refusal", INTERRUPTED])
 def test_a_user_who_says_something_to_a_reply_that_ends_gets_another(stop_reason: str) -> None:
     rounds = [sealed(1, stop_reason)]
