@@ -10,7 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 FLOCK := $(shell command -v flock)
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+# Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 
 RUNTIME := $(VENV)/runtime.stamp
