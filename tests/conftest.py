@@ -17,6 +17,9 @@ from app.storage.migrations import upgrade
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+# Nobody here speaks TLS. Loading all authorities of a system costs every client and every process more than most tests.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests counted (`record_property`) is told by whichever process writes the summary."""
