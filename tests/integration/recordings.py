@@ -12,14 +12,19 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
+from app.domain.errors import ProviderError
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.accumulator import Accumulator
+from app.llm.provider import Message, ModelRequest, Provider
+from app.llm.wire import Wire
+from tests.integration.canned import Answer
 
 Json = dict[str, Any]
 
 FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].parent / "shared" / "recordings"))
 REQUEST = TurnRequest("recorded")
+ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 
 needs_recordings = pytest.mark.skipif(
     not FOLDER.is_dir(), reason=f"no recordings in {FOLDER}: set RECORDED_STREAMS to their folder"
@@ -33,19 +38,27 @@ def manifest() -> Json:
     return found
 
 
-def streams() -> list[str]:
-    """Every recorded Anthropic stream, those of sessions included."""
-    return [entry["file"] for entry in manifest()["files"] if entry["kind"] == "anthropic"]
+def streams(kind: str = "anthropic") -> list[str]:
+    """Every recorded stream of an API, those of sessions included."""
+    return [entry["file"] for entry in manifest()["files"] if entry["kind"] == kind]
 
 
 def errors() -> list[str]:
     return [e["file"] for e in manifest()["files"] if e["kind"] == "error" and e["provider"] == "anthropic"]
 
 
-def sessions() -> list[str]:
+def errors_of_others() -> list[str]:
+    return [e["file"] for e in manifest()["files"] if e["kind"] == "error" and e["provider"] != "anthropic"]
+
+
+def sessions(kind: str = "anthropic") -> list[str]:
     """The sessions whose requests were recorded too."""
     known = manifest()["sessions"].items()
-    return [name for name, one in known if one["kind"] == "anthropic" and one["requests_recorded"]]
+    return [name for name, one in known if one["kind"] == kind and one["requests_recorded"]]
+
+
+def rounds_of(session: str) -> int:
+    return len(manifest()["sessions"][session]["files"])
 
 
 def read(file: str) -> bytes:
@@ -122,6 +135,50 @@ def answer(path: list[Turn], blocks: Sequence[Block], stop_reason: str | None) -
 
 def running(path: list[Turn]) -> list[Turn]:
     return path if path and path[-1].role == "assistant" else [*path, _turn("assistant")]
+
+
+class Heard:
+    """One answer of an adapter, taken in to its end, good or bad."""
+
+    def __init__(self) -> None:
+        self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
+        self.changes: list[object] = []
+        self.error: ProviderError | None = None
+
+    async def listen(self, provider: Provider) -> "Heard":
+        try:
+            async for parts in provider.stream(ASKED):
+                self.changes += self.accumulator.feed(parts)
+        except ProviderError as error:
+            self.error = error
+        self.blocks = closed_blocks(self.accumulator, self.changes)
+        return self
+
+
+def taken_in(wire: Wire, body: bytes, sizes: Iterator[int]) -> tuple[object, ...]:
+    """All that is known at the end of `body`, cut in pieces of these sizes."""
+    accumulator, changes = Accumulator(1, 1, 0), list[object]()
+    for piece in pieces(body, sizes):
+        changes += accumulator.feed(wire.feed(piece))
+    changes += accumulator.feed(wire.end())
+    blocks = closed_blocks(accumulator, changes)
+    return blocks, accumulator.stop_reason, accumulator.usage, accumulator.data, accumulator.ended, repr(wire.failure)
+
+
+def reply_by(wire: Wire, session: str, number: int) -> tuple[list[Block], str | None]:
+    """A recorded reply, and why it stopped."""
+    accumulator = Accumulator(number, 1, 0)
+    body = read(f"sessions/{session}/{number:02}-response.sse")
+    changes = accumulator.feed([*wire.feed(body), *wire.end()])
+    return closed_blocks(accumulator, changes), accumulator.stop_reason
+
+
+def recorded_error(file: str) -> tuple[Json, Answer]:
+    """What was recorded, and the server's part of it."""
+    recorded: Json = json.loads(read(file))
+    hop = {"content-length", "transfer-encoding", "connection"}
+    headers = {name: value for name, value in recorded["headers"].items() if name not in hop}
+    return recorded, Answer(recorded["body"].encode(), recorded["status"], headers)
 
 
 def closed_blocks(accumulator: Accumulator, changes: Sequence[object]) -> list[Block]:

@@ -1,43 +1,43 @@
 """Every recorded Anthropic stream through the real SDK client, and every recorded session rebuilt round by round."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import cycle, repeat
 from random import Random
 
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.accumulator import Accumulator
+from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.anthropic import AnthropicProvider
 from app.llm.anthropic_render import render, render_block
 from app.llm.anthropic_wire import Wire
 from app.llm.messages import build_messages
-from app.llm.provider import Message, ModelRequest
+from app.llm.provider import ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server
 from tests.integration.recordings import (
+    Heard,
     Json,
     answer,
-    closed_blocks,
     conversation,
     errors,
     hear,
     needs_recordings,
     oracle,
     path_of,
-    pieces,
     plain,
     read,
+    recorded_error,
+    reply_by,
+    rounds_of,
     running,
     sessions,
     streams,
+    taken_in,
 )
 from tests.unit.llm.legal import request_problems
 
 pytestmark = needs_recordings
-
-REQUEST = ModelRequest("claude-opus-5-5", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 
 # Tool inputs that were cut. The SDK shows what it could guess of them, or spills text of one block into another; we
 # keep what was streamed and close the block as interrupted, so that it is never taken for a call (PROTOCOLS §10.3).
@@ -68,24 +68,6 @@ async def server() -> AsyncIterator[CannedServer]:
 async def provider(server: CannedServer) -> AsyncIterator[AnthropicProvider]:
     async with AnthropicProvider("a key", server.url) as provider:
         yield provider
-
-
-class Heard:
-    """One answer, taken in to its end, good or bad."""
-
-    def __init__(self) -> None:
-        self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
-        self.changes: list[object] = []
-        self.error: ProviderError | None = None
-
-    async def listen(self, provider: AnthropicProvider) -> "Heard":
-        try:
-            async for parts in provider.stream(REQUEST):
-                self.changes += self.accumulator.feed(parts)
-        except ProviderError as error:
-            self.error = error
-        self.blocks = closed_blocks(self.accumulator, self.changes)
-        return self
 
 
 def content_of(blocks: list[Block]) -> list[Json]:
@@ -150,22 +132,13 @@ def deltas(body: bytes) -> list[bytes]:
 @pytest.mark.parametrize("file", streams())
 def test_a_recorded_stream_means_the_same_however_it_is_cut_and_framed(file: str) -> None:
     body = read(file)
-    whole = meaning(body, repeat(len(body)))
+    whole = taken_in(Wire(), body, repeat(len(body)))
     sizes = Random(file)
-    assert meaning(body, cycle([1] if len(body) < 20_000 else [5])) == whole
-    assert meaning(body, iter(lambda: sizes.randint(1, 300), 0)) == whole
-    assert meaning(body.replace(b"\n", b"\r\n"), cycle([1, 2, 3])) == whole
-    assert meaning(body.replace(b"\n", b"\r"), cycle([7])) == whole
-    assert meaning(body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
-
-
-def meaning(body: bytes, sizes: Iterator[int]) -> object:
-    wire, accumulator, changes = Wire(), Accumulator(1, 1, 0), []
-    for piece in pieces(body, sizes):
-        changes += accumulator.feed(wire.feed(piece))
-    changes += accumulator.feed(wire.end())
-    blocks = closed_blocks(accumulator, changes)
-    return blocks, accumulator.stop_reason, accumulator.usage, accumulator.data, accumulator.ended, repr(wire.failure)
+    assert taken_in(Wire(), body, cycle([1] if len(body) < 20_000 else [5])) == whole
+    assert taken_in(Wire(), body, iter(lambda: sizes.randint(1, 300), 0)) == whole
+    assert taken_in(Wire(), body.replace(b"\n", b"\r\n"), cycle([1, 2, 3])) == whole
+    assert taken_in(Wire(), body.replace(b"\n", b"\r"), cycle([7])) == whole
+    assert taken_in(Wire(), body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
 
 
 @pytest.mark.parametrize("name", sessions())
@@ -206,15 +179,8 @@ def asked(name: str, number: int) -> Json:
     return found
 
 
-def rounds_of(name: str) -> int:
-    return sum(file.startswith(f"sessions/{name}/") for file in streams())
-
-
 def reply_of(name: str, number: int) -> tuple[list[Block], str | None]:
-    wire, accumulator = Wire(), Accumulator(number, 1, 0)
-    changes = accumulator.feed(wire.feed(read(f"sessions/{name}/{number:02}-response.sse")))
-    changes += accumulator.feed(wire.end())
-    return closed_blocks(accumulator, changes), accumulator.stop_reason
+    return reply_by(Wire(), name, number)
 
 
 TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
@@ -224,10 +190,8 @@ TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}
 async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
     file: str, server: CannedServer, provider: AnthropicProvider
 ) -> None:
-    recorded = json.loads(read(file))
-    hop = {"content-length", "transfer-encoding", "connection"}
-    headers = {name: value for name, value in recorded["headers"].items() if name not in hop}
-    server.answer = Answer(recorded["body"].encode(), recorded["status"], headers)
+    recorded, server.answer = recorded_error(file)
+    headers = server.answer.headers
     error = (await Heard().listen(provider)).error
     lasting = TooLong if "context window" in recorded["body"] else PermanentError
     assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else lasting)

@@ -1,7 +1,7 @@
 """Every recorded chat completion stream through the real SDK client, every session rebuilt, every error sorted."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, repeat
 from random import Random
@@ -10,19 +10,31 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.accumulator import Accumulator
 from app.llm.openai import OpenAIChatProvider
 from app.llm.openai_render import render
 from app.llm.openai_wire import STOP_REASONS, ChatWire
 from app.llm.provider import Message, ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server
-from tests.integration.recordings import Json, closed_blocks, manifest, needs_recordings, pieces, read
+from tests.integration.recordings import (
+    Heard,
+    Json,
+    closed_blocks,
+    errors_of_others,
+    needs_recordings,
+    read,
+    recorded_error,
+    reply_by,
+    rounds_of,
+    sessions,
+    streams,
+    taken_in,
+)
 from tests.unit.llm.openai_legal import request_problems
 
 pytestmark = needs_recordings
 
-REQUEST = ModelRequest("gpt-6-sol", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 CHAT = "openai-chat"
 THOUGHTS = ("reasoning_content", "reasoning")
 
@@ -139,10 +151,6 @@ FAILED = {
 }
 
 
-def streams() -> list[str]:
-    return [entry["file"] for entry in manifest()["files"] if entry["kind"] == CHAT]
-
-
 def short(file: str) -> str:
     return file.removeprefix("openai-chat/").removeprefix("sessions/").removesuffix(".sse")
 
@@ -162,24 +170,6 @@ async def server() -> AsyncIterator[CannedServer]:
 async def provider(server: CannedServer) -> AsyncIterator[OpenAIChatProvider]:
     async with OpenAIChatProvider("a key", server.url) as provider:
         yield provider
-
-
-class Heard:
-    """One answer, taken in to its end, good or bad."""
-
-    def __init__(self) -> None:
-        self.accumulator = Accumulator(round=1, attempt=1, first_index=0)
-        self.changes: list[object] = []
-        self.error: ProviderError | None = None
-
-    async def listen(self, provider: OpenAIChatProvider) -> "Heard":
-        try:
-            async for parts in provider.stream(REQUEST):
-                self.changes += self.accumulator.feed(parts)
-        except ProviderError as error:
-            self.error = error
-        self.blocks = closed_blocks(self.accumulator, self.changes)
-        return self
 
 
 def said_in(blocks: Sequence[Block]) -> Said:
@@ -214,7 +204,7 @@ def last_reason(file: str) -> str | None:
     return STOP_REASONS[reasons[-1]] if reasons else None
 
 
-@pytest.mark.parametrize("file", streams())
+@pytest.mark.parametrize("file", streams(CHAT))
 async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
@@ -236,7 +226,7 @@ async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right
     assert heard.accumulator.stop_reason == ("refusal" if refused else told)
 
 
-@pytest.mark.parametrize("file", streams())
+@pytest.mark.parametrize("file", streams(CHAT))
 async def test_the_figures_of_a_recorded_stream_are_those_of_its_provider(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
@@ -255,7 +245,7 @@ async def test_the_figures_of_a_recorded_stream_are_those_of_its_provider(
 
 
 def test_every_exception_is_one_of_the_recordings_and_the_sdk_is_wrong_there() -> None:
-    names = {short(file): file for file in streams()}
+    names = {short(file): file for file in streams(CHAT)}
     assert names.keys() >= EXCEPTIONS.keys() | FAILED.keys()
     for name in EXCEPTIONS:
         body, known = read(names[name]), oracle(names[name])
@@ -272,33 +262,18 @@ def _untouched(file: str) -> tuple[Any, ...]:
     return message.get("content") or "", thought, [(id, said["name"], said["arguments"]) for id, said in functions]
 
 
-@pytest.mark.parametrize("file", streams())
+@pytest.mark.parametrize("file", streams(CHAT))
 def test_what_is_told_does_not_depend_on_how_the_network_cuts(file: str) -> None:
     body = read(file)
-    whole = taken_in(body, repeat(len(body)))
+    whole = taken_in(ChatWire(), body, repeat(len(body)))
     for sizes in (repeat(1), cycle([7]), cycle(Random(file).choices([1, 2, 40, 400], k=50))):
-        assert taken_in(body, sizes) == whole
-
-
-def taken_in(body: bytes, sizes: Iterator[int]) -> tuple[object, ...]:
-    wire, accumulator = ChatWire(), Accumulator(1, 1, 0)
-    changes: list[object] = []
-    for piece in pieces(body, sizes):
-        changes += accumulator.feed(wire.feed(piece))
-    changes += accumulator.feed(wire.end())
-    blocks = closed_blocks(accumulator, changes)
-    return blocks, accumulator.stop_reason, accumulator.usage, accumulator.data, accumulator.ended, repr(wire.failure)
+        assert taken_in(ChatWire(), body, sizes) == whole
 
 
 # --- sessions ------------------------------------------------------------------------------------------------
 
 
-def sessions() -> list[str]:
-    known = manifest()["sessions"].items()
-    return [name for name, one in known if one["kind"] == CHAT and one["requests_recorded"]]
-
-
-@pytest.mark.parametrize("name", sessions())
+@pytest.mark.parametrize("name", sessions(CHAT))
 def test_a_recorded_session_is_sent_back_with_the_calls_and_results_its_client_sent(name: str) -> None:
     asked = [
         json.loads(read(f"sessions/{name}/{n:02}-request.json"))["messages"] for n in range(1, rounds_of(name) + 1)
@@ -320,10 +295,6 @@ def test_a_recorded_session_is_sent_back_with_the_calls_and_results_its_client_s
             messages += [Message("assistant", tuple(reply_of(name, number))), results_in(asked[number])]
 
 
-def rounds_of(name: str) -> int:
-    return sum(file.startswith(f"sessions/{name}/") for file in streams())
-
-
 def users(messages: Sequence[Json]) -> str:
     (said,) = [message["content"] for message in messages if message["role"] == "user"]
     return _words(said)
@@ -339,9 +310,7 @@ def _text(words: str) -> Block:
 
 def reply_of(name: str, number: int) -> list[Block]:
     """A recorded reply. Its id in the later request is what the recorder put in the place of the real one."""
-    wire, accumulator = ChatWire(), Accumulator(number, 1, 0)
-    body = read(f"sessions/{name}/{number:02}-response.sse")
-    return closed_blocks(accumulator, accumulator.feed([*wire.feed(body), *wire.end()]))
+    return reply_by(ChatWire(), name, number)[0]
 
 
 def results_in(messages: Sequence[Json]) -> Message:
@@ -369,10 +338,6 @@ def plain(message: Json) -> Json:
 # --- errors --------------------------------------------------------------------------------------------------
 
 
-def errors() -> list[str]:
-    return [e["file"] for e in manifest()["files"] if e["kind"] == "error" and e["provider"] != "anthropic"]
-
-
 SORTED = {
     "azure-408-upstream-timeout-plain-text": (TransientError, "http_408"),
     "deepseek-422-plain-text": (PermanentError, "http_422"),
@@ -391,19 +356,17 @@ SORTED = {
 }
 
 
-@pytest.mark.parametrize("file", errors())
+@pytest.mark.parametrize("file", errors_of_others())
 async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_provider_said(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
-    recorded = json.loads(read(file))
-    hop = {"content-length", "transfer-encoding", "connection"}
-    headers = {name: value for name, value in recorded["headers"].items() if name not in hop}
-    server.answer = Answer(recorded["body"].encode(), recorded["status"], headers)
+    recorded, server.answer = recorded_error(file)
+    headers = server.answer.headers
     error = (await Heard().listen(provider)).error
     assert error is not None
     assert (type(error), error.type) == SORTED[file.removeprefix("errors/").removesuffix(".json")]
     said = recorded.get("body_json") or {"message": recorded["body"].strip()}
-    inner = said.get("error", said)
+    inner: Any = said.get("error", said)
     assert error.message == (inner if isinstance(inner, str) else inner["message"])
     assert error.request_id == headers.get("x-request-id")
     assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)
