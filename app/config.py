@@ -93,7 +93,12 @@ class Settings(BaseSettings):
         gt=0,
         le=1,
         validation_alias=_ours("COMPACT_AT"),
-        description="share of a model's context window at which earlier turns are summarised",
+        description="share of a model's context window at which a conversation is made shorter",
+    )
+    compaction: Literal["own", "provider"] = Field(
+        "own",
+        validation_alias=_ours("COMPACTION"),
+        description="who makes it shorter: this server, or the provider where it offers that for the model",
     )
     max_retries: int = Field(
         5, ge=0, validation_alias=_ours("MAX_RETRIES"), description="provider retries before the first delta"

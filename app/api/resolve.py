@@ -7,6 +7,7 @@ import msgspec
 
 from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
+from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
 from app.domain.strict import is_strict
 from app.domain.turns import Limits, OutputSpec, TurnRequest
@@ -112,7 +113,8 @@ def _is_native(asked: TurnRequest, output: OutputSpec, models: Models) -> bool:
 def _within(model: Model, asked: TurnRequest, output: OutputSpec | None, models: Models) -> TurnRequest:
     """The request with its output. Raises RequestRefused for what the model cannot do, before anything is spent."""
     asked = _structured(asked, output, models)
-    asked = replace(asked, limits=replace(asked.limits, context_window=model.context_window))
+    edits = _provider_edits(model, asked.limits)
+    asked = replace(asked, limits=replace(asked.limits, context_window=model.context_window, provider_edits=edits))
     params = asked.params
     if (asked.tools or asked.provider_tools) and not model.does("tools"):
         raise RequestRefused(f"{model.id} cannot use tools", field="tools")
@@ -124,6 +126,12 @@ def _within(model: Model, asked: TurnRequest, output: OutputSpec | None, models:
     if most is not None and wanted is not None and wanted > most:
         raise RequestRefused(f"{model.id} writes at most {most:,} tokens", field="params.max_tokens")
     return asked
+
+
+def _provider_edits(model: Model, limits: Limits) -> tuple[str, ...]:
+    """Those that the registry names: of a model that it knows nothing of they are not taken for granted."""
+    known = model.can or ()
+    return tuple(edit for edit in EDITS if edit in known) if limits.compaction == "provider" else ()
 
 
 def _checked(params: dict[str, Any], tools: Chosen) -> dict[str, Any]:

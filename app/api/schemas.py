@@ -77,7 +77,11 @@ class LimitsIn(Body):
     recovery: Literal["retry", "continue"] | None = None
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
     compact_at: Annotated[
-        float | None, Field(gt=0, le=1, description="share of the context window at which earlier turns are summarised")
+        float | None, Field(gt=0, le=1, description="share of the context window at which the path is made shorter")
+    ] = None
+    compaction: Annotated[
+        Literal["own", "provider"] | None,
+        Field(description="who makes it shorter: this server, or the provider where it offers that for the model"),
     ] = None
 
 
@@ -216,6 +220,7 @@ class RoundOut(BaseModel):
     request_id: str | None
     messages: int
     model: Annotated[str | None, Field(description="the model that was asked")]
+    applied_edits: Annotated[list[dict[str, Any]], Field(description="what the provider left out by itself")]
     started_at: datetime | None
     first_delta_at: datetime | None
     sealed_at: datetime | None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 from uuid import UUID
 
 from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
@@ -53,7 +54,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         started_at=turn.started_at,
         ended_at=turn.ended_at,
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
-        rounds=[_round_out(round) for round in turn.rounds],
+        rounds=[round_out(round) for round in turn.rounds],
         output=None if (text := output_of(turn)) is None else parsed(text),
         phase=phase_of(turn),
         actions=_actions(turn, rows),
@@ -91,8 +92,16 @@ def _open_block(view: LiveView) -> list[BlockOut]:
     return [BlockOut.model_validate({**members, "open": True})]
 
 
-def _round_out(round: Round) -> RoundOut:
-    values = asdict(round)
+def round_out(round: Round) -> RoundOut:
+    values = asdict(round) | {"applied_edits": _applied_edits(round)}
     return RoundOut(
         round=values.pop("number"), **{name: values[name] for name in RoundOut.model_fields if name in values}
     )
+
+
+def _applied_edits(round: Round) -> list[dict[str, Any]]:
+    """As far as the provider says it in the form that we know."""
+    data = parsed(round.data or "{}")
+    managed = data.get("context_management") if isinstance(data, dict) else None
+    edits = managed.get("applied_edits") if isinstance(managed, dict) else None
+    return [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []

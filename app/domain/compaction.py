@@ -11,8 +11,9 @@ from app.domain.history import Position, Shortening, as_block, is_long, kept_of,
 from app.domain.sizes import size_of, size_of_block, size_of_turn, tokens_of
 from app.domain.turns import Turn, TurnRequest
 
-COMPACTION = "compaction"  # the provider summarises
 CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
+COMPACTION = "compaction"  # the provider summarises
+EDITS = (CONTEXT_EDITING, COMPACTION)  # what a provider may do by itself
 
 _KEPT = 0.25  # of the window: the newest turns, and the newest results, word for word
 _ENOUGH = 0.75  # of what is too long: shorter than that, it is some time before it is too long again

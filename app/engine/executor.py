@@ -1,7 +1,7 @@
 """Runs one turn: asks the rows what comes next, does it, and asks again."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.calls import Calls
+from app.engine.counting import Counting, count_usage
 from app.engine.hooks import AfterRound, Observers
 from app.engine.pace import Pace
 from app.engine.patience import Patience
@@ -44,7 +45,7 @@ from app.engine.retries import Retries, RetryPolicy
 from app.llm.accumulator import Accumulator, Change
 from app.llm.provider import Message, Provider, Unknown
 from app.llm.summaries import as_summary
-from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES, TOKENS
+from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -83,6 +84,7 @@ class Executor:
         self._news = news
         self._rows = rows
         self._requests = Requests(ancestors, rows)
+        self._counting = Counting(ancestors, self._requests)
         self._recorder = recorder
         self._ancestors = ancestors
         self._provider_for = provider_for
@@ -113,11 +115,18 @@ class Executor:
             await self._take_up()
             while self._recorder.holds:
                 await self._catch_up()
-                await self._do(next_step(self.turn, self._ancestors))
+                await self._do(await self._next())
         except ProviderError as error:
             await self.stop("error", "error", TurnError(error.type, error.message, error.request_id))
         finally:
             await self._calls.close()
+
+    async def _next(self) -> Step:
+        step = next_step(self.turn, self._ancestors)
+        if not isinstance(step, CallModel | Shorten | Compact):
+            return step
+        tokens = await self._counting.tokens(self.turn, self._model, self._provider_for(self._model))
+        return step if tokens is None else next_step(self.turn, self._ancestors, tokens)
 
     async def _do(self, step: Step) -> None:
         match step:
@@ -304,7 +313,7 @@ class Executor:
         assert round is not None
         sealed = self._told(round, stop_reason)
         await self._recorder.seal_round(sealed, left_open, recoveries=recoveries)
-        _count_tokens(sealed)
+        count_usage(sealed)
         log.info("round.sealed", stop_reason=stop_reason, blocks=len(self.turn.blocks))
 
     async def _tell_of_round(self) -> None:
@@ -385,10 +394,3 @@ class Executor:
 
 def _is_whole(reply: Accumulator) -> bool:
     return reply.ended or reply.stop_reason is not None
-
-
-def _count_tokens(round: Round) -> None:
-    usage: Mapping[str, object] = round.usage
-    for kind, count in usage.items():
-        if kind.endswith("_tokens") and isinstance(count, int):
-            TOKENS.labels(kind.removesuffix("_tokens")).inc(count)

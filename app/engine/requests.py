@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
+from app.domain.history import COMPACTED
 from app.domain.steps import CallModel, Compact
 from app.domain.turns import Turn, TurnRequest
 from app.llm.attachments import attached, uploads_in
 from app.llm.messages import build_messages, messages_to_summarise
-from app.llm.provider import Call, Message, ModelRequest
+from app.llm.provider import Call, Message, ModelRequest, ProviderCompaction
 
 Asking = CallModel | Compact
 
@@ -31,7 +32,8 @@ class Requests:
 
     async def build(self, turn: Turn, step: Asking, model: str) -> ModelRequest:
         assert turn.request is not None
-        asked, sealed = turn.request, [round for round in turn.rounds if round.sealed]
+        asked = turn.request
+        sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
         return ModelRequest(
             model=model,
             messages=await self._messages([*self._ancestors, turn], step, model),
@@ -42,6 +44,7 @@ class Requests:
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=sealed[-1].data if sealed else None,
             call=Call(turn.id, step.round, turn.attempt, model, asked.record),
+            compaction=_compaction(asked, model),
         )
 
     async def _messages(self, path: Sequence[Turn], step: Asking, model: str) -> tuple[Message, ...]:
@@ -52,6 +55,15 @@ class Requests:
         if missing := uploads_in(messages) - self._uploads.keys():
             self._uploads |= await self._rows.uploads(missing)
         return attached(messages, self._uploads)
+
+
+def _compaction(asked: TurnRequest, model: str) -> ProviderCompaction | None:
+    """What the model that was asked for offers; a fallback may not."""
+    limits = asked.limits
+    if not limits.provider_edits or model != asked.model:
+        return None
+    window = limits.context_window
+    return ProviderCompaction(limits.provider_edits, None if window is None else int(window * limits.compact_at))
 
 
 def _with_format(asked: TurnRequest) -> Mapping[str, Any]:

@@ -7,9 +7,10 @@ from contextlib import aclosing
 
 import anthropic
 import httpx2
+import msgspec
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.anthropic_render import render
+from app.llm.anthropic_render import betas_of, render, render_count
 from app.llm.anthropic_wire import ErrorEvent, Wire
 from app.llm.http import Connected, connections, lost, parts_of, retry_after
 from app.llm.provider import ModelRequest, Part
@@ -33,6 +34,13 @@ _TOO_LARGE = 413
 _TOO_LONG_WORDS = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
 
 
+class _Count(msgspec.Struct):
+    input_tokens: int
+
+
+_count = msgspec.json.Decoder(_Count)
+
+
 class AnthropicProvider(Connected):
     name = "anthropic"
 
@@ -52,7 +60,7 @@ class AnthropicProvider(Connected):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         with _our_errors():
-            answer = await self._post(request)
+            answer = await self._post("/v1/messages", render(request), request, "text/event-stream")
             wire = Wire(answer.response.headers.get("request-id"))
             try:
                 async with aclosing(parts_of(answer.response, wire)) as batches:
@@ -63,14 +71,28 @@ class AnthropicProvider(Connected):
             finally:
                 await answer.close()
 
-    async def _post(self, request: ModelRequest) -> anthropic.AsyncStream[object]:
-        betas = request.params.get("betas")
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+    async def count(self, request: ModelRequest) -> int:
+        """Read like a stream, so that who taps model calls taps this."""
+        with _our_errors():
+            path = "/v1/messages/count_tokens"
+            answer = await self._post(path, render_count(request), request, "application/json")
+            try:
+                body = await answer.response.aread()
+            finally:
+                await answer.close()
+        try:
+            return _count.decode(body).input_tokens
+        except msgspec.DecodeError as error:
+            raise TransientError("bad_count", str(error)) from error
+
+    async def _post(self, path: str, body: bytes, request: ModelRequest, accept: str) -> anthropic.AsyncStream[object]:
+        headers = {"Accept": accept, "Accept-Encoding": "identity"}
+        betas = betas_of(request)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
         return await self._client.post(
-            "/v1/messages?beta=true" if betas else "/v1/messages",
-            content=render(request),
+            f"{path}?beta=true" if betas else path,
+            content=body,
             options={"headers": headers},
             cast_to=object,
             stream=True,

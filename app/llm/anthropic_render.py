@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.turns import ToolSpec
-from app.llm.provider import Message, ModelRequest
+from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.translation import CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
@@ -39,6 +40,24 @@ PARAMS = frozenset(
     }
 )
 
+# What the counter takes.
+_COUNTED = frozenset(
+    {
+        "context_management",
+        "mcp_servers",
+        "messages",
+        "model",
+        "output_config",
+        "speed",
+        "system",
+        "thinking",
+        "tool_choice",
+        "tools",
+    }
+)
+_BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
+_LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
+
 _CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
@@ -48,6 +67,22 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 
 def render(request: ModelRequest) -> bytes:
     """The body, with cache marks where what never changes, the request before this one, and this one end."""
+    return _json(_body(request))
+
+
+def render_count(request: ModelRequest) -> bytes:
+    """The body of a question for how many tokens the request has."""
+    return _json({name: value for name, value in _body(request).items() if name in _COUNTED})
+
+
+def betas_of(request: ModelRequest) -> Sequence[str]:
+    """The betas that the request needs."""
+    asked: Sequence[str] = request.params.get("betas") or ()
+    wanted = [_BETAS[edit] for edit in request.compaction.edits] if request.compaction else []
+    return [*asked, *(beta for beta in wanted if beta not in asked)]
+
+
+def _body(request: ModelRequest) -> dict[str, Any]:
     params = {name: value for name, value in request.params.items() if name in PARAMS and value is not None}
     if not (tools := _tools(request)):
         params.pop("tool_choice", None)
@@ -57,6 +92,7 @@ def render(request: ModelRequest) -> bytes:
         "model": request.model,
         "max_tokens": DEFAULT_MAX_TOKENS,
         "stream": True,
+        **_context_management(request.compaction),
         **params,
     }
     if tools:
@@ -65,7 +101,25 @@ def render(request: ModelRequest) -> bytes:
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
     body["messages"] = _messages(with_fitting_calls(without_foreign(request.messages), _CALL_RULES))
-    return _json(body)
+    return body
+
+
+def _context_management(wanted: ProviderCompaction | None) -> dict[str, Any]:
+    """Results are cleared before it comes to a summary, and only where that is worth the cache."""
+    if wanted is None or not wanted.edits:
+        return {}
+    edits: list[dict[str, Any]] = []
+    if CONTEXT_EDITING in wanted.edits:
+        clearing = {"trigger": wanted.at * 3 // 4, "clear_at_least": wanted.at // 8} if wanted.at else {}
+        edits.append({"type": "clear_tool_uses_20250919"} | {name: _tokens(at) for name, at in clearing.items()})
+    if COMPACTION in wanted.edits:
+        trigger = {"trigger": _tokens(max(_LEAST_TRIGGER, wanted.at))} if wanted.at else {}
+        edits.append({"type": "compact_20260112"} | trigger)
+    return {"context_management": {"edits": edits}}
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"type": "input_tokens", "value": count}
 
 
 def render_block(block: Block) -> bytes:

@@ -247,9 +247,12 @@ def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
+    """What the provider left out by itself is back where it is not to do so any more."""
     if then is None or now is None:
         return then is now
-    return (then.system, then.tools, then.provider_tools) == (now.system, now.tools, now.provider_tools)
+    left_to_provider = {*then.limits.provider_edits} <= {*now.limits.provider_edits}
+    frames = [(request.system, request.tools, request.provider_tools) for request in (then, now)]
+    return left_to_provider and frames[0] == frames[1]
 
 
 def _model_of(turn: Turn) -> str | None:

@@ -5,9 +5,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from app.domain.errors import PermanentError, RequestRefused
-from app.llm.provider import ModelRequest, Part, Provider
+from app.llm.provider import ModelRequest, Part, Provider, tokens_of
 
-Ability = Literal["tools", "parallel_tools", "thinking", "images", "documents", "structured_output", "caching"]
+Ability = Literal[
+    "tools",
+    "parallel_tools",
+    "thinking",
+    "images",
+    "documents",
+    "structured_output",
+    "caching",
+    "context_editing",
+    "compaction",
+]
 ABILITIES: frozenset[str] = frozenset(get_args(Ability))
 
 _MILLION = 1_000_000
@@ -23,7 +33,13 @@ class Prices:
     cache_write: float | None = None
 
     def of(self, usage: Mapping[str, Any]) -> float:
-        """What the usage of one round costs. `input_tokens` are those that no cache was used for."""
+        """What the usage of one round costs. `input_tokens` are those that no cache was used for. Where the provider
+        has summarised meanwhile, its figures are not in those of the message.
+        """
+        iterations = usage.get("iterations") or ()
+        return sum(map(self._of, (usage, *(each for each in iterations if each.get("type") == "compaction"))))
+
+    def _of(self, figures: Mapping[str, Any]) -> float:
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         parts = (
@@ -32,7 +48,7 @@ class Prices:
             (read, "cache_read_input_tokens"),
             (write, "cache_creation_input_tokens"),
         )
-        return sum(price * (usage.get(name) or 0) for price, name in parts) / _MILLION
+        return sum(price * (figures.get(name) or 0) for price, name in parts) / _MILLION
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +147,6 @@ class _Renamed:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         return self.provider.stream(replace(request, model=self.model))
+
+    async def count(self, request: ModelRequest) -> int | None:
+        return await tokens_of(self.provider, replace(request, model=self.model))

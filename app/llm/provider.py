@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from app.domain.blocks import Block
@@ -31,6 +31,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class ProviderCompaction:
+    """The provider is to make the conversation shorter by itself, at so many tokens, in those of its ways that `edits`
+    names (`context_editing`, `compaction`).
+    """
+
+    edits: tuple[str, ...]
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the
     model not to use them. `resume_data` is what the last round's provider said it needs back (a container, say), as
@@ -46,6 +56,7 @@ class ModelRequest:
     may_use_tools: bool = True
     resume_data: str | None = None
     call: Call | None = None
+    compaction: ProviderCompaction | None = None
 
 
 class MessageStarted(NamedTuple):
@@ -122,3 +133,16 @@ class Provider(Protocol):
         before that closes the connection.
         """
         ...
+
+
+@runtime_checkable
+class Counter(Protocol):
+    """A provider that can say how long a request is."""
+
+    async def count(self, request: ModelRequest) -> int | None:
+        """In tokens, as it would be billed; None where nobody knows. Raises TransientError or PermanentError."""
+        ...
+
+
+async def tokens_of(provider: Provider, request: ModelRequest) -> int | None:
+    return await provider.count(request) if isinstance(provider, Counter) else None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from app.llm.provider import Call, ModelRequest, Part, Provider
+from app.llm.provider import Call, ModelRequest, Part, Provider, tokens_of
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
@@ -57,3 +57,7 @@ class Announced:
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         _call.set(request.call)
         return self.provider.stream(request)
+
+    async def count(self, request: ModelRequest) -> int | None:
+        _call.set(request.call)
+        return await tokens_of(self.provider, request)

@@ -32,6 +32,7 @@ def turn_limits(settings: Settings) -> Limits:
         recovery=settings.recovery,
         max_recoveries=settings.max_recoveries,
         compact_at=settings.compact_at,
+        compaction=settings.compaction,
     )
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 Ending = Literal["end", "cut", "reset", "wait"]
 
@@ -49,9 +49,12 @@ class CannedServer:
         self.closed.release()
         writer.close()
 
+    def answer_to(self, asked: Asked) -> Answer:
+        return self.answer
+
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self.requests.append(await _read(reader))
-        answer = self.answer
+        answer = self.answer_to(self.requests[-1])
         headers = {**answer.headers, "transfer-encoding": "chunked"}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if answer.head:
@@ -89,9 +92,11 @@ async def _read(reader: asyncio.StreamReader) -> Asked:
     return Asked(request.split()[1], headers, body)
 
 
+C = TypeVar("C", bound=CannedServer)
+
+
 @asynccontextmanager
-async def canned_server() -> AsyncIterator[CannedServer]:
-    canned = CannedServer()
+async def served(canned: C) -> AsyncIterator[C]:
     server = await asyncio.start_server(canned.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     canned.url = f"http://{host}:{port}"
@@ -100,3 +105,7 @@ async def canned_server() -> AsyncIterator[CannedServer]:
     finally:
         server.close()
         await server.wait_closed()
+
+
+def canned_server() -> AbstractAsyncContextManager[CannedServer]:
+    return served(CannedServer())

@@ -1,0 +1,134 @@
+"""Conversations that the provider makes shorter by itself."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.api.views import round_out
+from app.domain.blocks import SHORTENED, SUMMARY
+from app.domain.history import COMPACTED
+from app.domain.rounds import Round
+from app.domain.turns import Limits, Turn
+from app.llm.anthropic import AnthropicProvider
+from app.llm.models import Prices
+from app.tools.tool import tool
+from app.tools.toolset import Toolset
+from tests.integration.canned import served
+from tests.integration.compacting import Compacting
+from tests.integration.harness import TICK, Asked, Harness, Replica
+
+MODEL = "claude-opus-5-5"
+LIMITS = Limits(
+    context_window=70_000, max_rounds=20, compaction="provider", provider_edits=("context_editing", "compaction")
+)
+LONG = "Well. " * 10_000  # 15,000 tokens
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Compacting]:
+    async with served(Compacting()) as server:
+        yield server
+        assert server.problems == []
+
+
+@pytest.fixture
+async def provider(server: Compacting) -> AsyncIterator[AnthropicProvider]:
+    async with AnthropicProvider("a key", server.url) as provider:
+        yield provider
+
+
+async def say(
+    harness: Harness, replica: Replica, words: str, after: Asked | None, limits: Limits = LIMITS, model: str = MODEL
+) -> tuple[Asked, Turn]:
+    asked = await harness.ask(words, after=after, limits=limits, model=model)
+    turn = await harness.finish(replica, asked)
+    assert turn.status == "complete", turn.error
+    return asked, turn
+
+
+async def conversation(harness: Harness, replica: Replica, turns: int) -> tuple[Asked, list[Turn]]:
+    asked, answers = None, []
+    for number in range(turns):
+        asked, turn = await say(harness, replica, f"This is fact {number}. {LONG}", asked)
+        answers.append(turn)
+    assert asked is not None
+    return asked, answers
+
+
+def made_by_us(turns: list[Turn]) -> list[str]:
+    ours = [block.type for turn in turns for block in turn.blocks if block.type in {SUMMARY, SHORTENED}]
+    return ours + [COMPACTED for turn in turns for round in turn.rounds if round.stop_reason == COMPACTED]
+
+
+async def test_it_summarises_and_gets_its_summaries_back_as_they_came(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
+) -> None:
+    async with harness.replica(provider) as replica:
+        _, turns = await conversation(harness, replica, 9)
+    assert len(server.compactions) == 2
+    assert made_by_us(turns) == []
+    assert len(server.requests) == 9, "nobody was asked to count"
+    assert {"fact 0", "fact 8"} <= {*server.known[-1]}
+    assert max(server.sizes) <= 56_000
+    found = [block for turn in turns for block in turn.blocks if block.type == "compaction"]
+    assert [block.text for block in found] == [json.loads(block)["content"] for block in server.compactions]
+    assert server.requests[-1].body.count(server.compactions[0]) == 1
+    last = json.loads(server.requests[-1].body)
+    assert last["context_management"]["edits"][1]["trigger"] == {"type": "input_tokens", "value": 56_000}
+    compacted = next(turn for turn in turns if any(block.type == "compaction" for block in turn.blocks))
+    assert Prices(1.0, 1.0).of(compacted.rounds[0].usage) * 1_000_000 >= 56_100
+
+
+async def test_it_clears_results_and_says_what_it_has_cleared(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
+) -> None:
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return f"fact 7 {LONG[:30_000]}"
+
+    server.pages = 9
+    tools = Toolset([look], max_result_chars=40_000, patience=TICK)
+    async with harness.replica(provider, toolset=tools) as replica:
+        asked = await harness.ask("Look", limits=LIMITS, tools=[look], model=MODEL)
+        turn = await harness.finish(replica, asked)
+    assert (turn.status, made_by_us([turn]), server.compactions) == ("complete", [], [])
+    told = [round_out(round).applied_edits for round in turn.rounds]
+    assert [edit["cleared_tool_uses"] for edits in told[-3:] for edit in edits] == [4, 5, 6]
+    assert told[0] == []
+    assert server.requests[-1].body.count(b"[cleared]") == 0, "what it leaves out is sent all the same"
+
+
+async def test_where_it_refuses_all_the_same_the_conversation_is_made_shorter_here(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
+) -> None:
+    server.window = 40_000
+    async with harness.replica(provider) as replica:
+        _, turns = await conversation(harness, replica, 4)
+    assert made_by_us(turns) == [SUMMARY, SUMMARY, COMPACTED, COMPACTED]
+    assert all(json.loads(request.body).get("context_management") for request in server.requests)
+    assert b"The conversation so far, in a summary" in server.requests[-1].body
+
+
+@pytest.mark.parametrize("model", [MODEL, "claude-haiku-4-5"])
+async def test_a_turn_that_is_not_left_to_it_sends_none_of_its_blocks(
+    harness: Harness, server: Compacting, provider: AnthropicProvider, model: str
+) -> None:
+    own = Limits(context_window=70_000)
+    async with harness.replica(provider) as replica:
+        asked, _ = await conversation(harness, replica, 5)
+        assert len(server.compactions) == 1
+        asked, turn = await say(harness, replica, "And now?", asked, own, model)
+    assert [round.stop_reason for round in turn.rounds] == [COMPACTED, "end_turn"]
+    assert b'"type":"compaction"' not in server.requests[-1].body
+    assert "context_management" not in json.loads(server.requests[-1].body)
+    assert "anthropic-beta" not in server.requests[-1].headers
+    assert server.known[-2][0] == "fact 0", "what was summarised there is read again where it is summarised here"
+
+
+@pytest.mark.parametrize(
+    "data", [None, "[]", '{"context_management":[]}', '{"context_management":{"applied_edits":{}}}', "{broken"]
+)
+def test_what_is_said_of_edits_in_a_form_that_nobody_knows_is_passed_over(data: str | None) -> None:
+    assert round_out(Round(1, 1, data=data)).applied_edits == []

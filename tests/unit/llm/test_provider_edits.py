@@ -1,0 +1,148 @@
+"""What a provider is asked for that makes conversations shorter by itself, and when its blocks are sent."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.api.resolve import again
+from app.api.schemas import LimitsIn, TurnOptions
+from app.domain.blocks import Block
+from app.domain.rounds import Round
+from app.domain.steps import CallModel, Finish, next_step
+from app.domain.turns import Limits, Turn, TurnRequest
+from app.llm.anthropic_render import betas_of, render, render_count
+from app.llm.demo import DemoProvider
+from app.llm.messages import build_messages
+from app.llm.models import Model, Models, Offer, Prices
+from app.llm.provider import Message, ModelRequest, ProviderCompaction
+from app.llm.registry import read_registry
+from app.tools.toolset import Toolset
+from tests.unit.llm.build import REQUEST, assistant, rendered, text, thinking, user
+from tests.unit.llm.legal import message_problems
+
+BOTH = ("context_editing", "compaction")
+COMPACTED_THERE = Block(0, 1, 1, "compaction", "In short.", '{"type":"compaction","content":null,"signature":"s"}')
+
+
+def asked(*edits: str, at: int | None = None, **fields: Any) -> ModelRequest:
+    messages = (Message("user", (text("Hello"),)),)
+    return ModelRequest("claude-opus-5-5", messages, compaction=ProviderCompaction(edits, at), **fields)
+
+
+def edits_of(request: ModelRequest) -> Any:
+    return json.loads(render(request)).get("context_management", {}).get("edits")
+
+
+def test_edits_are_asked_for_with_their_betas() -> None:
+    request = asked(*BOTH, at=160_000)
+    clear, compact = edits_of(request)
+    assert clear["type"] == "clear_tool_uses_20250919"
+    assert clear["trigger"] == {"type": "input_tokens", "value": 120_000}
+    assert clear["clear_at_least"] == {"type": "input_tokens", "value": 20_000}
+    assert compact == {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 160_000}}
+    assert betas_of(request) == ["context-management-2025-06-27", "compact-2026-01-12"]
+    assert betas_of(asked(*BOTH, params={"betas": ["b", "compact-2026-01-12"]})) == [
+        "b",
+        "compact-2026-01-12",
+        "context-management-2025-06-27",
+    ]
+
+
+def test_without_a_window_the_provider_knows_when() -> None:
+    assert edits_of(asked(*BOTH)) == [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]
+    assert edits_of(asked("compaction", at=6_000))[0]["trigger"]["value"] == 50_000
+
+
+def test_nobody_is_asked_for_what_is_not_offered() -> None:
+    assert edits_of(asked()) is None
+    assert betas_of(asked()) == []
+    assert edits_of(replace(asked(), compaction=None)) is None
+
+
+def test_the_counter_is_told_of_the_edits() -> None:
+    body = json.loads(render_count(asked(*BOTH, params={"context_management": {"edits": []}})))
+    assert body.keys() == {"context_management", "messages", "model"}
+    assert body["context_management"] == {"edits": []}, "what the turn itself says goes before"
+
+
+def request_with(*edits: str, model: str = REQUEST.model) -> TurnRequest:
+    limits = Limits(compaction="provider" if edits else "own", provider_edits=edits)
+    return replace(REQUEST, model=model, limits=limits)
+
+
+def path_to(request: TurnRequest) -> list[Turn]:
+    before = assistant([thinking("Hm."), COMPACTED_THERE, text("Yes.")], request=request_with(*BOTH))
+    return [user(text("Hello")), before, user(text("And?")), assistant(request=request)]
+
+
+def kinds(path: list[Turn], model: str | None = None) -> list[str]:
+    return [block.type for message in build_messages(path, model) for block in message.blocks]
+
+
+def test_compactions_and_thoughts_go_back_where_the_provider_goes_on_with_it() -> None:
+    assert kinds(path_to(request_with(*BOTH))) == ["text", "thinking", "compaction", "text", "text"]
+
+
+@pytest.mark.parametrize(
+    ("request_now", "fallback"),
+    [
+        (request_with(), None),
+        (request_with("context_editing"), None),
+        (request_with(*BOTH), "claude-haiku-4-5"),
+    ],
+)
+def test_else_what_was_said_is_sent_without_them(request_now: TurnRequest, fallback: str | None) -> None:
+    assert kinds(path_to(request_now), fallback) == ["text", "text", "text"]
+
+
+def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
+    turn = assistant([COMPACTED_THERE], stops=["compaction"], request=request_with(*BOTH))
+    path = [user(text("Hello")), turn]
+    assert next_step(turn, path[:1]) == CallModel(2)
+    assert kinds(path) == ["text", "compaction"]
+    assert message_problems(rendered(build_messages(path)), paused=True) == []
+    left_alone = [path[0], replace(turn, request=request_with())]
+    assert message_problems(rendered(build_messages(left_alone))) == []
+    answered = replace(
+        turn,
+        rounds=(*turn.rounds, Round(2, 1, stop_reason="end_turn", sealed_by=1)),
+        blocks=(*turn.blocks, text("So.", index=1, round=2)),
+    )
+    assert next_step(answered, path[:1]) == Finish("end_turn")
+    assert kinds([path[0], answered, user(text("And?")), assistant(request=request_with(*BOTH))]) == [
+        "text",
+        "compaction",
+        "text",
+        "text",
+    ]
+
+
+# --- what of it a turn is made with -----------------------------------------------------------------------------------
+
+MODELS = Models(
+    [Offer(DemoProvider(), [Model("offers", can=frozenset(BOTH)), Model("clears", can=frozenset(BOTH[:1])), "unknown"])]
+)
+
+
+@pytest.mark.parametrize(("model", "edits"), [("offers", BOTH), ("clears", ("context_editing",)), ("unknown", ())])
+def test_only_what_the_registry_names_is_left_to_the_provider(model: str, edits: tuple[str, ...]) -> None:
+    wanted = TurnOptions(model=model, limits=LimitsIn(compaction="provider"))
+    request = again(wanted, TurnRequest("offers"), MODELS, Toolset([]))
+    assert request.limits.provider_edits == edits
+    back = again(TurnOptions(limits=LimitsIn(compaction="own")), request, MODELS, Toolset([]))
+    assert back.limits.provider_edits == ()
+
+
+def test_the_registry_names_it_for_models_of_anthropic() -> None:
+    (anthropic,) = read_registry(None, {"ANTHROPIC_API_KEY": "a"})
+    can = {model.id: model.can or frozenset() for model in anthropic.models}
+    assert {edit for edit in BOTH if edit in can["claude-sonnet-5-5"]} == {*BOTH}
+    assert {edit for edit in BOTH if edit in can["claude-haiku-4-5"]} == {"context_editing"}
+
+
+def test_summaries_of_the_provider_have_their_price() -> None:
+    iterations = [{"type": "compaction", "input_tokens": 300_000, "output_tokens": 100_000}, {"type": "message"}]
+    usage = {"input_tokens": 200_000, "output_tokens": 100_000, "iterations": iterations}
+    assert Prices(2.0, 10.0).of(usage) == pytest.approx(0.5 * 2 + 0.2 * 10)
