@@ -161,10 +161,8 @@ class Items:
         """The item as it is at its end: what of it nobody has said is said now."""
         raw, known = _storable(raw), _read(raw)
         item = self._items.get(place)
-        if item is None or item.kind != known.type:
+        if item is None or item.kind != known.type or not item.open:
             item = self.open(place, raw, parts)
-        if not item.open:
-            return
         match item.role:
             case "message":
                 self._close_message(item, known, parts)
@@ -176,7 +174,7 @@ class Items:
                 self._close_server_call(item, known, raw, parts)
             case "output":
                 self._tell(item.key, f"{_stem(item.kind)}_tool_result", raw, parts, self._id_awaited(known))
-            case "other":
+            case _:
                 self._tell(item.key, f"openai_{item.kind}", raw, parts)
         item.open = False
 

