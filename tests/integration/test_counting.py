@@ -17,6 +17,7 @@ from app.llm.anthropic import AnthropicProvider
 from app.llm.models import Model, Models, Offer
 from app.llm.provider import Call, Message, ModelRequest, tokens_of
 from app.llm.recordings import Recordings, RecordingTap
+from app.llm.replay import ReplayTap
 from app.llm.scripted import ScriptedProvider, message_of, text
 from app.llm.tap import Announced
 from tests.integration.canned import Answer, CannedServer, canned_server
@@ -61,6 +62,8 @@ async def test_it_goes_through_the_taps_of_model_calls(server: CannedServer, tmp
     assert recording.url.endswith("/v1/messages/count_tokens")
     assert json.loads(recording.request)["model"] == "claude-opus-5-5"
     assert (recording.body, recording.ending) == (b'{"input_tokens": 1234}', "whole")
+    async with AnthropicProvider("a key", "http://nowhere.invalid", taps=[ReplayTap([recording])]) as again:
+        assert await tokens_of(again, REQUEST) == 1234
 
 
 @pytest.mark.parametrize(

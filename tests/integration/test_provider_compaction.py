@@ -14,9 +14,10 @@ from app.llm.anthropic import AnthropicProvider
 from app.llm.models import Prices
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
-from tests.integration.canned import served
+from tests.integration.canned import Answer, canned_server, served
 from tests.integration.compacting import Compacting
 from tests.integration.harness import TICK, Asked, Harness, Replica
+from tests.integration.recordings import needs_recordings, read
 
 MODEL = "claude-opus-5-5"
 LIMITS = Limits(
@@ -132,3 +133,26 @@ async def test_a_turn_that_is_not_left_to_it_sends_none_of_its_blocks(
 )
 def test_what_is_said_of_edits_in_a_form_that_nobody_knows_is_passed_over(data: str | None) -> None:
     assert round_out(Round(1, 1, data=data)).applied_edits == []
+
+
+@needs_recordings
+async def test_a_recorded_compaction_goes_back_as_it_came(harness: Harness) -> None:
+    async with canned_server() as server, AnthropicProvider("a key", server.url) as provider:
+        server.answer = Answer(read("anthropic/sdkpy-compaction-response.sse"))
+        async with harness.replica(provider) as replica:
+            asked, turn = await say(harness, replica, "Hello", None)
+            await say(harness, replica, "And?", asked)
+    assert [block.type for block in turn.blocks] == ["compaction", "text"]
+    secret = "EpwBCioIDxgCEAEYASJALd_opaque_compaction_payload"
+    sent_back = f'{{"type":"compaction","content":"Earlier conversation summarized.","encrypted_content":"{secret}"}}'
+    assert sent_back.encode() in server.requests[-1].body
+
+
+@needs_recordings
+@pytest.mark.parametrize("name", ["langchain-context-management-1", "vercel-anthropic-combined-context-editing-1"])
+async def test_recorded_edits_are_told(harness: Harness, name: str) -> None:
+    async with canned_server() as server, AnthropicProvider("a key", server.url) as provider:
+        server.answer = Answer(read(f"anthropic/{name}.sse"))
+        async with harness.replica(provider) as replica:
+            _, turn = await say(harness, replica, "Hello", None)
+    assert '"context_management":{"applied_edits":[]}' in (turn.rounds[0].data or "")
