@@ -58,8 +58,10 @@ async def _cross(ada: Person, server: Server, api: Client, harbour: Harbour) -> 
     settings = {"model": "tide-1"}
     chat = await api.json("POST", "/api/chats", 201, json={"title": "Crossing to the island", "settings": settings})
     await ada.open(chat["id"])
+    chart: Any = {"name": "harbour chart.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4"}
+    await ada.page.set_input_files("#pick-attachments", chart)
     await ada.say("When can we cross to the island today?\nWe are three, with bikes.")
-    for state in ("running", "done", "failed"):
+    for state in ("done", "failed", "running"):
         await ada.page.locator(f".card[data-state={state}]").wait_for()
     await ada.page.locator(".card", has_text="asking the gauge").wait_for()
     await _picture(ada.page, "streaming")

@@ -11,6 +11,7 @@ from app.llm.models import Model, Offer
 from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
+from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.integration.api.client import Client
 from tests.integration.api.server import Server
@@ -54,6 +55,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     await bring(ada, "drop", "#transcript", ("chart.pdf", "application/pdf", b"%PDF-1.4 chart"))
     await page.set_input_files("#pick-attachments", tmp_path / "tide.txt")
     await expect(chips).to_have_count(3)
+    assert await violations(ada) == []
     await ada.press("Do not attach chart.pdf")
     await ada.say("What do you see?")
     await ada.sees_end()
@@ -68,6 +70,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
         assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
         assert str(await image.get_attribute("src")).startswith("blob:")
         await ada.reload()
+    assert await violations(ada) == []
     await page.get_by_role("button", name="Image", exact=True).click()
     await page.get_by_role("dialog", name="Image").get_by_role("img").wait_for()
     await page.keyboard.press("Escape")
@@ -112,3 +115,18 @@ async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site:
     await expect(button).to_be_hidden()
     await bring(ada, "drop", "#transcript", ("tide.txt", "text/plain", b"High at four."))
     await ada.page.get_by_text("1 document added.").wait_for()
+
+
+async def test_a_folder_that_is_dropped_becomes_documents(
+    people: SitDown, site: Server, api: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "course" / "week 1").mkdir(parents=True)
+    (tmp_path / "course" / "week 1" / "tides.md").write_text("Why there are tides.")
+    ada = await people(site.url)
+    hand = await ada.context.new_cdp_session(ada.page)
+    data = {"items": [], "files": [str(tmp_path / "course")], "dragOperationsMask": 1}
+    for type in ("dragEnter", "dragOver", "drop"):
+        await hand.send("Input.dispatchDragEvent", {"type": type, "x": 600, "y": 300, "data": data})
+    await ada.page.get_by_text("1 document added.").wait_for()
+    stored = await api.json("GET", "/api/documents")
+    assert [one["path"] for one in stored["documents"]] == ["course/week 1/tides.md"]

@@ -90,7 +90,7 @@ async def test_the_policy_lets_nothing_run_that_is_not_ours(people: SitDown, sit
 # --- everybody -------------------------------------------------------------------------------------------------------
 
 
-async def _violations(ada: Person) -> list[Any]:
+async def violations(ada: Person) -> list[Any]:
     found = await Axe().run(ada.page)
     return [(one["id"], one["help"], [node["target"] for node in one["nodes"]]) for one in found.response["violations"]]
 
@@ -102,24 +102,24 @@ async def test_axe_finds_nothing_in_any_state(
     markdown = "# One\n\n- a\n- b\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```js\nlet a = 'b' // c\n```\n\n> quote"
     replies = (three_calls(), message_of(text(markdown)), one_call("book_berth", {"port": "x", "nights": 1}, "call-2"))
     ada = await people(site.url, color_scheme=scheme)
-    assert await _violations(ada) == []
+    assert await violations(ada) == []
     await ada.open(await use(api, site.scripts.model(*replies), "A title"))
     await ada.say("When?")
     await ada.page.locator(".card[data-state=failed]").wait_for()
-    assert await _violations(ada) == []
+    assert await violations(ada) == []
     harbour.open.set()
     await ada.sees_end()
     await ada.press("Timeline")
     await ada.page.locator(".timeline tbody th").first.wait_for()
     await ada.say("Book")
     await ada.page.locator(".ask").wait_for()
-    assert await _violations(ada) == []
+    assert await violations(ada) == []
     await ada.press("Model and settings")
     await ada.page.locator("#tools label").first.wait_for()
-    assert await _violations(ada) == []
+    assert await violations(ada) == []
     await ada.page.keyboard.press("Escape")
     await ada.press("Documents")
-    assert await _violations(ada) == []
+    assert await violations(ada) == []
 
 
 async def test_a_screen_reader_is_told_that_an_answer_begins_and_ends_and_not_every_word(

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from app.api import auth
 from app.llm.scripted import Pause
+from app.storage.tokens import Tokens
 from app.telemetry import STREAMS_OPEN
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab
@@ -44,10 +46,9 @@ async def test_eight_tabs_are_live_on_one_connection_and_go_on_when_one_of_them_
     await tabs.pop().page.close()
     for pause in pauses:
         pause.go.set()
-    for tab in tabs:
-        await tab.sees_end()
-        await tab.sees_what_is_stored(api)
-        assert tab.troubles() == []
+    await asyncio.gather(*(tab.sees_end() for tab in tabs))
+    await asyncio.gather(*(tab.sees_what_is_stored(api) for tab in tabs))
+    assert [tab.troubles() for tab in tabs] == [[]] * len(tabs)
 
 
 @pytest.mark.parametrize("worker", ["undefined", BROKEN], ids=["absent", "broken"])
@@ -62,3 +63,34 @@ async def test_without_a_shared_worker_that_works_a_tab_has_a_connection_of_its_
     await ada.say("Hello")
     await ada.sees_end()
     await ada.sees_what_is_stored(api)
+
+
+async def test_a_token_that_was_taken_back_is_asked_for_again_and_every_tab_goes_on(
+    people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "BELIEVED", 0.0)  # seconds: each call asks the table
+    old = await site.token("ada")
+    ada = await people(f"{site.url}/static/theme.js")
+    await ada.page.evaluate("(token) => localStorage.setItem('turnstream.token', token)", old)
+    ada.expects("401", "favicon")
+    await ada.page.goto(site.url)
+    await ada.ready()
+    await ada.say("Hello")
+    await ada.sees_end()
+    other = await new_tab(ada.context, ada.page.url)
+    other.expects("401")
+    tokens = Tokens(site.services.database)
+    (only,) = await tokens.list()
+    new = await site.token("ada")
+    await tokens.delete(only.name)
+    for tab in (ada, other):
+        await tab.page.evaluate("dispatchEvent(new Event('focus'))")
+        await tab.page.get_by_text("this token is not known here, or no more").wait_for()
+    await ada.page.get_by_label("Token", exact=True).fill(new)
+    await ada.page.get_by_label("Keep it in this browser").check()
+    await ada.press("Go on")
+    await ada.say("Still there?")
+    await other.sees("Still there?")
+    for tab in (ada, other):
+        await tab.sees_end()
+    assert other.troubles() == []

@@ -5,6 +5,7 @@ import { SharedLine } from './shared.js'
 import { Client, Refused } from './turnstream.js'
 
 const NAME = 'turnstream.token'
+const ELSEWHERE = 'given in another tab'
 const CHAT = /^\/api\/chats\/([^/]+)\/stream$/
 
 const stored = () => sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME)
@@ -13,6 +14,7 @@ export class Session extends Client {
   constructor() {
     super({ token: stored })
     this.shared = SharedLine.open()
+    addEventListener('storage', ({ key, newValue }) => key === NAME && newValue && find('#ask-token').close(ELSEWHERE))
   }
 
   /** Chats are followed on the connection that all tabs share. */
@@ -39,8 +41,9 @@ export class Session extends Client {
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
       find('#why-token').textContent = used ? why : 'This server wants to know who you are.'
+      dialog.returnValue = ''
       dialog.showModal()
-      dialog.addEventListener('close', () => resolve(keep(dialog)), { once: true })
+      dialog.addEventListener('close', () => resolve(dialog.returnValue === ELSEWHERE || keep(dialog)), { once: true })
     }).finally(() => (this.asking = null))
     return this.asking
   }

@@ -55,7 +55,8 @@ function toolRows(round, next, turn) {
   const [sealed, after] = [time(round.sealed_at), time(next?.started_at) ?? time(turn.ended_at)]
   if (sealed === null || after === null) return []
   const results = turn.blocks.filter((block) => block.type === 'tool_result' && block.round === round.round)
-  return results.map((block) => toolRow(block, sealed, after)).filter(Boolean)
+  const rows = results.map((block) => toolRow(block, sealed, after)).filter(Boolean)
+  return rows.sort((a, b) => a.from - b.from)
 }
 
 function toolRow({ name, is_error, notes }, sealed, after) {
