@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx2
 
 from app.config import Settings
-from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
 from app.domain.ids import new_id
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
 from app.engine.pace import Pace
@@ -28,7 +28,7 @@ from app.storage.database import Database
 from app.storage.queue import Queue
 from app.storage.turns import Turns
 from app.stream.directory import Directory
-from app.tools.outputs import Outputs
+from app.tools.outputs import Outputs, as_call
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
@@ -37,6 +37,7 @@ _LOOK = 0.02  # seconds
 # What is silent in a recording was given up then, and is now: the only thing that takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
+_NOT_MADE = Outcome("This call was not made when the turn was recorded.", is_error=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ async def rerun(
     """Runs `then` again in `target`, which is changed; `source` is only read. No server is asked, no tool is run."""
     await copy_path(source, target, owner, then)
     tap = ReplayTap(recordings, speed=speed, patience=settings.max_retry_after)
-    saying = _Saying(target, then)
+    saying, results = _Saying(target, then), _Results(then, tap.over)
     async with (
         offline_models(settings, [tap, saying]) as models,
-        _worker(settings, target, models.provider_for, models.fallbacks, _Recorded(then), speed) as worker,
+        _worker(settings, target, models.provider_for, models.fallbacks, _Recorded(results), speed) as worker,
     ):
         saying.tell = worker.tell
         stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, tap.over))
@@ -115,8 +116,18 @@ async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> 
 async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Turn, over: asyncio.Event) -> None:
     await over.wait()
     if then.status == "cancelled":
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STALL):
+                await _settled(database, owner, then)
         await Turns(database).cancel(owner, then.chat_id, then.id)
         await worker.cancel(then.id)
+
+
+async def _settled(database: Database, owner: str, then: Turn) -> None:
+    """Returns once the rows hold what they held before the end: of several tools, some may have been done."""
+    cut = next((block.index for block in then.blocks if _was_cut_short(block)), 0)
+    while len((await Turns(database).get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, it rings for nobody here
+        await asyncio.sleep(_LOOK)
 
 
 class _Saying(Tap):
@@ -143,9 +154,9 @@ class _Saying(Tap):
 class _Recorded(Toolset):
     """Every call has the result that it had then, whoever gave it."""
 
-    def __init__(self, then: Turn) -> None:
-        self._results = _results_of(then)
-        super().__init__((), outputs=_RecordedOutputs(recorded=self._results))
+    def __init__(self, results: "_Results") -> None:
+        self._results = results
+        super().__init__((), outputs=_RecordedOutputs(recorded=results))
 
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:  # noqa: ARG002
         return Policy()
@@ -154,7 +165,7 @@ class _Recorded(Toolset):
         return False
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:  # noqa: ARG002
-        return _next(self._results, tool_use_id)
+        return self._results.next(tool_use_id)
 
     async def run(
         self,
@@ -164,27 +175,44 @@ class _Recorded(Toolset):
         *,
         offered: Sequence[ToolSpec] | None = None,  # noqa: ARG002
     ) -> Outcome:
-        return _next(self._results, context.tool_use_id)
+        return await self._results.of(context.tool_use_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordedOutputs(Outputs):
-    recorded: Mapping[str, Iterator[Outcome]]
+    recorded: "_Results"
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:  # noqa: ARG002
-        return _next(self.recorded, context.tool_use_id)
+        return await self.recorded.of(context.tool_use_id)
 
 
-def _results_of(turn: Turn) -> Mapping[str, Iterator[Outcome]]:
-    """By call, in the order of rounds: an id may come again."""
-    found: defaultdict[str, list[Outcome]] = defaultdict(list)
-    for block in turn.blocks:
-        if block.type == TOOL_RESULT:
-            found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error))
-    return {id: iter(outcomes) for id, outcomes in found.items()}
+class _Results:
+    """What calls came to then, in the order of rounds: an id may come again. Those that a cancellation cut short come
+    to nothing, and `over` says that it is time for it.
+    """
+
+    def __init__(self, then: Turn, over: asyncio.Event) -> None:
+        self._over = over
+        self._cancelled = then.status == "cancelled"
+        found: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for block in then.blocks:
+            if block.type == TOOL_RESULT and not (self._cancelled and _was_cut_short(block)):
+                found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error))
+            elif block.type == VERDICT:
+                found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == NOT_TAKEN))
+        self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}
+
+    async def of(self, tool_use_id: str) -> Outcome:
+        outcome = self.next(tool_use_id)
+        if outcome is _NOT_MADE and self._cancelled:
+            self._over.set()
+            await asyncio.Event().wait()
+        return outcome
+
+    def next(self, tool_use_id: str) -> Outcome:
+        """A result of a call that was not made then is a divergence, told by the blocks."""
+        return next(self._by_call.get(tool_use_id, iter(())), _NOT_MADE)
 
 
-def _next(results: Mapping[str, Iterator[Outcome]], tool_use_id: str) -> Outcome:
-    """A result of a call that was not made then is a divergence, told by the blocks."""
-    nothing = Outcome("This call was not made when the turn was recorded.", is_error=True)
-    return next(results.get(tool_use_id, iter(())), nothing)
+def _was_cut_short(block: Block) -> bool:
+    return block.type == TOOL_RESULT and block.text == CUT_SHORT.format("cancelled")
