@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.domain.blocks import SHORTENED, SUMMARY, THINKING, Block
 from app.domain.history import COMPACTED, Position, Shortening, kept_of, shortenings_on, summary_on
 from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnRequest
+from app.domain.turns import Turn
 
 _CHARACTERS = 4  # of a token, roughly
 _IMAGE = 1600  # tokens
@@ -64,7 +64,7 @@ def _guess(path: Sequence[Turn]) -> Size:
     tokens = _size(summary.text) if summary else 0
     for place, turn in enumerate(kept, len(path) - len(kept)):
         tokens += sum(size_of_block(block, _head(block, (place, block.round), shortenings)) for block in turn.blocks)
-    tokens += _size_of_frame(path[-1].request)
+    tokens += _size_of_frame(path[-1])
     return Size(tokens, tokens)
 
 
@@ -72,9 +72,9 @@ def _head(block: Block, position: Position, shortenings: Sequence[Shortening]) -
     return next((s.head for s in shortenings if s.shortens(position, block)), None)
 
 
-def _size_of_frame(request: TurnRequest | None) -> int:
-    if request is None:
-        return 0
+def _size_of_frame(running: Turn) -> int:
+    request = running.request
+    assert request is not None
     tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.tools)
     return tokens_of(len(request.system or "") + tools + sum(map(len, request.provider_tools)))
 

@@ -234,7 +234,7 @@ async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harn
     assert WHOLE[1500:1505] not in read.text
     assert await results.of_turn(OWNER, turn.chat_id, turn.id, "a") == WHOLE
     assert await results.of_turn(OWNER, turn.chat_id, turn.id, "r") == read.text, "what was not cut is whole as it is"
-    assert await results.whole(turn.chat_id, "r") is None
+    assert await results.whole(turn.chat_id, "r") == read.text
 
 
 async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness) -> None:

@@ -52,6 +52,7 @@ def test_edits_are_asked_for_with_their_betas() -> None:
 
 def test_without_a_window_the_provider_knows_when() -> None:
     assert edits_of(asked(*BOTH)) == [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]
+    assert edits_of(asked("context_editing")) == [{"type": "clear_tool_uses_20250919"}]
     assert edits_of(asked("compaction", at=6_000))[0]["trigger"]["value"] == 50_000
 
 
