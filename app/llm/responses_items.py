@@ -5,7 +5,7 @@ what goes back is what came. A tool that runs at the provider is a call and a re
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,6 +18,7 @@ from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Par
 PROVIDER = "openai-responses"
 SERVER_CALL = "server_tool_use"
 CUSTOM = "custom_tool_call"
+PROGRAM = "program"  # calls tools of ours, and is answered after them
 
 # Items that another item is the result of: that of a tool at the provider, or one that nobody here gives.
 _AWAITED = frozenset(
@@ -26,12 +27,12 @@ _AWAITED = frozenset(
         "computer_call",
         "local_shell_call",
         "mcp_approval_request",
-        "program",
+        PROGRAM,
         "shell_call",
         "tool_search_call",
     }
 )
-_STEMS = {"program": "program", "mcp_approval_request": "mcp_approval"}
+_STEMS = {PROGRAM: PROGRAM, "mcp_approval_request": "mcp_approval"}
 # Which item goes on where none has begun.
 _UNANNOUNCED = {
     "refusal": "message",
@@ -103,6 +104,14 @@ class Item:
         return "".join(text for pieces in self.said.values() for text in pieces)
 
 
+class _Awaited(NamedTuple):
+    """A call whose result is an item of its own, and the thought that led to both."""
+
+    stem: str
+    id: str | None
+    thought: str | None
+
+
 class Items:
     """One answer. `seed` makes the ids of calls that come without one."""
 
@@ -114,7 +123,7 @@ class Items:
         self._ids: set[str] = set()
         self._next_key = 0
         self._thought: str | None = None
-        self._awaited: list[tuple[str, str]] = []
+        self._awaited: list[_Awaited] = []
 
     def open(self, place: int, raw: Raw, parts: list[Part]) -> Item:
         known = _read(raw)
@@ -173,9 +182,10 @@ class Items:
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
-                self._tell(item.key, f"{_stem(item.kind)}_tool_result", raw, parts, self._id_awaited(known))
+                asked = self._awaited_by(known)
+                self._tell(item.key, f"{_stem(item.kind)}_tool_result", raw, parts, asked.id, asked.thought)
             case _:
-                self._tell(item.key, f"openai_{item.kind}", raw, parts)
+                self._tell(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
 
     def end(self, output: Iterable[Raw], parts: list[Part]) -> None:
@@ -251,21 +261,19 @@ class Items:
         asked = {name: members[name] for name in _INPUTS if name in members and bytes(members[name]) != b"null"}
         self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
         if item.kind in _AWAITED:
-            self._awaited.append((_stem(item.kind), item.id))
-            parts += (BlockData(item.key, "item", raw), *self._bound(item.key), BlockClosed(item.key))
+            self._awaited.append(_Awaited(_stem(item.kind), item.id, self._thought))
+            parts += (BlockData(item.key, "item", raw), *_bound(item.key, self._thought), BlockClosed(item.key))
         else:
             parts.append(BlockClosed(item.key))
-            self._tell(self._take_key(), f"{_stem(item.kind)}_tool_result", raw, parts, item.id)
+            self._tell(self._take_key(), f"{_stem(item.kind)}_tool_result", raw, parts, item.id, self._thought)
 
-    def _tell(self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None = None) -> None:
+    def _tell(
+        self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
+    ) -> None:
         """A block that holds an item and says nothing else."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
         shell = _json({"type": type, **named, "provider": PROVIDER, "item": raw})
-        parts += (BlockOpened(key, type, shell, "", tool_use_id), *self._bound(key), BlockClosed(key))
-
-    def _bound(self, key: int) -> list[Part]:
-        """To the thought that led to it: without that, the server does not take an item back."""
-        return [BlockData(key, "thought", self._thought)] if self._thought else []
+        parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound(key, thought), BlockClosed(key))
 
     # --- ids and keys --------------------------------------------------------------------------------------------
 
@@ -277,10 +285,10 @@ class Items:
         self._ids.add(id)
         return id
 
-    def _id_awaited(self, known: _Known) -> str | None:
+    def _awaited_by(self, known: _Known) -> _Awaited:
         """The call that an output belongs to: the one it names, else the last one of its kind."""
-        same = [id for stem, id in self._awaited if stem == _stem(known.type)]
-        return known.call_id or (same[-1] if same else None)
+        same = [call for call in self._awaited if known.call_id in {call.id, None} and call.stem == _stem(known.type)]
+        return same[-1] if same else _Awaited(known.type, known.call_id, self._thought)
 
     def _take_key(self) -> int:
         self._next_key += 1
@@ -324,6 +332,11 @@ def _as_json(value: Any) -> str:
 def _stem(type: str) -> str:
     """`web_search` of a `web_search_call`, `shell` of a `shell_call_output`."""
     return _STEMS.get(type) or type.removesuffix("_output").removesuffix("_call")
+
+
+def _bound(key: int, thought: str | None) -> list[Part]:
+    """To the thought that led to it: without that, the server does not take an item back."""
+    return [BlockData(key, "thought", thought)] if thought else []
 
 
 def _sources(key: int, annotations: Iterable[Raw]) -> Iterable[Part]:

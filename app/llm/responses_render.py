@@ -18,7 +18,7 @@ from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, sai
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.openai_render import LONGEST_NAME
 from app.llm.provider import ModelRequest
-from app.llm.responses_items import PROVIDER
+from app.llm.responses_items import PROGRAM, PROVIDER, SERVER_CALL
 from app.llm.responses_params import sent_params
 from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
 
@@ -89,9 +89,10 @@ class _Turns:
     def _items(self, blocks: Sequence[Block]) -> Iterator[tuple[str, Any]]:
         words: list[Block] = []
         phase: str | None = None
+        answered = {block.tool_use_id for block in blocks if block.type.endswith("_tool_result")}
         for block in blocks:
             own = _owned(block)
-            item = self._item(block, own)
+            item = self._item(block, own, block.tool_use_id in answered)
             if item is not None or (block.type == TEXT and own.phase != phase):
                 yield from _message(words, phase)
                 words = []
@@ -102,14 +103,16 @@ class _Turns:
                 phase = own.phase if block.type == TEXT else phase
         yield from _message(words, phase)
 
-    def _item(self, block: Block, own: _Own) -> Any:
-        """None where the block is words, or another provider's."""
+    def _item(self, block: Block, own: _Own, is_answered: bool) -> Any:
+        """None where the block is words, or another provider's, or what nobody here can answer."""
         if block.is_call:
             return self._call(block, own)
         if block.type == TEXT or own.provider != PROVIDER:
             return None
         if block.type == THINKING:
             return self._thought(own.item)
+        if block.type == SERVER_CALL and not (is_answered or block.name == PROGRAM):
+            return None
         bound = own.thought is None or own.thought in self._thoughts
         return own.item if bound and bytes(own.item) != b"{}" else None
 
@@ -126,7 +129,7 @@ class _Turns:
         self._calls[block.tool_use_id] = kept
         called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
         if _is_custom(kept):
-            return {**called, "input": json.loads(block.text)["input"]}
+            return {**called, "input": str(json.loads(bytes(tool_input(block.text))).get("input", block.text))}
         return {**called, "arguments": bytes(tool_input(block.text)).decode()}
 
     def results(self, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:

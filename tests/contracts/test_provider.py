@@ -15,8 +15,9 @@ from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
 from app.llm.anthropic import AnthropicProvider
 from app.llm.demo import DemoProvider
-from app.llm.openai import OpenAIChatProvider
+from app.llm.openai import OpenAIChatProvider, OpenAIProvider
 from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
+from app.llm.responses import OpenAIResponsesProvider
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from tests.integration.canned import Answer, canned_server
 
@@ -66,20 +67,28 @@ async def anthropic() -> AsyncIterator[Fake]:
 
 
 @asynccontextmanager
-async def openai() -> AsyncIterator[Fake]:
-    async with canned_server() as server, OpenAIChatProvider("a key", server.url) as provider:
-        server.answer = Answer(chat_stream_of(*REPLY), sizes=[50])
+async def openai(make: Callable[..., OpenAIProvider], reply: bytes) -> AsyncIterator[Fake]:
+    async with canned_server() as server, make("a key", server.url) as provider:
+        server.answer = Answer(reply, sizes=[50])
 
         def fail(error: ProviderError, late: bool) -> None:
             said = {"error": {"type": error.type, "message": error.message, "param": None, "code": None}}
             if late:
-                server.answer = Answer(chat_stream_of(*REPLY)[:600].rsplit(b"data", 1)[0] + chunk(said))
+                server.answer = Answer(reply[:600].rsplit(b"data", 1)[0] + chunk(said))
             else:
                 headers = {"content-type": "application/json"}
                 status = 503 if isinstance(error, TransientError) else 401
                 server.answer = Answer(json.dumps(said).encode(), status, headers)
 
         yield Fake(provider, fail)
+
+
+def openai_chat() -> AbstractAsyncContextManager[Fake]:
+    return openai(OpenAIChatProvider, chat_stream_of(*REPLY))
+
+
+def openai_responses() -> AbstractAsyncContextManager[Fake]:
+    return openai(OpenAIResponsesProvider, responses_stream_of(*REPLY))
 
 
 @asynccontextmanager
@@ -132,11 +141,41 @@ def delta(said: dict[str, Any], finish: str | None = None) -> bytes:
     return chunk({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": said, "finish_reason": finish}]})
 
 
+def responses_stream_of(*blocks: Sequence[Part]) -> bytes:
+    body = b""
+    for place, (opened, *parts, _) in enumerate(blocks):
+        assert isinstance(opened, BlockOpened)
+        item, kind = ITEMS[opened.type]
+        whole = {**item, "call_id": opened.tool_use_id, "name": opened.name}
+        body += event({"type": "response.output_item.added", "output_index": place, "item": whole})
+        for part in parts:
+            if isinstance(part, BlockText):
+                body += event({"type": f"response.{kind}.delta", "output_index": place, "delta": part.text})
+                if opened.type == "tool_use":
+                    whole["arguments"] = whole.get("arguments", "") + part.text
+        body += event({"type": "response.output_item.done", "output_index": place, "item": whole})
+    response = {"object": "response", "status": "completed", "usage": {"input_tokens": 10, "output_tokens": 5}}
+    return body + event({"type": "response.completed", "response": response})
+
+
+ITEMS: dict[str, tuple[dict[str, Any], str]] = {
+    "text": ({"type": "message"}, "output_text"),
+    "thinking": ({"type": "reasoning", "id": "rs_1", "encrypted_content": "e"}, "reasoning_summary_text"),
+    "tool_use": ({"type": "function_call"}, "function_call_arguments"),
+}
+
+
 def chunk(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
-FAKES = {"anthropic": anthropic, "openai": openai, "scripted": scripted, "demo": demo}
+FAKES = {
+    "anthropic": anthropic,
+    "openai-chat": openai_chat,
+    "openai-responses": openai_responses,
+    "scripted": scripted,
+    "demo": demo,
+}
 
 
 @pytest.fixture(params=FAKES)
@@ -162,7 +201,7 @@ async def listen(provider: Provider, accumulator: Accumulator) -> list[Block]:
 
 
 async def test_a_provider_has_a_name(fake: Fake) -> None:
-    assert fake.provider.name in FAKES
+    assert any(name.startswith(fake.provider.name) for name in FAKES)
 
 
 async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
@@ -202,7 +241,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     assert (await heard(fake.provider))[0].ended
 
 
-@pytest.mark.parametrize("fake", ["anthropic", "openai", "scripted"], indirect=True)
+@pytest.mark.parametrize("fake", ["anthropic", "openai-chat", "openai-responses", "scripted"], indirect=True)
 @pytest.mark.parametrize(
     "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
 )

@@ -1,10 +1,13 @@
 """From what the registry says to providers that can be asked."""
 
+from pathlib import Path
+
 from app.llm.anthropic import AnthropicProvider
 from app.llm.connect import connect_providers
 from app.llm.models import Models
 from app.llm.openai import OpenAIChatProvider
 from app.llm.registry import read_registry
+from app.llm.responses import OpenAIResponsesProvider
 
 
 async def test_every_provider_that_has_its_key_can_be_asked() -> None:
@@ -14,4 +17,13 @@ async def test_every_provider_that_has_its_key_can_be_asked() -> None:
         assert isinstance(models.provider_for("claude-sonnet-5-5"), AnthropicProvider)
         openai = models.provider_for("gpt-5")
         assert isinstance(openai, OpenAIChatProvider)
+        assert openai.name == "openai"
+
+
+async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[providers.openai]\napi = "openai-responses"\n')
+    async with connect_providers(read_registry(file, {"OPENAI_API_KEY": "b"})) as offers:
+        openai = Models(offers).provider_for("gpt-6-sol")
+        assert isinstance(openai, OpenAIResponsesProvider)
         assert openai.name == "openai"

@@ -1,4 +1,4 @@
-"""One chat, two providers in turns: whatever they leave in the rows, both accept, and neither is told anything anew."""
+"""One chat, three APIs in turns: whatever they leave in the rows, all accept, and none is told anything anew."""
 
 import json
 from collections.abc import Sequence
@@ -12,29 +12,54 @@ from hypothesis import strategies as st
 from app.domain.blocks import Block
 from app.domain.steps import CallModel
 from app.domain.turns import Limits, Turn
-from app.llm import anthropic_render, openai_render
+from app.llm import anthropic_render, openai_render, responses_render
 from app.llm.messages import GO_ON, build_messages
 from app.llm.openai_quirks import QUIRKS, Quirks
 from app.llm.provider import Message, ModelRequest
-from tests.unit.llm import legal, openai_legal
+from tests.unit.llm import legal, openai_legal, responses_legal
 from tests.unit.llm.build import REQUEST, assistant, result, text, user
 from tests.unit.llm.test_message_promises import BLOCKS, WORDS, Chat, any_round, without_abandoned
 from tests.unit.llm.test_openai_render import called, thought
 from tests.unit.llm.test_openai_translation import cited
+from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
 
 OPENAI_MODEL = "gpt-6-sol"
+RESPONSES_MODEL = "gpt-6-luna"
 IDS = st.sampled_from(["a", "functions.look:0", "functions.look:1", "chatcmpl-tool-" + "0" * 32, "ä b"])
 NAMES = st.sampled_from(["look", "look at!", None, "n" * 100])
-INPUTS = st.sampled_from(["", "{}", '{"q": ', "[1]", '{"q":"\\ud83d"}'])
+INPUT_TEXTS = ["", "{}", '{"q": ', "[1]", '{"q":"\\ud83d"}']
+INPUTS = st.sampled_from(INPUT_TEXTS)
+SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "sh"}
+BOUND = st.sampled_from([None, "rs_1", "rs_2"])
+OF_RESPONSES = st.one_of(
+    st.sampled_from([THOUGHT, {**THOUGHT, "id": "rs_2"}, {**THOUGHT, "encrypted_content": ""}]).map(mused),
+    st.builds(lambda words, phase: own("text", words=words, phase=phase), WORDS, st.sampled_from([None, "commentary"])),
+    st.just(own("server_tool_use", words="{}", tool_use_id="ws", name="web_search")),
+    st.builds(lambda bound: own("web_search_tool_result", SEARCH, tool_use_id="ws", thought=bound), BOUND),
+    st.just(own("server_tool_use", SHELL, "{}", tool_use_id="sh", name="shell")),
+    st.just(own("shell_tool_result", {**SHELL, "type": "shell_call_output"}, tool_use_id="sh")),
+    st.builds(lambda bound: own("openai_dream", {"type": "dream", "id": "d"}, thought=bound), BOUND),
+    st.builds(
+        lambda id, words: own("tool_use", {"type": "custom_tool_call"}, words, tool_use_id=id, name="sql"),
+        IDS,
+        st.sampled_from(['{"input":"x"}', *INPUT_TEXTS]),
+    ),
+    st.builds(
+        lambda id, words: own("tool_use", {"namespace": "web"}, words, tool_use_id=id, name="look"),
+        IDS,
+        st.sampled_from(INPUT_TEXTS),
+    ),
+)
 SOMEBODYS = st.one_of(
     BLOCKS,
+    OF_RESPONSES,
     st.builds(thought, st.sampled_from(["reasoning", "thinking"]), WORDS),
     st.builds(lambda words: thought("reasoning_details", words, reasoning_details=[{"data": "s"}]), WORDS),
     WORDS.map(cited),
     st.builds(called, IDS, INPUTS, NAMES),
     st.builds(result, IDS, WORDS, is_error=st.booleans()),
 )
-REQUESTS = st.sampled_from([REQUEST, replace(REQUEST, model=OPENAI_MODEL)])
+REQUESTS = st.sampled_from([REQUEST, *(replace(REQUEST, model=model) for model in (OPENAI_MODEL, RESPONSES_MODEL))])
 KINDS = st.sampled_from(sorted(QUIRKS))
 # It stands in for another provider's way to go on, and is not said again when the answer has.
 ASKED_TO_GO_ON = f"\n<user>{GO_ON}"
@@ -61,6 +86,11 @@ def openai_body(messages: tuple[Message, ...], quirks: Quirks) -> dict[str, Any]
     return found
 
 
+def responses_body(messages: tuple[Message, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(responses_render.render(ModelRequest(RESPONSES_MODEL, messages)))
+    return found
+
+
 def anthropic_body(messages: tuple[Message, ...]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(anthropic_render.render(ModelRequest("claude-opus-5-5", messages)))
     return found
@@ -68,7 +98,7 @@ def anthropic_body(messages: tuple[Message, ...]) -> dict[str, Any]:
 
 @given(any_path(), KINDS)
 @settings(max_examples=150, deadline=None)
-def test_every_path_of_blocks_of_either_gives_a_request_that_each_server_accepts(path: list[Turn], kind: str) -> None:
+def test_every_path_of_blocks_of_any_gives_a_request_that_each_server_accepts(path: list[Turn], kind: str) -> None:
     messages, quirks = build_messages(path), QUIRKS[kind]
     body = openai_body(messages, quirks)
     assert openai_legal.request_problems(body, ids=quirks.call_ids.pattern, thoughts=quirks.thoughts_go_back) == []
@@ -76,7 +106,7 @@ def test_every_path_of_blocks_of_either_gives_a_request_that_each_server_accepts
 
 @given(any_path())
 @settings(max_examples=150, deadline=None)
-def test_every_path_of_blocks_of_either_gives_a_request_that_anthropic_accepts(path: list[Turn]) -> None:
+def test_every_path_of_blocks_of_any_gives_a_request_that_anthropic_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
     body = anthropic_body(build_messages(path))
@@ -85,8 +115,23 @@ def test_every_path_of_blocks_of_either_gives_a_request_that_anthropic_accepts(p
     assert len(used) == len({*used})
 
 
+@given(any_path())
+@settings(max_examples=150, deadline=None)
+def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_accepts(path: list[Turn]) -> None:
+    assert responses_legal.request_problems(responses_body(build_messages(path))) == []
+
+
+@given(st.lists(st.lists(OF_RESPONSES, max_size=6), max_size=3), st.lists(st.sampled_from(["tool_use", "end_turn"])))
+@settings(max_examples=150, deadline=None)
+def test_whatever_it_has_said_goes_back_with_all_that_belongs_to_it(
+    rounds: list[list[Block]], stops: list[str]
+) -> None:
+    path = [user(text("x")), assistant(*rounds, stops=stops, request=replace(REQUEST, model=RESPONSES_MODEL))]
+    assert responses_legal.request_problems(responses_body(build_messages(path))) == []
+
+
 class Talk(Chat):
-    """A chat whose turns go to two models: each says what only it can say, and uses ids of its own making."""
+    """A chat whose turns go to three models: each says what only it can say, and uses ids of its own making."""
 
     def __init__(self, draw: Any) -> None:
         super().__init__(draw)
@@ -100,8 +145,11 @@ class Talk(Chat):
         return super().call_model(step)
 
     def reply(self, number: int) -> list[Block]:
-        if self.models[-1] != OPENAI_MODEL:
+        if self.models[-1] == REQUEST.model:
             return super().reply(number)
+        if self.models[-1] == RESPONSES_MODEL:
+            blocks = self.draw(st.lists(OF_RESPONSES, max_size=5))
+            return [replace(block, round=number) for block in blocks]
         kinds = self.draw(st.lists(st.sampled_from(["text", "cited", "thought", "call"]), max_size=5))
         blocks = [self.one_of_openai(kind, place) for place, kind in enumerate(kinds)]
         return [replace(block, round=number) for block in blocks]
@@ -120,19 +168,21 @@ class Talk(Chat):
 
 @given(st.data(), KINDS)
 @settings(max_examples=60, deadline=None)
-def test_each_request_to_either_begins_with_the_bytes_of_the_one_before(data: st.DataObject, kind: str) -> None:
+def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(data: st.DataObject, kind: str) -> None:
     talk = Talk(data.draw)
     limits = Limits(max_rounds=4, recovery=data.draw(st.sampled_from(["retry", "continue"])))
     for _ in range(data.draw(st.integers(1, 3))):
         talk.exchange(replace(data.draw(REQUESTS), limits=limits))
     to_anthropic = [said_to_anthropic(messages) for messages in talk.sent]
     to_openai = [said_to_openai(messages, QUIRKS[kind]) for messages in talk.sent]
+    to_responses = [said_to_responses(messages) for messages in talk.sent]
     for place, (before, after) in enumerate(pairwise(talk.models)):
         if before != after:
             continue  # thoughts hold for one model only, so they come and go with it
         kept = without_abandoned(to_anthropic[place], to_anthropic[place + 1])
         assert to_anthropic[place + 1][: len(kept)] == kept
         assert to_openai[place + 1].startswith(to_openai[place].removesuffix(ASKED_TO_GO_ON))
+        assert to_responses[place + 1].startswith(to_responses[place].removesuffix(ASKED_TO_GO_ON))
 
 
 def said_to_anthropic(messages: tuple[Message, ...]) -> list[tuple[str, bytes]]:
@@ -149,6 +199,16 @@ def said_to_openai(messages: tuple[Message, ...], quirks: Quirks) -> str:
     """All that is said, in one text."""
     body = openai_body(messages, quirks)["messages"]
     return "".join(f"\n<{message['role']}>" + "".join(map(str, _values(message))) for message in body)
+
+
+def said_to_responses(messages: tuple[Message, ...]) -> str:
+    """The same. Words of one who goes on are more words, not another message."""
+    said, last = "", None
+    for item in responses_body(messages)["input"]:
+        role = item.get("role", "item")
+        said += ("" if role == last != "item" else f"\n<{role}>") + "".join(map(str, _values(item)))
+        last = role
+    return said
 
 
 def _values(message: dict[str, Any]) -> Sequence[Any]:
