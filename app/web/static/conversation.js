@@ -107,7 +107,8 @@ export class Conversation extends EventTarget {
       'GET',
       `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`,
     )
-    if (this.id !== id || this.reading !== reading) return
+    if (this.id !== id) return
+    if (this.reading !== reading) return this.reading || this.following ? null : this.#read(null)
     for (const turn of turns) this.turns.set(turn.id, turn)
     Object.assign(this, { through, older: next })
     this.#show(turns)
@@ -116,6 +117,7 @@ export class Conversation extends EventTarget {
 
   async #follow(cursor) {
     this.following?.abort()
+    this.cursor = cursor
     const { signal } = (this.following = new AbortController())
     const connection = (state) => signal.aborted || this.#tell('connection', state)
     try {
@@ -123,12 +125,23 @@ export class Conversation extends EventTarget {
     } catch (error) {
       if (signal.aborted) return
       this.#tell('connection', error.message)
-      if (error.status === 401) await this.#read(this.through) // which asks for a token
+      if (error.status === 401) await this.#followAgain(signal)
+    }
+  }
+
+  /** Once there is a token that the server takes: asking for anything asks for one. */
+  async #followAgain(signal) {
+    try {
+      await this.client.insist('GET', `/api/chats/${this.id}`)
+      if (!signal.aborted) this.#follow(this.cursor)
+    } catch (error) {
+      this.#tell('connection', error.message)
     }
   }
 
   #hear(event) {
-    const { data } = event
+    const { data, id } = event
+    if (id) this.cursor = id
     if (event.event === 'chat') this.#tell('chat', data)
     else if (event.event === 'chat_deleted') this.#tell('deleted')
     else if (event.event === 'turn') this.#add(data)

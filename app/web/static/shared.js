@@ -2,12 +2,18 @@
 
 import { Refused } from './turnstream.js'
 
-const PATIENCE = 5_000 // milliseconds, for a worker to begin
+// In milliseconds: for a worker to begin, and between two words of it, which says something every 20 s.
+const PATIENCE = 5_000
+const SILENCE = 70_000
 
 export class SharedLine {
-  /** Null where this browser has no such workers. */
+  /** Null where this browser has no such workers, or does not let pages have them. */
   static open() {
-    return globalThis.SharedWorker ? new SharedLine() : null
+    try {
+      return globalThis.SharedWorker ? new SharedLine() : null
+    } catch {
+      return null
+    }
   }
 
   constructor() {
@@ -26,11 +32,12 @@ export class SharedLine {
     const inbox = new Inbox(here, signal)
     this.unanswered.add(inbox)
     this.worker.port.postMessage({ chat, cursor, token, held }, [there])
-    const late = setTimeout(() => this.#giveUp('the shared worker does not answer'), PATIENCE)
+    let late = setTimeout(() => this.#giveUp('the shared worker does not answer'), PATIENCE)
     try {
       for (;;) {
         const { event, open, end } = await inbox.next()
         clearTimeout(late)
+        late = setTimeout(() => inbox.take({ end: { message: 'the shared worker is silent' } }), SILENCE)
         this.unanswered.delete(inbox)
         if (event) yield event
         if (open) connection('open')

@@ -3,6 +3,7 @@
 import { Client, Refused } from './turnstream.js'
 
 const MOST = 100 // chats on one connection
+const SIGN = 20_000 // milliseconds between two signs of life
 const MOMENT = 20 // milliseconds, for tabs that come and go together
 
 /** A tab that follows a chat, and where it has come to. */
@@ -48,7 +49,8 @@ class Line {
       await this.#read(followers, signal)
       this.#end(followers, {})
     } catch (error) {
-      if (!signal.aborted) this.#end(followers, { status: error instanceof Refused && error.status, message: error.message })
+      const status = error instanceof Refused && error.status
+      if (!signal.aborted) this.#end(followers, { status, message: error.message })
     }
   }
 
@@ -73,6 +75,10 @@ class Line {
 }
 
 const lines = new Map()
+
+setInterval(() => {
+  for (const line of lines.values()) for (const { port } of line.followers) port.postMessage({ here: true })
+}, SIGN)
 
 onconnect = ({ ports: [tab] }) => {
   tab.onmessage = ({ data: { token, held, ...asked }, ports: [port] }) => {
