@@ -48,6 +48,7 @@ _EVENTS: Final = (
     b'data: {"type":"error","error":{"type":"overloaded_error","message":"Chaos."}}\n\n',
     b'data: {"type":"message_stop"}\n\n',
     b'data: {"choices":[{"index":0,"delta":null}]}\n\n',
+    b'data: {"error":{"type":"server_error","message":"Chaos."}}\n\n',
     b"data: [DONE]\n\n",
     b"data: {broken\n\n",
     b"data: null\n\n",

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Literal
 
 from app.domain.text import storable
-from tests.unit.llm import legal, openai_legal
+from tests.unit.llm import legal, openai_legal, responses_legal
 
 Json = dict[str, Any]
 # A block as it begins, its deltas, and the text they make.
@@ -205,6 +205,8 @@ class Stage:
         before = self.played[request["model"]]
         if path.endswith("/chat/completions"):
             self.problems += openai_legal.request_problems(request)
+        elif path.endswith("/responses"):
+            self.problems += responses_legal.request_problems(request)
         else:
             paused = any(play.stop_reason in ("pause_turn", "tool_use") for play in before)
             self.problems += legal.request_problems(request, paused=paused)

@@ -13,15 +13,18 @@ import pytest
 
 from app.domain.blocks import TEXT, Block
 from app.domain.turns import Limits, Turn
+from app.llm import anthropic_render, openai_render, responses_render
 from app.llm.anthropic import AnthropicProvider
-from app.llm.anthropic_render import render
 from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap
 from app.llm.messages import build_messages
-from app.llm.provider import ModelRequest
+from app.llm.openai import OpenAIChatProvider
+from app.llm.provider import ModelRequest, Provider
+from app.llm.responses import OpenAIResponsesProvider
 from app.tools.tool import tool
 from tests.integration.harness import POLICY, Asked, Harness, Replica, with_model
+from tests.integration.openai_plays import ChatAuthor, ResponsesAuthor
 from tests.integration.plays import Author, Play, Stage, playing
-from tests.unit.llm.legal import request_problems
+from tests.unit.llm import legal, openai_legal, responses_legal
 
 TURNS = int(os.environ.get("CHAOS_TURNS", "1000"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))
@@ -29,6 +32,8 @@ AT_ONCE = 48
 # Some of the waits that are asked for are longer than anybody here would wait.
 PLAN = ChaosPlan(SEED, share=0.4, longest_wait=0.07, reach=300)
 PATIENCE = 0.4  # seconds
+# Who writes for which models. A chat may change from one to the other.
+AUTHORS = {"claude": Author, "chat": ChatAuthor, "responses": ResponsesAuthor}
 
 
 @tool(read_only=True)
@@ -52,9 +57,10 @@ class World:
     async def turn(self, number: int, after: Asked | None = None) -> tuple[Asked, Turn]:
         """From its beginning to its end, with readers who put it together."""
         random = Random(f"{SEED}:{number}")
-        model = f"claude-{number}"
+        api = random.choice(list(AUTHORS))
+        model = f"{api}-{number}"
         self.stage.rehearse(model, [])
-        self.stage.scripts[model] = _endless(random)
+        self.stage.scripts[model] = _endless(AUTHORS[api](random), random)
         limits = Limits(recovery=random.choice(["retry", "continue"]), max_recoveries=random.choice([0, 2, 5]))
         asked = await self.harness.ask(model=model, tools=[look, explode], limits=limits, after=after)
         return asked, await self.harness.finish(self.replica, asked)
@@ -68,9 +74,8 @@ class World:
         return [answer, other]
 
 
-def _endless(random: Random) -> Iterator[Play]:
+def _endless(author: Author, random: Random) -> Iterator[Play]:
     """Whole answers, which chaos may or may not let through; after a few, only such as end the turn."""
-    author = Author(random)
     for _ in range(random.randrange(4)):
         yield author.play(ending="whole")
     while True:
@@ -90,7 +95,11 @@ def _problems(path: list[Turn]) -> list[str]:
     assert last.request is not None
     messages = build_messages([*path, question, running])
     request = ModelRequest(last.request.model, messages, tools=last.request.tools)
-    return request_problems(json.loads(render(request)))
+    return [
+        *legal.request_problems(json.loads(anthropic_render.render(request))),
+        *openai_legal.request_problems(json.loads(openai_render.render(request))),
+        *responses_legal.request_problems(json.loads(responses_render.render(request))),
+    ]
 
 
 @pytest.mark.timeout(300)
@@ -101,20 +110,24 @@ async def test_every_turn_ends_whatever_its_provider_does(
     policy = with_model(POLICY, stall_timeout=PATIENCE)
     async with (
         playing() as stage,
-        AnthropicProvider("key", stage.url, taps=[chaos]) as provider,
-        harness.replica(provider, [look, explode], policy=policy) as replica,
+        AnthropicProvider("key", stage.url, taps=[chaos]) as anthropic,
+        OpenAIChatProvider("key", stage.url, taps=[chaos]) as chat,
+        OpenAIResponsesProvider("key", stage.url, taps=[chaos]) as responses,
+        harness.replica(lambda model: providers[model.partition("-")[0]], [look, explode], policy=policy) as replica,
     ):
+        providers: dict[str, Provider] = {"claude": anthropic, "chat": chat, "responses": responses}
         world = World(stage, harness, replica)
 
-        async def chat(number: int) -> list[Turn]:
+        async def converse(number: int) -> list[Turn]:
             async with gate:
                 return await world.chat(number)
 
         async with asyncio.TaskGroup() as group:
-            chats = [group.create_task(chat(number)) for number in range(0, TURNS, 2)]
-    turns = [turn for chat in chats for turn in chat.result()]
+            chats = [group.create_task(converse(number)) for number in range(0, TURNS, 2)]
+    turns = [turn for each in chats for turn in each.result()]
     assert stage.problems == []
     assert chaos.happened.keys() == {*FAULTS}
+    assert {model.partition("-")[0] for model, played in stage.played.items() if played} == AUTHORS.keys()
     ends = Counter(f"{turn.status} ({turn.error.type if turn.error else turn.stop_reason})" for turn in turns)
     assert {turn.status for turn in turns} == {"complete", "error"}
     assert all(turn.error is not None for turn in turns if turn.status == "error")
