@@ -145,9 +145,9 @@ class Heard:
         self.changes: list[object] = []
         self.error: ProviderError | None = None
 
-    async def listen(self, provider: Provider) -> "Heard":
+    async def listen(self, provider: Provider, request: ModelRequest = ASKED) -> "Heard":
         try:
-            async for parts in provider.stream(ASKED):
+            async for parts in provider.stream(request):
                 self.changes += self.accumulator.feed(parts)
         except ProviderError as error:
             self.error = error
