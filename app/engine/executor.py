@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Literal, assert_never
+from typing import assert_never
 
 import structlog
 
 from app.domain.blocks import CUT_SHORT, Block
 from app.domain.compaction import halfway_to
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.domain.events import BlockStart, RoundStart
+from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.steps import (
@@ -40,18 +39,15 @@ from app.engine.hooks import AfterRound, Observers
 from app.engine.pace import Pace
 from app.engine.patience import Patience
 from app.engine.recorder import Recorder
+from app.engine.reply import Reply
 from app.engine.requests import Asking, Requests, Rows
 from app.engine.retries import Retries, RetryPolicy
-from app.llm.accumulator import Accumulator, Change
-from app.llm.provider import Message, Provider, Unknown
+from app.llm.provider import ModelRequest, Provider
 from app.llm.summaries import as_summary
-from app.telemetry import FIRST_DELTA_SECONDS, PROVIDER_RETRIES
+from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
-
-# What a turn is busy with, for whoever watches.
-Stage = Literal["processing", "streaming", "executing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +90,7 @@ class Executor:
         self._policy = policy
         self._pace = pace
         self._retries = Retries(policy.retries)
-        self._reply: Accumulator | None = None
-        self._ahead: Sequence[Change] = ()  # what the reply has said and no row holds yet, when a write is cut short
-        self._first_delta_at: datetime | None = None
+        self._reply: Reply | None = None
         self._model = self.request.model
         self._fallbacks = list(policy.fallbacks(self._model))
 
@@ -138,10 +132,10 @@ class Executor:
             case Compact():
                 await self._compact(step)
             case RunTools(calls, refusal):
-                self._stage("executing")
+                self._recorder.tell_stage("executing")
                 await self._calls.answer(calls, refusal)
             case Judge(draft):
-                self._stage("executing")
+                self._recorder.tell_stage("executing")
                 await self._calls.judge(draft)
             case AwaitClient():
                 await self._recorder.wait()
@@ -159,9 +153,6 @@ class Executor:
         if self._news.is_set():
             self._news.clear()
             self._recorder.learn(await self._rows.arrived(self.turn))
-
-    def _stage(self, stage: Stage) -> None:
-        self._recorder.notify("status", stage=stage)
 
     async def stop(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
@@ -215,78 +206,26 @@ class Executor:
             self._retries.reset()
 
     async def _stream_round(self, step: Asking) -> None:
-        reply = self._reply = Accumulator(step.round, self.turn.attempt, len(self.turn.blocks))
-        self._first_delta_at, self._ahead = None, ()
+        request = await self._requests.build(self.turn, step, self._model)
+        with_tools = isinstance(step, CallModel) and step.tools
+        reply = self._reply = Reply(
+            self._recorder, self._pace, request, self._calls.start_early if with_tools else None
+        )
         try:
-            await self._listen(step, reply)
+            await self._hear(reply, request, step)
         except TransientError:
-            if not _is_whole(reply):  # what happens after the end of a reply takes nothing back
+            if not reply.is_whole:  # what happens after the end of a reply takes nothing back
                 raise
-        if self._unsealed() is None or not _is_whole(reply):
+        if self._unsealed() is None or not reply.is_whole:
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
-        stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason or "end_turn"
-        await self._seal(stop_reason, self._left_open(), recoveries=0)
+        await self._seal(COMPACTED if isinstance(step, Compact) else reply.stop_reason, self._left_open(), recoveries=0)
         await self._tell_of_round()
 
-    async def _listen(self, step: Asking, reply: Accumulator) -> None:
-        request = await self._requests.build(self.turn, step, self._model)
+    async def _hear(self, reply: Reply, request: ModelRequest, step: Asking) -> None:
+        self._recorder.tell_stage("processing")
         provider = self._provider_for(self._model)
-        begun = False
-        self._stage("processing")
         async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
-            async for parts in stream if isinstance(step, CallModel) else as_summary(stream, step.through):
-                patience.pause()
-                self._ahead = changes = reply.feed(parts)
-                if not begun and (changes or reply.started):
-                    await self._begin_round(step.round, reply, request.messages)
-                    begun = True
-                    self._stage("streaming")
-                for place, change in enumerate(changes, 1):
-                    if change.__class__ is str:
-                        self._delta(change)
-                    else:
-                        self._ahead = changes[place:]
-                        await self._apply(change, step)
-                if self._pace.tick:
-                    await self._pace.breathe()
-                patience.wait()
-
-    async def _begin_round(self, number: int, reply: Accumulator, messages: Sequence[Message]) -> None:
-        structlog.contextvars.bind_contextvars(round=number)
-        await self._recorder.begin_round(
-            Round(
-                number=number,
-                attempt=self.turn.attempt,
-                model=self._model,
-                messages=len(messages),
-                usage=reply.usage,
-                request_id=reply.request_id,
-                data=reply.data,
-                started_at=datetime.now(UTC),
-            )
-        )
-
-    def _delta(self, text: str) -> None:
-        if self._first_delta_at is None:
-            self._first_delta_at = datetime.now(UTC)
-            self._observe_first_delta(self._first_delta_at)
-        self._recorder.append(text)
-
-    async def _apply(self, change: Change, step: Asking) -> None:
-        match change:
-            case BlockStart():
-                self._recorder.open_block(change)
-            case Block():
-                await self._recorder.close_block(change)
-                if isinstance(step, CallModel) and step.tools:
-                    self._calls.start_early(change)
-            case Unknown(raw):
-                log.warning("provider.unknown", raw=raw[:1000])
-                self._recorder.notify("status", provider_event=raw)
-            case str():
-                self._delta(change)
-            case _:
-                assert_never(change)
+            await reply.hear(as_summary(stream, step.through) if isinstance(step, Compact) else stream, patience)
 
     # --- what becomes of a round -------------------------------------------------------------------------------------
 
@@ -297,16 +236,7 @@ class Executor:
     def _told(self, round: Round, stop_reason: str) -> Round:
         """The round with what the reply told so far. After a crash there is no reply: the row says what is known."""
         reply, self._reply = self._reply, None
-        if reply is None or not reply.started:
-            return replace(round, stop_reason=stop_reason)
-        return replace(
-            round,
-            stop_reason=stop_reason,
-            usage=reply.usage,
-            data=reply.data,
-            request_id=reply.request_id,
-            first_delta_at=self._first_delta_at,
-        )
+        return replace(round, stop_reason=stop_reason) if reply is None else reply.told(round, stop_reason)
 
     async def _seal(self, stop_reason: str, left_open: Sequence[Block], *, recoveries: int) -> None:
         round = self._unsealed()
@@ -374,7 +304,7 @@ class Executor:
         if self._reply is None:
             block = self._recorder.view.block_being_written()
             return [block] if block else []
-        return [change for change in (*self._ahead, *self._reply.interrupt()) if isinstance(change, Block)]
+        return self._reply.left_open()
 
     def _follow(self, left_open: Sequence[Block]) -> bool:
         """Whether these blocks come next, in the rows and for readers. They do not where Postgres refused one."""
@@ -386,11 +316,3 @@ class Executor:
         """Whether the unsealed round has shown anything yet."""
         marks = self._recorder.view.marks
         return self._unsealed() is not None and not isinstance(marks[-1], RoundStart)
-
-    def _observe_first_delta(self, now: datetime) -> None:
-        if open_round_number(self.turn) == 1 and self.turn.created_at is not None:
-            FIRST_DELTA_SECONDS.observe((now - self.turn.created_at).total_seconds())
-
-
-def _is_whole(reply: Accumulator) -> bool:
-    return reply.ended or reply.stop_reason is not None

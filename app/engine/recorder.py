@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce, wraps
 from time import perf_counter
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec.json import encode as to_json
 
@@ -23,6 +23,8 @@ from app.tools.tool import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Stage = Literal["processing", "streaming", "executing"]
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -82,6 +84,10 @@ class Recorder:
 
     def notify(self, event: str, **data: Any) -> None:
         self.view.notify(Notice(event, data))
+
+    def tell_stage(self, stage: Stage) -> None:
+        """What the turn is busy with, for whoever watches."""
+        self.notify("status", stage=stage)
 
     @_write
     async def begin_round(self, round: Round) -> None:
