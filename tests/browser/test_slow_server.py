@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_what_is_said_before_the_chat_was_read_is_shown_with_it_and_followed(
     people: SitDown, site: Server, api: Client
 ) -> None:
-    chat = await use(api, "plain", "Before")
+    await use(api, "plain", "Before")
     ada = await people(site.url)
     asked, answer = asyncio.Event(), asyncio.Event()
 
