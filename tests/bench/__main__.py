@@ -37,7 +37,7 @@ def main(
     names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: Name | None, write: bool | None
 ) -> None:
     """NAME is what to measure, everything by default: memory, readers, streams, burst, capacity, unpaced, catch-up,
-    reconnects (beside a relay); recovery, remote, journal, replicas (several servers).
+    reconnects (beside a relay); recovery, remote, journal, replicas (several servers); cache (a provider that bills).
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tests.bench.caching import caching
 from tests.bench.journal_cost import journal_cost
 from tests.bench.recovery import recovery
 from tests.bench.remote import remote
@@ -13,6 +14,7 @@ from tests.bench.trials import Trial
 RECOVERY = ("median", "worst", "target")
 REMOTE = ("on the owner", "on the other", "difference", "target")
 JOURNAL = ("every 100 ms", "never", "difference", "share, %", "target, %")
+CACHE = ("read", "written", "neither", "read, %", "target, %")
 REPLICAS = ("one server", "two replicas")
 
 
@@ -38,6 +40,7 @@ def whole() -> Programme:
             Trial("recovery", "20 turns, their server killed 5 times", RECOVERY, recovery(5)),
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
+            Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
         ),
     )
@@ -49,5 +52,6 @@ def quick_set() -> Programme:
         (
             Trial("recovery", "20 turns, their server killed once", RECOVERY, recovery(1)),
             Trial("remote", "20 turns of 50/s, each with two readers", REMOTE, remote(20, 150)),
+            Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
         ),
     )

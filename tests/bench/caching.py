@@ -1,0 +1,70 @@
+"""How much of the input of a turn of many rounds the provider's cache has, by the bills of a fake that compares."""
+
+import asyncio
+from collections.abc import Sequence
+
+from app.domain.rounds import Round
+from app.domain.turns import Limits, Turn
+from app.llm.anthropic import AnthropicProvider
+from app.storage.database import connect
+from app.storage.migrations import upgrade
+from app.telemetry import configure_logging
+from app.tools.tool import tool
+from tests.bench.billing import billing
+from tests.bench.database import new_database
+from tests.bench.trials import Rows, Site
+from tests.integration.harness import Harness
+
+ROUNDS = 10
+TARGET = 95.0  # per cent
+SYSTEM = "You look at places, and say what you see. " * 400  # as long as such prompts are
+
+_KINDS = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
+
+
+@tool(read_only=True)
+async def look(place: int) -> str:
+    """Look somewhere."""
+    return f"a sight of place {place}. " * 10
+
+
+async def turn_of_ten_rounds(harness: Harness, most: int = ROUNDS + 1) -> Turn:
+    """With the adapter and the engine as they are. `most` rounds with tools are allowed."""
+    async with (
+        billing(ROUNDS) as bills,
+        AnthropicProvider("key", bills.url) as provider,
+        harness.replica(provider, [look]) as replica,
+    ):
+        limits = Limits(max_rounds=most)
+        asked = await harness.ask("Look at everything.", tools=[look], limits=limits, system=SYSTEM)
+        return await harness.finish(replica, asked)
+
+
+def billed(rounds: Sequence[Round]) -> list[int]:
+    """Tokens that were read from the cache, written to it, and neither."""
+    return [sum(round.usage[kind] for round in rounds) for kind in _KINDS]
+
+
+def share_read(rounds: Sequence[Round]) -> float:
+    """Per cent."""
+    read, *others = billed(rounds)
+    return 100 * read / (read + sum(others))
+
+
+def caching(site: Site) -> Rows:
+    configure_logging("critical")
+    with new_database(site.database.url) as database:
+        upgrade(database.url)
+        below, at = asyncio.run(_both(database.url))
+    calls = f"calls 2 to {ROUNDS + 1}"
+    return {
+        "the first call": (*billed(below[:1]), share_read(below[:1]), None),
+        calls: (*billed(below[1:]), share_read(below[1:]), TARGET),
+        f"{calls}, the last one told to use no tools": (*billed(at[1:]), share_read(at[1:]), None),
+    }
+
+
+async def _both(url: str) -> tuple[Sequence[Round], Sequence[Round]]:
+    async with connect(url, size=4) as database:
+        harness = Harness(url, database)
+        return (await turn_of_ten_rounds(harness)).rounds, (await turn_of_ten_rounds(harness, ROUNDS)).rounds
