@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from app.domain.errors import PermanentError, RequestRefused
 from app.llm.provider import ModelRequest, Part, Provider, tokens_of
+from app.llm.think_tags import Untagged
 
 Ability = Literal[
     "tools",
@@ -54,7 +55,8 @@ class Prices:
 @dataclass(frozen=True, slots=True)
 class Model:
     """`upstream` is the provider's own id, where ours is another. `context_window` and `max_output` are in tokens.
-    Where nobody said what it `can` do, nothing is refused. `fallbacks` are tried in order when it is down.
+    Where nobody said what it `can` do, nothing is refused. `fallbacks` are tried in order when it is down. With
+    `think_tags` it writes what it thinks into its answer, and its server leaves it there.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Model:
     prices: Prices | None = None
     aliases: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    think_tags: bool = False
 
     def does(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
@@ -106,7 +109,8 @@ class Models:
         if found is None:
             raise PermanentError("model_not_available", f"no provider for the model {name!r} is configured here")
         offer, model = found
-        return offer.provider if model.upstream is None else _Renamed(offer.provider, model.upstream)
+        provider = Untagged(offer.provider) if model.think_tags else offer.provider
+        return provider if model.upstream is None else _Renamed(provider, model.upstream)
 
     def fallbacks(self, name: str) -> Sequence[str]:
         found = self._find(name)

@@ -53,6 +53,7 @@ class ModelTable(_Table):
     prices: _PricesTable | None = None
     aliases: list[str] = []
     fallbacks: list[str] = []
+    think_tags: bool = False
     enabled: bool = True
 
 
@@ -136,6 +137,7 @@ def _model(id: str, table: ModelTable) -> Model:
         prices=Prices(**table.prices.model_dump()) if table.prices else None,
         aliases=tuple(table.aliases),
         fallbacks=tuple(table.fallbacks),
+        think_tags=table.think_tags,
     )
 
 

@@ -8,6 +8,7 @@ from app.llm.models import Models
 from app.llm.openai import OpenAIChatProvider
 from app.llm.registry import read_registry
 from app.llm.responses import OpenAIResponsesProvider
+from app.llm.think_tags import Untagged
 
 
 async def test_every_provider_that_has_its_key_can_be_asked() -> None:
@@ -27,3 +28,15 @@ async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
         openai = Models(offers).provider_for("gpt-6-sol")
         assert isinstance(openai, OpenAIResponsesProvider)
         assert openai.name == "openai"
+
+
+async def test_a_model_that_tags_its_thoughts_is_heard_so(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    server = '[providers.local]\napi = "openai-chat"\nbase_url = "http://gpu/v1"\n'
+    file.write_text(
+        f'{server}[models.qwen]\nprovider = "local"\nthink_tags = true\n[models.llama]\nprovider = "local"\n'
+    )
+    async with connect_providers(read_registry(file, {})) as offers:
+        models = Models(offers)
+        assert isinstance(models.provider_for("qwen"), Untagged)
+        assert isinstance(models.provider_for("llama"), OpenAIChatProvider)
