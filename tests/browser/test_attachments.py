@@ -57,6 +57,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     await expect(chips).to_have_count(3)
     assert await violations(ada) == []
     await ada.press("Do not attach chart.pdf")
+    await expect(page.locator("#words")).to_be_focused()
     await ada.say("What do you see?")
     await ada.sees_end()
     await expect(page.locator("#attached .chip")).to_have_count(0)

@@ -12,6 +12,7 @@ export class Attachments {
     this.chips = find('#attached')
     this.button = find('#attach')
     this.picker = find('#pick-attachments')
+    this.words = find('#words')
     this.items = []
     this.offer({ images: true, documents: true })
     this.button.addEventListener('click', () => this.picker.click())
@@ -19,7 +20,7 @@ export class Attachments {
       this.add([...this.picker.files])
       this.picker.value = ''
     })
-    find('#words').addEventListener('paste', (event) => this.#paste(event))
+    this.words.addEventListener('paste', (event) => this.#paste(event))
   }
 
   /** What the model of the open chat can look at. */
@@ -57,7 +58,11 @@ export class Attachments {
   #add(file) {
     const chip = h('li', { class: 'chip', 'data-state': 'uploading' }, pictureOf(file), h('bdi', {}, file.name))
     const item = { chip }
-    chip.append(iconButton('cross', `Do not attach ${file.name}`, () => this.#remove(item)))
+    const remove = () => {
+      this.#remove(item)
+      this.words.focus()
+    }
+    chip.append(iconButton('cross', `Do not attach ${file.name}`, remove))
     item.uploaded = this.#upload(file, item).catch((error) => {
       this.#remove(item)
       this.tell(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)

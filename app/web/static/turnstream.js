@@ -35,7 +35,7 @@ export class Client {
     const answer = await fetch(this.base + path, { method, headers, body: sent, signal })
     if (!answer.ok) throw await refusal(answer)
     if (answer.status === 204) return null
-    return answer.headers.get('Content-Type').startsWith('application/json') ? answer.json() : answer.blob()
+    return answer.headers.get('Content-Type')?.startsWith('application/json') ? answer.json() : answer.blob()
   }
 
   /** The same, made again until the server answers. The key keeps it from doing twice what is asked once. */
