@@ -7,6 +7,7 @@ import pytest
 from app.domain.blocks import TOOL_RESULT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
+from app.engine.hooks import AfterTool, BeforeTool, Hooks
 from app.llm.messages import NO_OUTPUT
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
@@ -171,6 +172,29 @@ async def test_a_crash_between_draft_and_submission_loses_nothing(harness: Harne
     async with harness.replica(second, toolset=toolset, address="here") as replica:
         turn = await harness.finish(replica, asked)
     assert ended(turn) == ("complete", "output", None, '{"year":7}')
+
+
+class Told(Hooks):
+    def __init__(self) -> None:
+        self.said: list[tuple[str | None, str]] = []
+
+    async def before_tool(self, event: BeforeTool) -> None:
+        self.said.append((event.call.name, event.input))
+
+    async def after_tool(self, event: AfterTool) -> None:
+        self.said.append((event.call.name, event.outcome.text))
+
+
+async def test_hooks_are_told_of_every_draft_and_of_the_submission(harness: Harness) -> None:
+    told, provider = Told(), ScriptedProvider([message_of(out("a", year=1)), message_of(submit("b"))])
+    async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS), hooks=[told]) as replica:
+        await harness.finish(replica, await ask(harness, REFLECTED))
+    assert told.said == [
+        (OUTPUT, '{"year":1}'),
+        (OUTPUT, "1 is a draft of ada"),
+        (SUBMIT, "{}"),
+        (SUBMIT, "The output was taken."),
+    ]
 
 
 async def test_a_cancelled_one_has_no_output(harness: Harness) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import OutputConfigParam
+from openai.types.responses import ResponseFormatTextJSONSchemaConfigParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
@@ -19,12 +20,13 @@ from app.llm.anthropic import AnthropicProvider
 from app.llm.messages import NO_TEXT
 from app.llm.openai import OpenAIChatProvider
 from app.llm.provider import Part
+from app.llm.responses import OpenAIResponsesProvider
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.copies import say_as_then
 from app.tools.outputs import Outputs
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
-from tests.contracts.test_provider import chat_stream_of, stream_of
+from tests.contracts.test_provider import chat_stream_of, responses_stream_of, stream_of
 from tests.integration.harness import Harness, results_of
 from tests.integration.plays import Play, Stage, playing
 
@@ -69,9 +71,19 @@ def by_openai(stop_reason: str, *blocks: Sequence[Part]) -> bytes:
     )
 
 
+def by_responses(stop_reason: str, *blocks: Sequence[Part]) -> bytes:
+    body = responses_stream_of(*blocks)
+    if stop_reason in {"end_turn", "tool_use"}:
+        return body
+    reason = {"refusal": "content_filter", "max_tokens": "max_output_tokens"}[stop_reason]
+    told = f'"status": "incomplete", "incomplete_details": {{"reason": "{reason}"}}'
+    return body.replace(b'"status": "completed"', told.encode()).replace(b"response.completed", b"response.incomplete")
+
+
 Write = Callable[..., bytes]
 ADAPTERS = [pytest.param(AnthropicProvider, by_anthropic, id="anthropic")]
-ADAPTERS += [pytest.param(OpenAIChatProvider, by_openai, id="openai")]
+ADAPTERS += [pytest.param(OpenAIChatProvider, by_openai, id="openai-chat")]
+ADAPTERS += [pytest.param(OpenAIResponsesProvider, by_responses, id="openai-responses")]
 
 
 @asynccontextmanager
@@ -83,6 +95,10 @@ async def told(adapter: type[AnthropicProvider], *bodies: bytes) -> AsyncIterato
 
 def format_of(request: dict[str, Any]) -> Any:
     """The schema that the provider is told, by the types of its SDK."""
+    if "text" in request:
+        form = TypeAdapter(ResponseFormatTextJSONSchemaConfigParam).validate_python(request["text"]["format"])
+        assert (form["name"], form["strict"]) == ("output", True)
+        return form["schema"]
     if "response_format" in request:
         format = TypeAdapter(ResponseFormatJSONSchema).validate_python(request["response_format"])["json_schema"]
         assert (format["name"], format["strict"]) == ("output", True)
@@ -109,7 +125,8 @@ async def test_the_model_works_with_its_tools_and_then_writes_what_the_schema_al
     assert verdicts(turn) == [(wrong, True), ("The output was taken.", False)]
     assert stage.problems == []
     assert [format_of(request) for request in stage.asked] == [json.loads(STRICT)] * 3
-    assert wrong in json.dumps(stage.asked[2]["messages"][-1])
+    asked = stage.asked[2]
+    assert wrong in json.dumps((asked.get("messages") or asked["input"])[-1])
     names = [tool.get("name") or tool["function"]["name"] for tool in stage.asked[0]["tools"]]
     assert names == ["look"]
 
