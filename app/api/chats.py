@@ -95,7 +95,7 @@ def _words(asked: str) -> list[str]:
         raise RequestRefused(f"is longer than {_LONGEST_SEARCH} characters", field="q")
     if problem := unstorable(asked):
         raise RequestRefused(f"{problem}, which nothing that is stored does", field="q")
-    return asked.split()
+    return list(dict.fromkeys(asked.split()))
 
 
 def _token(chat: Chat) -> str:
