@@ -15,7 +15,16 @@ from app.cli.assembler import Json
 from app.cli.parts import one_line
 
 _LIMITS: Final = frozenset(
-    {"max_rounds", "on_max_rounds", "max_failed_rounds", "continue_after_tools", "recovery", "max_recoveries"}
+    {
+        "max_rounds",
+        "on_max_rounds",
+        "max_failed_rounds",
+        "continue_after_tools",
+        "recovery",
+        "max_recoveries",
+        "compact_at",
+        "compaction",
+    }
 )
 _SIDES: Final = ("first", "second")
 _SHOWN: Final = 160  # characters

@@ -92,11 +92,18 @@ async def test_what_a_server_refuses_is_said_in_a_sentence(database_url: str, tm
 
 
 def test_settings_are_members_of_the_request() -> None:
-    words = ["model=x", "tools=", "max_rounds=3", "params.max_tokens=9", "params.thinking.type=adaptive"]
+    words = [
+        "model=x",
+        "tools=",
+        "max_rounds=3",
+        "compaction=provider",
+        "params.max_tokens=9",
+        "params.thinking.type=adaptive",
+    ]
     assert options_of(words) == {
         "model": "x",
         "tools": [],
-        "limits": {"max_rounds": 3},
+        "limits": {"max_rounds": 3, "compaction": "provider"},
         "params": {"max_tokens": 9, "thinking": {"type": "adaptive"}},
     }
 
