@@ -117,7 +117,7 @@ def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, 
         said += [("assistant", block) for block in mine]
         if calls := [block for block in mine if block.is_call]:
             said += [("user", _result(turn, call)) for call in calls]
-            said += _given_up(turn, round, said[-1][1])
+            said += [] if _server_is_at_work(mine) else _given_up(turn, round, said[-1][1])
         said += (words := _said_meanwhile(turn, round.number))
         if not words and said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
             said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, _why_again(turn, round))))

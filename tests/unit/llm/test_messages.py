@@ -363,6 +363,14 @@ def test_a_model_whose_tools_all_failed_is_told_so_after_their_results() -> None
     assert said(QUESTION, patient)[-1] == ("user", ["tool_result a"])
 
 
+def test_nothing_is_said_of_failed_tools_while_one_of_the_provider_is_at_work() -> None:
+    turn = assistant([server_call("s"), *failing("a")], stops=["tool_use"], request=ONE_FAILURE)
+    assert said(QUESTION, turn)[-2:] == [
+        ("assistant", ["server_tool_use s", "tool_use a"]),
+        ("user", ["tool_result a"]),
+    ]
+
+
 def test_it_stays_told_in_all_later_requests() -> None:
     turn = assistant(failing("a"), [text("I could not.")], stops=["tool_use"], request=ONE_FAILURE)
     assert said(QUESTION, turn, user(text("And?")), assistant())[2:4] == [
