@@ -117,7 +117,7 @@ def _thought_problems(body: Json) -> Iterator[str]:
     for item, following in pairwise([*body["input"], {"role": "user"}]):
         if _kind(item) != "reasoning":
             continue
-        if following.get("role") == "user" or _kind(following) == "reasoning" or _kind(following).endswith("l_output"):
+        if following.get("role") == "user" or _kind(following) in {"reasoning", *RESULTS.values()}:
             yield "a thought without the item that followed it"
         if not (body.get("store") or item.get("encrypted_content") or item.get("content")):
             yield f"the thought {item['id']} is not stored"

@@ -31,13 +31,13 @@ INPUT_TEXTS = ["", "{}", '{"q": ', "[1]", '{"q":"\\ud83d"}']
 INPUTS = st.sampled_from(INPUT_TEXTS)
 SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "sh"}
 BOUND = st.sampled_from([None, "rs_1", "rs_2"])
+ASKED_SHELL = own("server_tool_use", SHELL, "{}", tool_use_id="sh", name="shell")
+SHELL_SAID = own("shell_tool_result", {**SHELL, "type": "shell_call_output"}, tool_use_id="sh")
+ASKED_WEB = own("server_tool_use", words="{}", tool_use_id="ws", name="web_search")
+WEB_SAID = BOUND.map(lambda bound: own("web_search_tool_result", SEARCH, tool_use_id="ws", thought=bound))
 OF_RESPONSES = st.one_of(
     st.sampled_from([THOUGHT, {**THOUGHT, "id": "rs_2"}, {**THOUGHT, "encrypted_content": ""}]).map(mused),
     st.builds(lambda words, phase: own("text", words=words, phase=phase), WORDS, st.sampled_from([None, "commentary"])),
-    st.just(own("server_tool_use", words="{}", tool_use_id="ws", name="web_search")),
-    st.builds(lambda bound: own("web_search_tool_result", SEARCH, tool_use_id="ws", thought=bound), BOUND),
-    st.just(own("server_tool_use", SHELL, "{}", tool_use_id="sh", name="shell")),
-    st.just(own("shell_tool_result", {**SHELL, "type": "shell_call_output"}, tool_use_id="sh")),
     st.builds(lambda bound: own("openai_dream", {"type": "dream", "id": "d"}, thought=bound), BOUND),
     st.builds(
         lambda id, words: own("tool_use", {"type": "custom_tool_call"}, words, tool_use_id=id, name="sql"),
@@ -50,9 +50,18 @@ OF_RESPONSES = st.one_of(
         st.sampled_from(INPUT_TEXTS),
     ),
 )
+# Its own tools have done their work when it has said that it asked them.
+WHOLE = st.one_of(
+    OF_RESPONSES.map(lambda block: [block]),
+    WEB_SAID.map(lambda said: [ASKED_WEB, said]),
+    st.just([ASKED_SHELL, SHELL_SAID]),
+)
+REPLIES = st.lists(WHOLE, max_size=4).map(lambda replies: [block for reply in replies for block in reply])
 SOMEBODYS = st.one_of(
     BLOCKS,
     OF_RESPONSES,
+    WEB_SAID,
+    st.sampled_from([ASKED_WEB, ASKED_SHELL, SHELL_SAID]),
     st.builds(thought, st.sampled_from(["reasoning", "thinking"]), WORDS),
     st.builds(lambda words: thought("reasoning_details", words, reasoning_details=[{"data": "s"}]), WORDS),
     WORDS.map(cited),
@@ -121,7 +130,10 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_acce
     assert responses_legal.request_problems(responses_body(build_messages(path))) == []
 
 
-@given(st.lists(st.lists(OF_RESPONSES, max_size=6), max_size=3), st.lists(st.sampled_from(["tool_use", "end_turn"])))
+@given(
+    st.lists(st.one_of(REPLIES, REPLIES.map(lambda reply: [ASKED_SHELL, *reply])), max_size=3),
+    st.lists(st.sampled_from(["tool_use", "end_turn"])),
+)
 @settings(max_examples=150, deadline=None)
 def test_whatever_it_has_said_goes_back_with_all_that_belongs_to_it(
     rounds: list[list[Block]], stops: list[str]
@@ -148,8 +160,7 @@ class Talk(Chat):
         if self.models[-1] == REQUEST.model:
             return super().reply(number)
         if self.models[-1] == RESPONSES_MODEL:
-            blocks = self.draw(st.lists(OF_RESPONSES, max_size=5))
-            return [replace(block, round=number) for block in blocks]
+            return [replace(block, round=number) for block in self.draw(REPLIES)]
         kinds = self.draw(st.lists(st.sampled_from(["text", "cited", "thought", "call"]), max_size=5))
         blocks = [self.one_of_openai(kind, place) for place, kind in enumerate(kinds)]
         return [replace(block, round=number) for block in blocks]
