@@ -18,7 +18,7 @@ from app.llm.openai_quirks import QUIRKS, Quirks
 from app.llm.provider import Message, ModelRequest
 from tests.unit.llm import legal, openai_legal, responses_legal
 from tests.unit.llm.build import REQUEST, assistant, result, text, user
-from tests.unit.llm.test_message_promises import BLOCKS, WORDS, Chat, any_round, without_abandoned
+from tests.unit.llm.test_message_promises import BLOCKS, WORDS, Chat, any_round, without_abandoned, without_stand_in
 from tests.unit.llm.test_openai_render import called, thought
 from tests.unit.llm.test_openai_translation import cited
 from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
@@ -190,8 +190,9 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
     for place, (before, after) in enumerate(pairwise(talk.models)):
         if before != after:
             continue  # thoughts hold for one model only, so they come and go with it
-        kept = without_abandoned(to_anthropic[place], to_anthropic[place + 1])
-        assert to_anthropic[place + 1][: len(kept)] == kept
+        later = to_anthropic[place + 1]
+        kept = without_stand_in(without_abandoned(to_anthropic[place], later), later)
+        assert later[: len(kept)] == kept
         assert to_openai[place + 1].startswith(to_openai[place].removesuffix(ASKED_TO_GO_ON))
         assert to_responses[place + 1].startswith(to_responses[place].removesuffix(ASKED_TO_GO_ON))
 
