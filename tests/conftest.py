@@ -1,6 +1,7 @@
 import asyncio
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,16 @@ def pytest_configure() -> None:
     """
     if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The modules of the tests that are given most time come first, so that no worker is left with one at the end."""
+    most: defaultdict[Path, float] = defaultdict(float)
+    for item in items:
+        if limit := item.get_closest_marker("timeout"):
+            most[item.path] = max(most[item.path], *limit.args)
+    items.sort(key=lambda item: -most[item.path])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
