@@ -60,7 +60,8 @@ class _Own(Struct):
     phase: str | None = None
 
 
-class _Thought(Struct):
+class _Item(Struct):
+    type: str = ""
     id: str | None = None
     encrypted_content: str | None = None
     content: list[Raw] | None = None
@@ -68,7 +69,7 @@ class _Thought(Struct):
 
 _NOTHING = _Own()
 _own = msgspec.json.Decoder(_Own)
-_thought = msgspec.json.Decoder(_Thought)
+_item = msgspec.json.Decoder(_Item)
 
 
 class _Turns:
@@ -77,6 +78,7 @@ class _Turns:
     def __init__(self, stored: bool) -> None:
         self._stored = stored
         self._thoughts: set[str | None] = set()
+        self._awaited: set[str | None] = set()
         self._calls: dict[str | None, dict[str, Raw]] = {}
 
     def answer(self, blocks: Sequence[Block]) -> Iterator[Any]:
@@ -111,14 +113,20 @@ class _Turns:
             return None
         if block.type == THINKING:
             return self._thought(own.item)
-        if block.type == SERVER_CALL and not (is_answered or block.name == PROGRAM):
-            return None
         bound = own.thought is None or own.thought in self._thoughts
-        return own.item if bound and bytes(own.item) != b"{}" else None
+        return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
+
+    def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
+        """Whether it is an item, and neither a call without its output nor an output without its call."""
+        if block.type == SERVER_CALL and (is_answered or block.name == PROGRAM):
+            self._awaited.add(block.tool_use_id)
+        elif block.type == SERVER_CALL or (type.endswith("_output") and block.tool_use_id not in self._awaited):
+            return False
+        return type != ""
 
     def _thought(self, item: Raw) -> Raw | None:
         """Without its content a thought is an id, which means nothing where nothing is stored."""
-        thought = _thought.decode(item)
+        thought = _item.decode(item)
         if not (self._stored or thought.encrypted_content or thought.content):
             return None
         self._thoughts.add(thought.id)
