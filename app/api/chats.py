@@ -20,6 +20,7 @@ from app.storage.chats import Chat
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SEARCH = 200
+_MOST_WORDS = 8
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 
@@ -95,7 +96,10 @@ def _words(asked: str) -> list[str]:
         raise RequestRefused(f"is longer than {_LONGEST_SEARCH} characters", field="q")
     if problem := unstorable(asked):
         raise RequestRefused(f"{problem}, which nothing that is stored does", field="q")
-    return list(dict.fromkeys(asked.split()))
+    words = list(dict.fromkeys(asked.split()))
+    if len(words) > _MOST_WORDS:
+        raise RequestRefused(f"has more than {_MOST_WORDS} words", field="q")
+    return words
 
 
 def _token(chat: Chat) -> str:

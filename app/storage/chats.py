@@ -1,12 +1,15 @@
 """Chats: the trees that turns grow on."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.domain.errors import NotFound
+from asyncpg import QueryCanceledError
+
+from app.domain.errors import NotFound, RequestRefused
 from app.domain.ids import new_id
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import from_json, to_json
@@ -27,6 +30,11 @@ LIST_CHATS = Statement(
     ORDER BY updated_at DESC, id DESC LIMIT :limit
     """
 )
+# In seconds: for a place among the searches of this replica, of which so many run at once, and for the search itself.
+PATIENCE = 2.0
+_AT_ONCE = 2
+
+LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 # No index: an owner's own words are few, newest first a page is soon full, and any part of a word in any language is
 # found. 40,000 turns in which nothing is found take 0.4 s.
 SEARCH_CHATS = Statement(
@@ -93,6 +101,7 @@ def chat_from(row: Row) -> Chat:
 class Chats:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._searches = asyncio.Semaphore(_AT_ONCE)
 
     async def create(
         self, owner: str, title: str | None, system_prompt: str | None, settings: Mapping[str, Any]
@@ -121,12 +130,29 @@ class Chats:
     async def search(
         self, owner: str, words: Sequence[str], limit: int, before: tuple[datetime, UUID] | None
     ) -> Sequence[Chat]:
-        """A page of those in whose title, or in what was said, every one of `words` is found."""
+        """A page of those in whose title, or in what was said, every one of `words` is found.
+
+        Raises RequestRefused where that takes too long.
+        """
         when, identity = before or (None, None)
-        rows = await self._database.rows(
-            SEARCH_CHATS, owner=owner, words=words, limit=limit, before=when, before_id=identity
-        )
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._searches.acquire()
+        except TimeoutError:
+            raise _too_slow() from None
+        try:
+            rows = await self._search(owner=owner, words=words, limit=limit, before=when, before_id=identity)
+        finally:
+            self._searches.release()
         return [chat_from(row) for row in rows]
+
+    async def _search(self, **values: Any) -> Sequence[Row]:
+        async with self._database.transaction() as connection:
+            await connection.rows(LIMIT_TIME, most=f"{PATIENCE * 1000:.0f}")
+            try:
+                return await connection.rows(SEARCH_CHATS, **values)
+            except QueryCanceledError:
+                raise _too_slow() from None
 
     async def change(self, owner: str, chat: UUID, changes: Mapping[str, Any]) -> Chat:
         """Sets title, system_prompt and settings, those of them that `changes` has. Raises NotFound."""
@@ -146,6 +172,10 @@ class Chats:
         rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
         _row(rows[0] if rows else None, chat)
         return [row["running"] for row in rows if row["running"] is not None]
+
+
+def _too_slow() -> RequestRefused:
+    return RequestRefused("this search takes too long: look for other words, or again later", field="q")
 
 
 def _row(row: Row | None, chat: UUID) -> Row:

@@ -4,6 +4,7 @@ from uuid import UUID
 import pytest
 
 from app.llm.scripted import Pause, message_of, text, thinking
+from app.storage import chats
 from tests.integration.api.client import Client, said
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.server import Server, pausing
@@ -186,7 +187,32 @@ async def test_nobody_finds_what_others_said(api: Client, new_owner: NewOwner) -
     assert await found(stranger, "secret") == await found(stranger, "mine") == []
 
 
-@pytest.mark.parametrize("q", ["x" * 201, "a\0b"])
+@pytest.mark.parametrize("q", ["x" * 201, "a\0b", "1 2 3 4 5 6 7 8 9"])
 async def test_what_cannot_be_searched_for_is_refused(api: Client, q: str) -> None:
     problem = await api.json("GET", "/api/chats", 422, params={"q": q})
     assert [error["field"] for error in problem["errors"]] == ["q"]
+
+
+async def test_searches_leave_room_for_everybody_else(
+    api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "PATIENCE", 60.0)
+    async with database.holding("LOCK TABLE blocks IN ACCESS EXCLUSIVE MODE"):
+        searches = [asyncio.create_task(found(api, "words")) for _ in range(15)]
+        await database.waiting(2)
+        assert (await api.json("GET", "/api/chats"))["chats"] == []
+        assert not any(search.done() for search in searches)
+    assert await asyncio.gather(*searches) == [[]] * 15
+
+
+async def test_a_search_that_takes_too_long_is_ended_and_one_that_waits_too_long_for_its_place(
+    api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "PATIENCE", 0.05)
+    async with database.holding("LOCK TABLE blocks IN ACCESS EXCLUSIVE MODE"):
+        searches = [api.json("GET", "/api/chats", 422, params={"q": "words"}) for _ in range(4)]
+        problems = await asyncio.gather(*searches)
+    for problem in problems:
+        assert problem["errors"][0]["message"] == "this search takes too long: look for other words, or again later"
+    monkeypatch.undo()
+    assert await found(api, "words") == []
