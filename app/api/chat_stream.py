@@ -26,19 +26,19 @@ async def stream_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
     field, cursor = asked_cursor(request, ChatCursor.parse, ChatCursor())
-    reader = await open_reader(services, owner, chat, cursor, field)
+    try:
+        reader = await open_reader(services, owner, chat, cursor)
+    except ValueError as error:
+        raise BadRequest(str(error), field=field) from None
     return FrameResponse(reader.frames(), services.stream_life, services.heartbeat)
 
 
-async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor, field: str) -> ChatReader:
-    """`field` is where the cursor came from. Raises NotFound, and BadRequest for a cursor of another chat."""
+async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:
+    """Raises NotFound, and ValueError for a cursor of another chat."""
     await services.chats.get(owner, chat)
     sources = Sources(services.chat_news, services.turns, services.directory, services.chat_bells)
     reader = ChatReader(sources, owner, chat, cursor, frame)
-    try:
-        await reader.open()
-    except ValueError as error:
-        raise BadRequest(str(error), field=field) from None
+    await reader.open()
     return reader
 
 

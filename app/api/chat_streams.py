@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.chat_stream import frame, open_reader
+from app.api.codec import to_json
 from app.api.errors import BadRequest
 from app.api.services import Services, begin
 from app.api.stream import FrameResponse
@@ -53,23 +54,26 @@ def _mark(place: int) -> bytes:
     return b'event: following\ndata: {"follow":%d}\n\n' % place
 
 
-def _asked(text: str) -> tuple[UUID, ChatCursor]:
+def _asked(text: str) -> tuple[UUID, str]:
     chat, _, cursor = text.partition("@")
     try:
-        return UUID(chat), ChatCursor.parse(cursor) if cursor else ChatCursor()
+        return UUID(chat), cursor
     except ValueError:
         raise BadRequest(
             "is the id of a chat, or that, @ and the id of an event of its stream", field="follow"
         ) from None
 
 
-async def _frames(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> AsyncGenerator[bytes, None]:
-    """Of one chat. One that is not there is told of as one that was deleted, so that the others go on."""
+async def _frames(services: Services, owner: str, chat: UUID, cursor: str) -> AsyncGenerator[bytes, None]:
+    """Of one chat. What is wrong with it is told in its place, so that the others go on."""
     try:
-        return (await open_reader(services, owner, chat, cursor, "follow")).frames()
+        parsed = ChatCursor.parse(cursor) if cursor else ChatCursor()
+        return (await open_reader(services, owner, chat, parsed)).frames()
     except NotFound:
-        return _gone()
+        return _only(frame(None, None))
+    except ValueError as error:
+        return _only(b"event: refused\ndata: %b\n\n" % to_json({"detail": str(error)}))
 
 
-async def _gone() -> AsyncGenerator[bytes, None]:
-    yield frame(None, None)
+async def _only(told: bytes) -> AsyncGenerator[bytes, None]:
+    yield told

@@ -13,12 +13,15 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. One with a `most` is a number from 1 to that."""
+    """A query parameter. One with a `most` is a number from 1 to that; one with `times` is given so often at most, and
+    once at least.
+    """
 
     name: str
     description: str
     default: int | None = None
     most: int | None = None
+    times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

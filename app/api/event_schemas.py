@@ -182,6 +182,12 @@ class FollowingEvent(Event):
     follow: int
 
 
+class RefusedEvent(Event):
+    """The cursor is none of this chat, which is not followed; `detail` says why. No id."""
+
+    detail: str
+
+
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -195,4 +201,8 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     **{name: _of_turn(model) for name, model in EVENTS.items()},
 }
 
-CHATS_EVENTS: Mapping[str, type[BaseModel]] = {"following": FollowingEvent, **CHAT_EVENTS}
+CHATS_EVENTS: Mapping[str, type[BaseModel]] = {
+    "following": FollowingEvent,
+    "refused": RefusedEvent,
+    **CHAT_EVENTS,
+}

@@ -133,12 +133,16 @@ def _parameters(endpoint: Endpoint) -> Iterator[Json]:
         )
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for query in endpoint.queries:
-        yield {"name": query.name, "in": "query", "description": query.description, "schema": _schema_of(query)}
+        needed = {"required": True} if query.times else {}
+        parameter = {"name": query.name, "in": "query", "description": query.description, **needed}
+        yield parameter | {"schema": _schema_of(query)}
     for name in endpoint.headers:
         yield {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
 
 
 def _schema_of(query: Query) -> Json:
+    if query.times:
+        return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": query.times}
     if query.most is None:
         return {"type": "string"}
     return {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}

@@ -58,7 +58,7 @@ ENDPOINTS = (
         queries=(
             _limit(50, 200),
             Query("before", "`next` of an earlier page"),
-            Query("q", "only chats where each of these words is found, in the title or in what was said"),
+            Query("q", "only chats where each of these words, 8 at most, is found in the title or in what was said"),
         ),
     ),
     Endpoint("GET", "/api/chats/{chat}", chats.get_chat, "One chat", gives=schemas.ChatOut, problems=(404,)),
@@ -131,10 +131,16 @@ ENDPOINTS = (
         "GET",
         "/api/stream",
         chat_streams.stream_chats,
-        "Follow up to 100 chats on one connection, each from its own cursor",
+        f"Follow up to {chat_streams.MOST} chats on one connection, each from its own cursor",
         gives="text/event-stream",
         problems=(400,),
-        queries=(Query("follow", "again for each: the id of a chat, or that, `@` and a cursor of its stream"),),
+        queries=(
+            Query(
+                "follow",
+                "again for each: the id of a chat, or that, `@` and a cursor of its stream",
+                times=chat_streams.MOST,
+            ),
+        ),
         events="ChatStreams",
     ),
     Endpoint(

@@ -13,6 +13,8 @@ _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-
 
 # So many turns of a chat are followed at once; those that were made later are told of when there is room.
 MOST_OPEN = 100
+# The page of a chat may show more of them; a longer cursor is too long for the headers that servers and proxies take.
+_MOST_NAMED = 300
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class ChatCursor:
         place = int(found[1], 16)
         items = [item.split(":") for item in (found[3] or "").split(",") if item]
         opened = {place - int(behind, 16): Cursor.parse(cursor) if cursor else None for behind, cursor in items}
-        if not place <= LAST_PLACE or any(each < 0 for each in opened):
+        if place > LAST_PLACE or len(items) > _MOST_NAMED or any(each < 0 for each in opened):
             raise ValueError("no event of this chat's stream had this id")
         return cls(place, found[2] or "", opened)
 

@@ -273,6 +273,13 @@ async def test_a_cursor_that_is_no_cursor_is_refused_by_name(api: Client, cursor
     assert by_query.json()["errors"][0]["field"] == "cursor"
 
 
+async def test_a_cursor_that_names_more_turns_than_a_header_holds_is_none() -> None:
+    names = [f"{behind:x}:" for behind in range(301)]
+    assert len(ChatCursor.parse(f"fff..{','.join(names[:300])}").open) == 300
+    with pytest.raises(ValueError, match="had this id"):
+        ChatCursor.parse(f"fff..{','.join(names)}")
+
+
 async def test_a_cursor_of_another_chat_or_of_an_attempt_that_never_was_is_refused(api: Client) -> None:
     chat, other = await api.chat(), await api.chat()
     turn = await api.ask(chat)

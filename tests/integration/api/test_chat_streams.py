@@ -12,6 +12,7 @@ from app.llm.scripted import Pause
 from tests.integration.api.chat_picture import ChatPicture
 from tests.integration.api.client import Client, Event
 from tests.integration.api.conftest import NewOwner
+from tests.integration.api.document import Document
 from tests.integration.api.server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -27,7 +28,8 @@ class Follower:
         self.events: list[Event] = []
 
     def take(self, event: Event) -> None:
-        self.picture.take(event)
+        if event.name != "refused":
+            self.picture.take(event)
         self.events.append(event)
         self.cursor = event.id or self.cursor
 
@@ -83,10 +85,28 @@ async def test_a_chat_that_is_deleted_ends_nothing_for_the_others(api: Client, n
         assert [event.name for event in one.events] == ["chat_deleted"]
 
 
-@pytest.mark.parametrize("asked", [[], ["x"], [f"{uuid4()}@x"], [str(uuid4())] * (MOST + 1)])
+async def test_a_cursor_that_is_none_of_its_chat_is_refused_for_that_chat_alone(api: Client) -> None:
+    mine, other = Follower(await api.chat()), Follower(await api.chat())
+    await api.ask(f"/api/chats/{mine.chat}")
+    await follow(api, mine, until=1)
+    strange, malformed = Follower(other.chat, mine.cursor), Follower(other.chat, "x")
+    following = asyncio.create_task(follow(api, strange, malformed, mine, until=1))
+    await api.say(f"/api/chats/{mine.chat}")
+    await following
+    assert [event.name for one in (strange, malformed) for event in one.events] == ["refused", "refused"]
+    assert strange.events[0].data["detail"] == "no event of this chat's stream had this id"
+
+
+@pytest.mark.parametrize("asked", [[], ["x"], [f"x@{uuid4()}"], [str(uuid4())] * (MOST + 1)])
 async def test_what_names_no_chats_is_refused(api: Client, asked: list[str]) -> None:
     problem = await api.json("GET", "/api/stream", 400, params=[("follow", one) for one in asked])
     assert [error["field"] for error in problem["errors"]] == ["follow"]
+
+
+async def test_the_document_says_how_many_chats_may_be_named(document: Document) -> None:
+    (follow,) = document.json["paths"]["/api/stream"]["get"]["parameters"]
+    assert follow["required"]
+    assert follow["schema"] == {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST}
 
 
 async def test_a_stream_that_fails_ends_all_and_leaves_none_open() -> None:
