@@ -60,4 +60,6 @@ def _local_owner(headers: Headers) -> str:
         raise Unauthorized(f"without tokens this server answers to localhost only, not to {host!r}")
     if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
         raise Unauthorized(f"without tokens this server answers to pages of localhost only, not to those of {origin!r}")
+    if origin is None and headers.get("sec-fetch-site") == "cross-site":
+        raise Unauthorized("without tokens this server answers to pages of localhost only, not to those of other sites")
     return LOCAL_OWNER

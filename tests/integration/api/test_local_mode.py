@@ -44,6 +44,8 @@ async def test_what_a_foreign_page_makes_a_browser_send_is_refused(local: Client
         answer = await local.post("/api/chats", headers={"Origin": origin})
         assert answer.status_code == 401, origin
     assert (await local.json("GET", "/api/chats"))["chats"] == []
+    for site, status in {"cross-site": 401, "same-site": 200, "same-origin": 200, "none": 200}.items():
+        assert (await local.get("/api/chats", headers={"Sec-Fetch-Site": site})).status_code == status, site
     port = urlsplit(local_server.url).port
     for origin in (f"http://localhost:{port}", "http://127.0.0.1:5173", "http://[::1]:3000"):
         assert (await local.post("/api/chats", headers={"Origin": origin})).status_code == 201, origin
