@@ -29,6 +29,7 @@ _REASONS = {
     201: "Created",
     202: "Accepted: the turn takes it up",
     204: "Nothing is left to send, now or ever",
+    304: "What the client has is still right",
     400: "The request cannot be read",
     401: "No token, or one that is not known",
     404: "There is no such thing among the owner's",
@@ -42,6 +43,7 @@ _REASONS = {
 _HEADERS = {
     "Idempotency-Key": "Makes the request safe to repeat: the same key and body give the same answer. "
     "1 to 255 printable characters, of your making",
+    "If-None-Match": "The ETag of what the client has",
     "Last-Event-ID": "The id of the last event received. An EventSource sends it by itself; it wins over `cursor`",
 }
 _PROBLEM_HEADERS = {
@@ -176,7 +178,7 @@ def problems(endpoint: Endpoint) -> set[int]:
 
 
 def _good(endpoint: Endpoint, status: int, refs: Refs) -> Json:
-    if status == 204:
+    if status in {204, 304}:
         return {"description": _REASONS[status]}
     if endpoint.gives == STREAM:
         return _ref_to_stream(endpoint)

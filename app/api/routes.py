@@ -305,7 +305,9 @@ ENDPOINTS = (
         uploads.get_upload,
         "The bytes of an upload",
         gives="*/*",
+        statuses=(200, 304),
         problems=(404,),
+        headers=("If-None-Match",),
     ),
     Endpoint(
         "DELETE",
@@ -313,7 +315,8 @@ ENDPOINTS = (
         uploads.delete_upload,
         "Remove an upload; turns that refer to it say that it is gone",
         gives=schemas.UploadDeleted,
-        problems=(404,),
+        problems=(404, 409),
+        queries=(Query("if", "`unused`: only where no turn refers to it"),),
     ),
     Endpoint("GET", "/healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

@@ -336,6 +336,7 @@ class UploadOut(BaseModel):
     id: UUID
     media_type: str
     size: Annotated[int, Field(description="bytes")]
+    created: Annotated[bool, Field(description="false: these bytes were there already")]
 
 
 class UploadDeleted(BaseModel):

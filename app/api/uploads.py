@@ -7,7 +7,7 @@ from app.api.chats import json_response
 from app.api.errors import UnsupportedMedia
 from app.api.schemas import UploadDeleted, UploadOut
 from app.api.services import begin, id_of, read_bytes
-from app.domain.errors import NotFound
+from app.domain.errors import Conflict, NotFound
 from app.domain.media import media_type_of
 
 # What a browser shows must not run: an upload is whatever somebody sent.
@@ -15,7 +15,9 @@ _HARMLESS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
-    "Cache-Control": "private, max-age=31536000, immutable",
+    # It never changes, but it may be removed, and whoever uses this browser next may be somebody else.
+    "Cache-Control": "private, no-cache",
+    "Vary": "Authorization",
 }
 
 
@@ -26,22 +28,29 @@ async def put_upload(request: Request) -> Response:
     if media_type is None:
         raise UnsupportedMedia("what can be uploaded is a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text")
     upload = await services.uploads.put(owner, media_type, content)
-    body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size)
+    body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(body, 201 if upload.created else 200, {"Location": f"/api/uploads/{upload.id}"})
 
 
 async def get_upload(request: Request) -> Response:
     services, owner = await begin(request)
-    found = await services.uploads.read(owner, id_of(request, "upload"))
+    upload = id_of(request, "upload")
+    tag = f'"{upload}"'
+    if tag in request.headers.get("if-none-match", "") and await services.uploads.describe(owner, [upload]):
+        return Response(status_code=304, headers=_HARMLESS | {"ETag": tag})
+    found = await services.uploads.read(owner, upload)
     if found is None:
-        raise NotFound(f"there is no upload {request.path_params['upload']}")
+        raise NotFound(f"there is no upload {upload}")
     media_type, content = found
-    return Response(content, media_type=media_type, headers=_HARMLESS)
+    return Response(content, media_type=media_type, headers=_HARMLESS | {"ETag": tag})
 
 
 async def delete_upload(request: Request) -> Response:
     services, owner = await begin(request)
     upload = id_of(request, "upload")
-    if not await services.uploads.delete(owner, upload):
-        raise NotFound(f"there is no upload {upload}")
-    return json_response(UploadDeleted(deleted=upload))
+    only_unused = request.query_params.get("if") == "unused"
+    if await services.uploads.delete(owner, upload, only_unused=only_unused):
+        return json_response(UploadDeleted(deleted=upload))
+    if only_unused and await services.uploads.describe(owner, [upload]):
+        raise Conflict("a turn says this upload")
+    raise NotFound(f"there is no upload {upload}")

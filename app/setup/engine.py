@@ -13,6 +13,7 @@ from app.engine.hooks import Hooks
 from app.engine.journaling import Journaling
 from app.engine.pace import Pace
 from app.engine.rescuer import Rescuer
+from app.engine.sweeping import sweep_uploads
 from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.engine.worker import Worker
 from app.llm.models import Models
@@ -25,6 +26,7 @@ from app.storage.journal import Journal
 from app.storage.queue import Queue
 from app.storage.session import Session
 from app.storage.snapshots import Snapshots
+from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
 from app.stream.chat_bells import ChatBells
 from app.stream.directory import Directory
@@ -73,6 +75,7 @@ async def started(
                 Session(url, session_key, _both(worker.hear, bells.hear), rescuer.doubt).run(),
                 bells.tell(),
                 bells.watch(),
+                sweep_uploads(Uploads(database)),
                 *(each.run() for each in deliveries),
             )
         )

@@ -11,7 +11,7 @@ from app.storage.database import Connection, Database, Row, Statement
 PUT_UPLOAD = Statement(
     """
     INSERT INTO uploads (id, owner, digest, media_type, content) VALUES (:id, :owner, :digest, :media_type, :content)
-    ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type
+    ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now()
     RETURNING id, media_type, length(content) AS size, id = :id AS created
     """
 )
@@ -23,7 +23,29 @@ DESCRIBE_UPLOADS = Statement(
 )
 GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
 GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
-DELETE_UPLOAD = Statement("DELETE FROM uploads WHERE owner = :owner AND id = :id RETURNING id")
+DELETE_UPLOAD = Statement(
+    """
+    DELETE FROM uploads
+    WHERE owner = :owner AND id = :id AND NOT (CAST(:only_unused AS boolean) AND EXISTS (
+        SELECT FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
+        WHERE chats.owner = :owner AND type IN ('image', 'document') AND position(uploads.id::text IN data::text) > 0
+    ))
+    RETURNING id
+    """
+)
+# Whatever looks like an id in a block of a file may be that of an upload: rather one too many is kept.
+SWEEP = Statement(
+    """
+    WITH used AS MATERIALIZED (
+        SELECT found[1] AS id
+        FROM blocks, LATERAL regexp_matches(data::text, '"([0-9a-f-]{36})"', 'g') AS found
+        WHERE type IN ('image', 'document')
+    )
+    DELETE FROM uploads
+    WHERE created_at < now() - make_interval(secs => :kept) AND id::text NOT IN (SELECT id FROM used)
+    RETURNING id
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +89,13 @@ class Uploads:
         rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
         return {row["id"]: row["content"] for row in rows}
 
-    async def delete(self, owner: str, id: UUID) -> bool:
-        return await self._database.row(DELETE_UPLOAD, owner=owner, id=id) is not None
+    async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
+        """False where there is none, or where a turn says one that shall go only if none does."""
+        return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
+
+    async def sweep(self, kept: float) -> int:
+        """Removes what was last put more than `kept` seconds ago and is said by no turn. How many that were."""
+        return len(await self._database.rows(SWEEP, kept=kept))
 
 
 def _upload(row: Row) -> Upload:

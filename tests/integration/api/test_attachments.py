@@ -3,7 +3,7 @@
 import json
 from base64 import b64encode
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,6 +13,7 @@ from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.integration.api.client import Client, Said
 from tests.integration.api.conftest import NewOwner
 from tests.integration.api.server import Server
+from tests.integration.locks import Locker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -56,7 +57,7 @@ async def test_an_image_goes_to_the_model_and_the_row_says_which_upload_it_is(ap
 async def test_the_same_bytes_are_the_same_upload(api: Client, server: Server) -> None:
     content = PNG + uuid4().bytes
     first = await api.json("POST", "/api/uploads", 201, content=content)
-    assert await api.json("POST", "/api/uploads", 200, content=content) == first
+    assert await api.json("POST", "/api/uploads", 200, content=content) == {**first, "created": False}
     assert (first["media_type"], first["size"]) == ("image/png", len(content))
     _, sent = await told(api, server, image({"type": "upload", "id": first["id"]}))
     assert sent[0]["source"]["data"] == b64encode(content).decode()
@@ -93,6 +94,49 @@ async def test_an_upload_that_was_removed_is_said_to_be_gone(api: Client, server
     await api.json("DELETE", f"/api/uploads/{upload['id']}")
     await api.ask(chat, "And now?", model=model)
     assert provider.requests[1].messages[0].blocks[0].text == GONE
+
+
+async def test_a_browser_asks_anew_whether_an_upload_is_still_there(api: Client) -> None:
+    upload = await api.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
+    url = f"/api/uploads/{upload['id']}"
+    first = await api.get(url)
+    assert (first.headers["cache-control"], first.headers["vary"]) == ("private, no-cache", "Authorization")
+    known = {"If-None-Match": f'"x", W/{first.headers["etag"]}'}
+    again = await api.get(url, headers=known)
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    await api.json("DELETE", url)
+    assert (await api.get(url, headers=known)).status_code == 404
+
+
+async def test_what_no_turn_says_is_swept_away_after_a_while(api: Client, server: Server, database: Locker) -> None:
+    contents = {name: PNG + uuid4().bytes for name in ("said", "never said", "put again", "new")}
+    ids = {name: (await api.json("POST", "/api/uploads", 201, content=each))["id"] for name, each in contents.items()}
+    chat = await api.chat()
+    await api.say(chat, blocks=[image({"type": "upload", "id": ids["said"]})])
+    await database.connection.execute(
+        "UPDATE uploads SET created_at = created_at - interval '2 days' WHERE id::text <> $1 AND owner = $2",
+        *(ids["new"], api.owner),
+    )
+    await api.json("POST", "/api/uploads", 200, content=contents["put again"])
+    uploads = server.services.uploads
+    await uploads.sweep(86_400)
+    assert {UUID(ids[name]) for name in ("said", "put again", "new")} == (
+        await uploads.describe(api.owner, [UUID(id) for id in ids.values()])
+    ).keys()
+    await api.json("DELETE", chat)
+    assert await uploads.sweep(86_400) == 1
+    await api.json("GET", f"/api/uploads/{ids['said']}", 404)
+
+
+async def test_an_upload_may_be_removed_only_if_no_turn_says_it(api: Client) -> None:
+    upload = await api.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
+    url = f"/api/uploads/{upload['id']}"
+    chat = await api.chat()
+    await api.say(chat, blocks=[image({"type": "upload", "id": upload["id"]})])
+    await api.json("DELETE", url, 409, params={"if": "unused"})
+    await api.json("DELETE", chat)
+    await api.json("DELETE", url, params={"if": "unused"})
+    await api.json("DELETE", url, 404, params={"if": "unused"})
 
 
 SEES_NOTHING = Model("blind", can=frozenset({"tools"}))

@@ -185,6 +185,9 @@ async def good(world: World, endpoint: Endpoint) -> None:
         await world.api.put("/api/documents/new", content="x")
     if endpoint.streams:
         await world.api.request(endpoint.method, await world.fill(endpoint), **body_of(endpoint), headers=STREAM)
+    if 304 in endpoint.statuses:
+        tag = (await world.api.get(path)).headers["etag"]
+        await world.api.get(path, headers={"If-None-Match": tag})
     if endpoint.handler.__name__ == "resume_answer":
         await world.api.get(nothing_there(endpoint))
     elif 204 in endpoint.statuses:
@@ -216,6 +219,12 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.say(chat, model=world.server.scripts.model(pausing(Pause(), "One ", "two.")))
         rejected = {**saying("Hi", chat.rpartition("/")[2]), "turnstream": {"on_busy": "reject"}}
         await world.api.request(endpoint.method, endpoint.path, json=rejected)
+        return
+    if endpoint.handler.__name__ == "delete_upload":
+        path = await world.fill(endpoint)
+        source = {"type": "upload", "id": path.rpartition("/")[2]}
+        await world.api.say(await world.api.chat(), blocks=[{"type": "document", "source": source}])
+        await world.api.delete(path, params={"if": "unused"})
         return
     if endpoint.takes is ActionsIn:
         path = await world.fill(endpoint)

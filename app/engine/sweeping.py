@@ -1,0 +1,22 @@
+"""Removes files that were uploaded and are said by no turn: never sent, or their chat was deleted."""
+
+import asyncio
+import random
+
+import structlog
+
+from app.storage.database import patiently
+from app.storage.uploads import Uploads
+
+log = structlog.get_logger(__name__)
+
+_PAUSE = 6 * 3600.0  # seconds
+_KEPT = 24 * 3600.0  # seconds, in which a message may be sent
+
+
+async def sweep_uploads(uploads: Uploads) -> None:
+    """For ever."""
+    while True:
+        await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that replicas take turns
+        if gone := await patiently(lambda: uploads.sweep(_KEPT)):
+            log.info("uploads.swept", uploads=gone)
