@@ -37,10 +37,11 @@ def relief_of(path: Sequence[Turn], *, tokens: int | None = None, forced: bool =
     size = size_of(path).tokens if tokens is None else tokens
     if not forced and (mark is None or size <= mark):
         return None
-    shorter = _shortening(path, size) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
+    room = _room(path[-1], size, forced=forced)
+    shorter = _shortening(path, room) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
     if shorter is not None and (forced or mark is None or size - _saved(shorter) <= mark * _ENOUGH):
         return as_block(shorter, path)
-    through = cut_of(path)
+    through = cut_of(path, room)
     return as_block(shorter, path) if through is None and shorter is not None else through
 
 
@@ -50,6 +51,12 @@ def _mark(running: Turn) -> float | None:
     if window is None or COMPACTION in _edits(running):
         return None
     return window * _request(running).limits.compact_at
+
+
+def _room(running: Turn, size: int, *, forced: bool) -> int:
+    """The window as far as it is known: what was refused as too long is longer than it, whatever it is said to be."""
+    window = _request(running).limits.context_window
+    return size if window is None else min(window, size) if forced else window
 
 
 def _edits(running: Turn) -> Sequence[str]:
@@ -64,9 +71,8 @@ def _request(running: Turn) -> TurnRequest:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _shortening(path: Sequence[Turn], size: int) -> Shortening | None:
+def _shortening(path: Sequence[Turn], window: int) -> Shortening | None:
     """Of the results but the newest; None where it is not worthwhile."""
-    window = _request(path[-1]).limits.context_window or size
     longer = dict(_longer(path, window * _KEPT))
     if not longer:
         return None
@@ -108,13 +114,12 @@ def _saved(shortening: Shortening) -> int:
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
-def cut_of(path: Sequence[Turn]) -> UUID | None:
+def cut_of(path: Sequence[Turn], window: int) -> UUID | None:
     """Through which turn the path to the running one would be summarised; None where nothing is left to be."""
-    window = _request(path[-1]).limits.context_window
     kept = kept_of(path)
-    budget = window * _KEPT if window is not None else size_of(kept).tokens / 2
     end = len(kept) - 2  # the running turn and what it answers stay
-    while end > 0 and sum(map(size_of_turn, kept[end:])) + size_of_turn(kept[end - 1]) <= budget:
+    room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
+    while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
         end -= 1
     while end > 0 and kept[end - 1].role == "user":
         end -= 1

@@ -20,16 +20,19 @@ _LONGEST = 10.0  # seconds
 
 
 class Counting:
-    """That of one turn. Nobody is asked twice about one request, nor where an estimate says enough."""
+    """That of one turn. Nobody is asked twice about one request, nor where an estimate says enough, nor where it was
+    asked in vain.
+    """
 
     def __init__(self, ancestors: Sequence[Turn], requests: Requests) -> None:
         self._ancestors = ancestors
         self._requests = requests
         self._known: dict[tuple[str, int], int | None] = {}
+        self._silent: set[str] = set()
 
     async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
         """None where an estimate has to do."""
-        if is_paused(turn) or not is_near([*self._ancestors, turn]):
+        if model in self._silent or is_paused(turn) or not is_near([*self._ancestors, turn]):
             return None
         key = (model, len(turn.blocks))
         if key not in self._known:
@@ -45,6 +48,7 @@ class Counting:
             log.warning("tokens.uncounted", error=error.type)
         except TimeoutError:
             log.warning("tokens.uncounted", error="timeout")
+        self._silent.add(model)
         return None
 
 

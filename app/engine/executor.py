@@ -181,6 +181,7 @@ class Executor:
         try:
             await self._try_round(step)
         except TooLong:
+            await self._take_back()
             relief = relieved(step.round, [*self._ancestors, self.turn], forced=True)
             if relief is None:
                 raise
@@ -188,10 +189,10 @@ class Executor:
 
     async def _compact(self, step: Compact) -> None:
         """Has the turns to `step.through` summarised; fewer of them where they are too many to be read at once."""
-        log.info("conversation.compacted", through=str(step.through))
         try:
             await self._try_round(step)
         except TooLong:
+            await self._take_back()
             through = halfway_to([*self._ancestors, self.turn], step.through)
             if through is None:
                 raise
@@ -214,11 +215,13 @@ class Executor:
         try:
             await self._hear(reply, request, step)
         except TransientError:
-            if not reply.is_whole:  # what happens after the end of a reply takes nothing back
-                raise
+            if isinstance(step, Compact) or not reply.is_whole:
+                raise  # else it happened after the end of a reply, and takes nothing back
         if self._unsealed() is None or not reply.is_whole:
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
         await self._seal(COMPACTED if isinstance(step, Compact) else reply.stop_reason, self._left_open(), recoveries=0)
+        if isinstance(step, Compact):
+            log.info("conversation.compacted", through=str(step.through))
         await self._tell_of_round()
 
     async def _hear(self, reply: Reply, request: ModelRequest, step: Asking) -> None:
@@ -291,13 +294,18 @@ class Executor:
                 await self._seal(INTERRUPTED, self._left_open(), recoveries=recoveries)
                 await self._tell_of_round()
             case "void":
-                await self._calls.close()
-                await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
-                structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
+                await self._take_back(recoveries)
             case "give_up":
                 raise PermanentError(error.type, f"{error.message}; given up after too many interruptions")
             case _:
                 assert_never(what)
+
+    async def _take_back(self, recoveries: int = 0) -> None:
+        """The unsealed round, if there is one, never was."""
+        if (round := self._unsealed()) is not None:
+            await self._calls.close()
+            await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
+            structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
     def _left_open(self) -> list[Block]:
         """The blocks that no row holds yet: from the reply, or after a crash from the journal."""

@@ -14,6 +14,10 @@ from app.llm.provider import Call, Message, ModelRequest, ProviderCompaction
 
 Asking = CallModel | Compact
 
+# Parameters that say how an answer is to be.
+_OF_ANSWERS = frozenset({"output_config", "response_format", "stop_sequences"})
+_LEAST_FOR_SUMMARY = 4_000  # tokens
+
 
 class Rows(Protocol):
     """What a run reads again while it lasts."""
@@ -75,13 +79,18 @@ def _with_format(asked: TurnRequest) -> Mapping[str, Any]:
 
 
 def _params_of_round(params: Mapping[str, Any], step: Asking) -> Mapping[str, Any]:
-    """What must be called is called in the first round: in every round, the turn would never come to an answer. A
-    summary has no form that was asked for.
-    """
-    choice = params.get("tool_choice")
+    """What must be called is called in the first round: in every round, the turn would never come to an answer."""
     if isinstance(step, Compact):
-        return {name: value for name, value in params.items() if name != "output_config"}
+        return _params_of_summary(params)
+    choice = params.get("tool_choice")
     if step.round == 1 or not isinstance(choice, Mapping) or choice.get("type") not in {"any", "tool"}:
         return params
     kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
     return {**params, "tool_choice": {"type": "auto", **kept}}
+
+
+def _params_of_summary(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """It has neither the form that was asked for nor need be as short."""
+    kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}
+    most = kept.get("max_tokens")
+    return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}

@@ -1,38 +1,58 @@
 """What a model answers that was asked for a summary: its words become a block of that type, the rest is left out."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from uuid import UUID
 
 from app.domain.blocks import SUMMARY, TEXT
 from app.domain.errors import TransientError
-from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageEnded, Part
+from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
-_OF_BLOCKS = (BlockText, BlockData, BlockClosed)
+# The reply is no whole summary: what it leaves out would be forgotten.
+_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
 
 
 async def as_summary(
     stream: AsyncGenerator[Sequence[Part], None], through: UUID
 ) -> AsyncGenerator[Sequence[Part], None]:
-    """The stream with the words of its first text block as a summary of the turns to `through`. Raises TransientError
-    at its end where it has no words.
+    """The stream with the words of its text blocks as one summary of the turns to `through`. Raises TransientError
+    where it is cut off, and at its end where it has no words.
     """
-    data = json.dumps({"type": SUMMARY, "through": str(through)})
-    key: int | None = None
-    said = False
+    summary = _Summary(json.dumps({"type": SUMMARY, "through": str(through)}))
     async for parts in stream:
-        kept: list[Part] = []
-        for part in parts:
-            if isinstance(part, BlockOpened):
-                if part.type == TEXT and key is None:
-                    key = part.key
-                    kept.append(part._replace(type=SUMMARY, data=data))
-                    said = said or part.text.strip() != ""
-            elif not isinstance(part, _OF_BLOCKS):
-                if isinstance(part, MessageEnded) and not said:
+        yield [kept for part in parts for kept in summary.take(part)]
+
+
+class _Summary:
+    def __init__(self, data: str) -> None:
+        self._data = data
+        self._texts: list[int] = []
+        self._said = False
+
+    def take(self, part: Part) -> Iterator[Part]:
+        match part:
+            case BlockOpened(key=key, type=type):
+                if type == TEXT:
+                    self._texts.append(key)
+                    yield self._opened(part)
+            case BlockText(key=key, text=text):
+                if key in self._texts:
+                    self._said = self._said or text.strip() != ""
+                    yield BlockText(self._texts[0], text)
+            case BlockData() | BlockClosed():
+                pass
+            case MessageDelta(stop_reason=stop_reason) if stop_reason in _CUT_OFF:
+                raise TransientError("no_summary", f"the model was asked for a summary and stopped ({stop_reason})")
+            case MessageEnded():
+                if not self._said:
                     raise TransientError("empty_summary", "the model was asked for a summary and wrote none")
-                kept.append(part)
-            elif part.key == key and not isinstance(part, BlockData):
-                kept.append(part)
-                said = said or (isinstance(part, BlockText) and part.text.strip() != "")
-        yield kept
+                yield BlockClosed(self._texts[0])
+                yield part
+            case _:
+                yield part
+
+    def _opened(self, block: BlockOpened) -> Part:
+        self._said = self._said or block.text.strip() != ""
+        if len(self._texts) == 1:
+            return block._replace(type=SUMMARY, data=self._data)
+        return BlockText(self._texts[0], f"\n\n{block.text}")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from app.domain.blocks import SUMMARY, TEXT, Block
 from app.domain.errors import TooLong
 from app.domain.history import COMPACTED
+from app.domain.steps import VOIDED
 from app.domain.turns import Limits, TurnRequest
 from app.llm.messages import SUMMARISE, SUMMARISED
-from app.llm.provider import Message, ModelRequest
+from app.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.exchanges import Exchanges
 from app.tools.tool import tool
@@ -118,7 +119,7 @@ async def test_a_summary_without_words_is_asked_for_again(harness: Harness) -> N
     long = {"input_tokens": 400, "output_tokens": 5}
     replies = [
         message_of(text("First. " * 100), usage=long),
-        message_of(text(" ")),
+        [*list(message_of(text(" ")))[:-1], (MessageDelta("end_turn", {}),), (MessageEnded(),)],
         message_of(text("Short.")),
         message_of(text("Second.")),
     ]
@@ -130,6 +131,29 @@ async def test_a_summary_without_words_is_asked_for_again(harness: Harness) -> N
     turn = await harness.turn(second)
     assert (turn.status, texts_of(turn)) == ("complete", ["Second."])
     assert words_of(provider.requests[-1].messages) == f"{SUMMARISED}Short.\nTwo"
+
+
+async def test_a_reply_that_turns_out_too_long_when_it_has_begun_is_taken_back(harness: Harness) -> None:
+    begun = list(message_of(text("Half of")))[:3]
+    provider = ScriptedProvider(
+        [
+            message_of(text("First. " * 100)),
+            [*begun, TooLong("context_length_exceeded", "too long")],
+            message_of(text("Short.")),
+            message_of(text("Second.")),
+        ]
+    )
+    async with harness.replica(provider) as replica:
+        first = await say(harness, replica, "One", None, Limits())
+        asked = await harness.ask("Two", after=first)
+        replica.worker.ring()
+        turn = await harness.finish(replica, asked)
+    assert [(round.stop_reason, round.voided) for round in turn.rounds] == [
+        (VOIDED, True),
+        (COMPACTED, False),
+        ("end_turn", False),
+    ]
+    assert [block.text for block in turn.blocks] == ["Short.", "Second."]
 
 
 @tool(read_only=True)

@@ -65,7 +65,13 @@ def test_of_one_that_does_not_the_newest_turns_stay() -> None:
 
 
 def test_without_a_window_nobody_knows_that_it_is_too_long_until_the_provider_says_so() -> None:
-    path = chat([4000, 4000], running(limits=Limits()))
+    path = chat([4000, 400], running(limits=Limits()))
+    assert relief_of(path) is None
+    assert relief_of(path, forced=True) == UUID(int=11)
+
+
+def test_a_window_that_is_said_to_be_larger_than_it_is_does_not_end_the_turn() -> None:
+    path = chat([4000, 400], running(limits=Limits(context_window=1_000_000)))
     assert relief_of(path) is None
     assert relief_of(path, forced=True) == UUID(int=11)
 

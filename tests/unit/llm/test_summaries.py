@@ -32,15 +32,15 @@ async def told(*batches: Sequence[Part]) -> list[Part]:
     return [part async for batch in as_summary(stream(), THROUGH) for part in batch]
 
 
-async def test_the_first_words_become_the_summary_and_the_rest_is_left_out() -> None:
+async def test_the_words_become_one_summary_and_the_rest_is_left_out() -> None:
     parts = await told(*message_of(thinking("Hm"), text("In ", "short."), tool_use("look", {}, "a"), text("And more.")))
-    started, opened, *words, closed, delta, ended = parts
+    started, opened, *words, delta, closed, ended = parts
     assert isinstance(opened, BlockOpened)
     assert opened.type == SUMMARY
     assert json.loads(opened.data or "") == {"type": SUMMARY, "through": str(THROUGH)}
-    assert [word.text for word in words if isinstance(word, BlockText)] == ["In ", "short."]
-    kinds = [type(part) for part in (started, closed, delta, ended)]
-    assert kinds == [MessageStarted, BlockClosed, MessageDelta, MessageEnded]
+    assert words == [BlockText(opened.key, text) for text in ("In ", "short.", "\n\n", "And more.")]
+    kinds = [type(part) for part in (started, delta, closed, ended)]
+    assert kinds == [MessageStarted, MessageDelta, BlockClosed, MessageEnded]
 
 
 async def test_words_may_come_with_the_block() -> None:
@@ -52,6 +52,12 @@ async def test_words_may_come_with_the_block() -> None:
     ]
     parts = await told(batch)
     assert [type(part) for part in parts] == [BlockOpened, BlockClosed, MessageEnded]
+
+
+@pytest.mark.parametrize("stop_reason", ["max_tokens", "refusal", "model_context_window_exceeded"])
+async def test_what_was_cut_off_is_no_summary(stop_reason: str) -> None:
+    with pytest.raises(TransientError, match="no_summary"):
+        await told(*message_of(text("In sh"), stop_reason=stop_reason))
 
 
 async def test_a_summary_without_words_is_none() -> None:
