@@ -14,6 +14,8 @@ SHORTENED = "shortened"  # which earlier tool results are sent shortened from th
 USER_TEXT = "user_text"  # what the user said while the turn ran
 VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
+READ_RESULT = "read_result"  # the tool that reads what was left out of a result
+
 # Blocks whose content arrives piece by piece; every other type arrives whole.
 STREAMED = frozenset({TEXT, THINKING, TOOL_USE, "server_tool_use", "mcp_tool_use", "compaction"})
 

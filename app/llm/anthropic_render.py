@@ -58,6 +58,7 @@ _COUNTED = frozenset(
 _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
 _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
+_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
 _CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
@@ -100,8 +101,22 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     body |= _container(request.resume_data, params.get("container"))
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
-    body["messages"] = _messages(with_fitting_calls(without_foreign(request.messages), _CALL_RULES))
+    messages = with_fitting_calls(without_foreign(request.messages), _CALL_RULES)
+    thinking = params.get("thinking")
+    if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and _begins_without_thought(messages):
+        del body["thinking"]
+    body["messages"] = _messages(messages)
     return body
+
+
+def _begins_without_thought(messages: Sequence[Message]) -> bool:
+    """Where thinking is enabled, the round of calls that is under way must have begun with a thought. One that another
+    model had, or that came before something was shortened, is not there any more.
+    """
+    place = len(messages) - 1
+    while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
+        place -= 2
+    return place < len(messages) - 1 and messages[place + 1].blocks[0].type not in _THOUGHTS
 
 
 def _context_management(wanted: ProviderCompaction | None) -> dict[str, Any]:

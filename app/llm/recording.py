@@ -19,6 +19,8 @@ from app.llm.provider import Call
 # How the answer came to its end: by itself, because we hung up, or because the connection failed.
 Ending = Literal["whole", "closed", "failed"]
 
+_HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{([^{}]*)\}', re.IGNORECASE)
+_VALUE = re.compile(rb':\s*"((?:[^"\\]|\\.)+)"')
 _SECRET = re.compile(
     rb'(?<!\\)"(?:authorization|authorization_token|api_key)"\s*:\s*"((?:[^"\\]|\\.)+)"', re.IGNORECASE
 )
@@ -64,6 +66,7 @@ def concealed(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
     """The same length, with stars for `secrets` and for what stands where secrets do."""
     for secret in secrets:
         body = body.replace(secret, b"*" * len(secret))
+    body = _HEADERS.sub(lambda found: _VALUE.sub(_starred, found[0]), body)
     return _SECRET.sub(_starred, body)
 
 

@@ -27,6 +27,7 @@ PASSED_ON = frozenset(
         "user",
     }
 )
+_THOUGHTS = "reasoning.encrypted_content"
 # Models that do not think refuse to be asked for what they have thought.
 _THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
 
@@ -35,8 +36,6 @@ def sent_params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
     """Nothing is stored at the provider, so what it has thought must come to us, to go back with the next request."""
     given = {name: value for name, value in request.params.items() if value is not None}
     params: dict[str, Any] = {"store": False}
-    if not _THOUGHTLESS.search(request.model):
-        params["include"] = ["reasoning.encrypted_content"]
     if "max_tokens" in given:
         params["max_output_tokens"] = given["max_tokens"]
     if quirks.thinking is not None and (reasoning := _reasoning(given)):
@@ -45,7 +44,16 @@ def sent_params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
         params["text"] = text
     if request.tools or request.provider_tools:
         params |= tool_choice(given.get("tool_choice"), request.may_use_tools, _function)
-    return params | {name: value for name, value in given.items() if name in PASSED_ON}
+    params |= {name: value for name, value in given.items() if name in PASSED_ON}
+    return params | _include(request.model, given)
+
+
+def _include(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What has been thought, unless it is stored, and what the turn asks for."""
+    asked = given.get("include")
+    thoughts = [] if _THOUGHTLESS.search(model) or (asked is not None and given.get("store")) else [_THOUGHTS]
+    include = [*thoughts, *(each for each in asked or () if each not in thoughts)]
+    return {"include": include} if include or asked is not None else {}
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:

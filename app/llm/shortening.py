@@ -5,12 +5,10 @@ that makes the conversation shorter by itself can read. Pure; rows are never cha
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.blocks import Block
+from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import COMPACTION
 from app.domain.history import Shortening, shortenings_on
 from app.domain.turns import ToolSpec, Turn
-
-READ_RESULT = "read_result"
 
 
 def as_sent(path: Sequence[Turn], model: str | None) -> list[Turn]:
@@ -57,7 +55,7 @@ def stand_in(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
     by_name = {tool.name: tool for tool in tools}
     known = by_name.get(result.name or "")
     if READ_RESULT in by_name:
-        said += f' To read them, call {READ_RESULT} with tool_use_id "{result.tool_use_id}".'
+        said += f' To read them, call {READ_RESULT} with tool_use_id "{result.tool_use_id}" and offset {head}.'
     elif known is not None and known.read_only:
         said += f" If you need them, call {known.name} again."
     return f"{result.text[:head]}\n\n[{said}]"

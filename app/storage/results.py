@@ -5,11 +5,16 @@ from uuid import UUID
 from app.domain.errors import NotFound
 from app.storage.database import Database, Statement
 
-GET_WHOLE_OF_CHAT = Statement(
+GET_WHOLE_ON_PATH = Statement(
     """
-    SELECT coalesce(whole, text) AS whole FROM blocks JOIN turns ON turns.id = turn_id
-    WHERE chat_id = :chat AND tool_use_id = :tool_use_id AND type = 'tool_result'
-    ORDER BY whole IS NULL, turns.created_at DESC, turn_id DESC, index DESC LIMIT 1
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :turn
+        UNION ALL
+        SELECT turns.id, turns.parent_id, depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT coalesce(whole, text) AS whole FROM path JOIN blocks ON turn_id = path.id
+    WHERE tool_use_id = :tool_use_id AND type = 'tool_result'
+    ORDER BY whole IS NULL, depth, index DESC LIMIT 1
     """
 )
 GET_RESULT = Statement(
@@ -27,11 +32,11 @@ class Results:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result of this chat, the newest with that id that was cut, or else that was not; None
-        where there is none.
+    async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
+        """The full text of a result on the path to `turn`, the newest with that id that was cut, or else that was not;
+        None where there is none.
         """
-        row = await self._database.row(GET_WHOLE_OF_CHAT, chat=chat_id, tool_use_id=tool_use_id)
+        row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
         return row["whole"] if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from app.domain.blocks import READ_RESULT
 from app.tools.policy import Policy
 from app.tools.tool import Outcome
-
-READ_RESULT = "read_result"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The tool that reads on in a result of which the model was told only a part."""
+"""The tool that reads on in a result of which the model is told only a part."""
 
 from dataclasses import replace
 from typing import Annotated, Protocol
@@ -6,15 +6,15 @@ from uuid import UUID
 
 from pydantic import Field
 
-from app.tools.fit import READ_RESULT
+from app.domain.blocks import READ_RESULT
 from app.tools.tool import Tool, ToolContext, ToolError, tool
 
 _FRAME = 200
 
 
 class Results(Protocol):
-    async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result of this chat that was cut, if there is one."""
+    async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
+        """The full text of a result on the path to `turn`, if there is one."""
         ...
 
 
@@ -33,14 +33,14 @@ class _ResultTools:
             int | None, Field(ge=1, description="how many to read at most; all that fits if left out")
         ] = None,
     ) -> str:
-        """Read more of an earlier tool result that was cut because it is long.
+        """Read more of an earlier tool result of which a part was left out because it is long.
 
-        Use it only where a result says that it was cut, with the tool_use_id and the offset that are told there.
+        Use it only where a result says so, with the tool_use_id that is told there.
         """
-        whole = await self._results.whole(context.chat_id, tool_use_id)
+        whole = await self._results.whole(context.turn_id, tool_use_id)
         if whole is None:
             raise ToolError(
-                f"There is no result {tool_use_id!r} in this chat that was cut. "
+                f"There is no result {tool_use_id!r} in this conversation. "
                 "Take the tool_use_id from where a result says that it was cut; a result that does not is complete."
             )
         if offset >= len(whole):

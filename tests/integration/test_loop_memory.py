@@ -234,7 +234,7 @@ async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harn
     assert WHOLE[1500:1505] not in read.text
     assert await results.of_turn(OWNER, turn.chat_id, turn.id, "a") == WHOLE
     assert await results.of_turn(OWNER, turn.chat_id, turn.id, "r") == read.text, "what was not cut is whole as it is"
-    assert await results.whole(turn.chat_id, "r") == read.text
+    assert await results.whole(turn.id, "r") == read.text
 
 
 async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness) -> None:
@@ -247,7 +247,7 @@ async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness
         turn = await harness.finish(replica, await harness.ask(after=first, tools=tools))
         stranger = await harness.ask()
     assert "0099800999" in results_of(turn)["r"].text
-    assert await Results(harness.database).whole(stranger.chat, "a") is None, "another chat sees nothing of it"
+    assert await Results(harness.database).whole(stranger.turn, "a") is None, "another chat sees nothing of it"
 
 
 # --- what failed -----------------------------------------------------------------------------------------------------

@@ -114,5 +114,5 @@ async def test_what_was_left_out_can_be_read_again(harness: Harness) -> None:
         asked = await harness.ask("Read", limits=LIMITS, tools=[look, read])
         await harness.finish(replica, asked)
     told = model.seen[-1][0]
-    assert told.endswith('To read them, call read_result with tool_use_id "c1".]')
-    assert await Results(harness.database).whole(asked.chat, "c1") == f"Page 1. {PAGE}"
+    assert told.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
+    assert await Results(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"

@@ -206,3 +206,15 @@ def test_messages_are_the_same_bytes_in_every_request_but_for_the_marks() -> Non
         return render(ModelRequest("m", messages)).replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
     assert bare(HELLO, CALLING, RESULTS).startswith(bare(HELLO).removesuffix(b"]}"))
+
+
+def test_thinking_is_not_enabled_for_calls_that_began_without_a_thought() -> None:
+    enabled = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+    bare, thought = (Message("assistant", blocks) for blocks in ((call("a"),), (thinking("Hm."), call("a"))))
+    answered = Message("user", (result("a"),))
+    assert "thinking" not in body(messages=(HELLO, bare, answered), params=enabled)
+    assert "thinking" not in body(messages=(HELLO, bare, answered, bare, answered), params=enabled)
+    assert "thinking" in body(messages=(HELLO, thought, answered, bare, answered), params=enabled)
+    assert "thinking" in body(messages=(HELLO, bare, answered, bare, HELLO), params=enabled)
+    adaptive = {"thinking": {"type": "adaptive"}}
+    assert "thinking" in body(messages=(HELLO, bare, answered), params=adaptive)

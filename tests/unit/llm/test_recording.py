@@ -49,6 +49,10 @@ def test_half_a_recording_is_refused() -> None:
         (b'{"key":"sk-secret"}', b'{"key":"*********"}'),
         (b'{"authorization_token": "abc\\"d", "name":"x"}', b'{"authorization_token": "******", "name":"x"}'),
         (b'{"API_KEY":"k"}', b'{"API_KEY":"*"}'),
+        (
+            b'{"headers": {"X-Key": "k1", "n": 1, "b":"k"}, "a":"b"}',
+            b'{"headers": {"X-Key": "**", "n": 1, "b":"*"}, "a":"b"}',
+        ),
         (b'{"text":"say \\"api_key\\": \\"k\\""}', b'{"text":"say \\"api_key\\": \\"k\\""}'),
     ],
 )

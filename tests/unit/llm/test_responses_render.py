@@ -83,6 +83,7 @@ def test_tools_are_functions_with_their_schema_byte_for_byte_and_the_providers_o
         ({"stop_sequences": ["x"], "betas": ["y"], "max_tokens": None}, {}),
         ({"temperature": 0.5, "top_p": 1}, {"temperature": 0.5, "top_p": 1}),
         ({"store": True, "include": []}, {"store": True, "include": []}),
+        ({"include": ["x"]}, {"include": ["reasoning.encrypted_content", "x"]}),
         ({"output_config": {"effort": "max"}}, {"reasoning": {"effort": "xhigh"}}),
         ({"thinking": {"type": "disabled"}}, {"reasoning": {"effort": "none"}}),
         ({"thinking": {"type": "adaptive", "display": "summarized"}}, {"reasoning": {"summary": "auto"}}),

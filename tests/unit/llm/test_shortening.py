@@ -6,13 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import Block
+from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import relief_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.messages import build_messages, messages_to_summarise
-from app.llm.shortening import READ_RESULT as OURS
 from app.llm.shortening import stand_in
-from app.tools.fit import READ_RESULT
 from tests.unit.llm.build import REQUEST, assistant, call, result, text, thinking, user
 
 LONG = "x" * 4000
@@ -52,11 +50,10 @@ def test_what_is_left_of_a_result_says_how_much_is_missing() -> None:
         ((), "has become long.]"),
         ((replace(LOOK, read_only=False),), "has become long.]"),
         ((LOOK,), "has become long. If you need them, call look again.]"),
-        ((LOOK, READ), 'has become long. To read them, call read_result with tool_use_id "c1".]'),
+        ((LOOK, READ), 'has become long. To read them, call read_result with tool_use_id "c1" and offset 500.]'),
     ],
 )
 def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
-    assert OURS == READ_RESULT
     assert stand_in(result("c1", LONG), 500, tools).endswith(end)
 
 

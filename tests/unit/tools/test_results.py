@@ -10,25 +10,25 @@ from app.tools.results import result_tools
 from app.tools.tool import Outcome, ToolContext, tool
 from app.tools.toolset import Toolset
 
-CHAT = new_id()
+TURN = new_id()
 
 
 class Kept:
-    """What was kept, by chat and call."""
+    """What was kept, by turn and call."""
 
     def __init__(self, texts: dict[tuple[UUID, str], str]) -> None:
         self.texts = texts
 
-    async def whole(self, chat_id: UUID, tool_use_id: str) -> str | None:
-        return self.texts.get((chat_id, tool_use_id))
+    async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
+        return self.texts.get((turn, tool_use_id))
 
 
-def calling(tool_use_id: str = "toolu_9", chat_id: UUID = CHAT) -> ToolContext:
-    return ToolContext("ada", chat_id, new_id(), tool_use_id, "key", lambda words: None)
+def calling(tool_use_id: str = "toolu_9", turn: UUID = TURN) -> ToolContext:
+    return ToolContext("ada", new_id(), turn, tool_use_id, "key", lambda words: None)
 
 
 def reader(text: str, part: int = 100) -> Toolset:
-    return Toolset(result_tools(Kept({(CHAT, "toolu_1"): text}), part), max_result_chars=100)
+    return Toolset(result_tools(Kept({(TURN, "toolu_1"): text}), part), max_result_chars=100)
 
 
 async def read(tools: Toolset, **sent: object) -> Outcome:
@@ -63,12 +63,12 @@ async def test_an_offset_behind_the_end_is_told_the_end() -> None:
 async def test_a_result_that_was_not_cut_is_told_to_be_complete() -> None:
     outcome = await read(reader("0123456789"), tool_use_id="toolu_2")
     assert outcome.kind == "error"
-    assert outcome.text.startswith("There is no result 'toolu_2' in this chat that was cut.")
+    assert outcome.text.startswith("There is no result 'toolu_2' in this conversation.")
 
 
-async def test_the_results_of_another_chat_are_not_read() -> None:
+async def test_the_results_of_another_branch_are_not_read() -> None:
     tools = reader("0123456789")
-    outcome = await tools.run("read_result", '{"tool_use_id": "toolu_1"}', calling(chat_id=new_id()))
+    outcome = await tools.run("read_result", '{"tool_use_id": "toolu_1"}', calling(turn=new_id()))
     assert outcome.kind == "error"
     assert "0123456789" not in outcome.text
 
@@ -92,7 +92,7 @@ async def test_a_model_that_does_as_it_is_told_reads_the_whole(text: str, part: 
     tools = Toolset([recite, *result_tools(kept, part)])
     first = await tools.run("recite", "{}", calling("toolu_1"))
     assert first.whole is not None
-    kept.texts[CHAT, "toolu_1"] = first.whole
+    kept.texts[TURN, "toolu_1"] = first.whole
     found, told = first.text[:10], first.text[10:]
     while (more := re.search(r"offset (\d+)\.?\]$", told)) is not None:
         outcome = await read(tools, tool_use_id="toolu_1", offset=int(more[1]))
