@@ -27,7 +27,7 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """For ever, and on time: what a look takes does not come on top."""
+        """For ever, and on time: what a look takes does not come on top, but there is always a pause."""
         loop = asyncio.get_running_loop()
         while True:
             start = loop.time()
@@ -35,7 +35,7 @@ class Mirror:
                 await self.look()
             except StorageUnavailable as error:
                 log.warning("mirror.waits", error=str(error))
-            await asyncio.sleep(max(0.0, start + self._interval - loop.time()))
+            await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
 
     async def look(self) -> None:
         """One tick. Nobody reads elsewhere's turns: nothing is asked."""
