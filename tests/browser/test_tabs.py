@@ -25,6 +25,18 @@ BROKEN = """class extends EventTarget {
 }"""
 
 
+_FOLLOW = """async ([good, bad]) => {
+  const { SharedLine } = await import('/static/shared.js')
+  const line = SharedLine.open()
+  const follow = (chat, cursor) =>
+    line.follow(chat, null, { cursor, connection() {} }).next().then(({ value }) => value.event, (error) => error)
+  const [told, refused] = await Promise.all([follow(good), follow(bad, 'x')])
+  const before = line.broken
+  const many = await Promise.all(Array.from({ length: 100 }, () => follow(good)))
+  return [told, refused.status, before, many.filter((one) => one !== 'chat').map((one) => one.message), line.broken]
+}"""
+
+
 def streams_open() -> float:
     (metric,) = STREAMS_OPEN.collect()
     return metric.samples[0].value
@@ -49,6 +61,16 @@ async def test_eight_tabs_are_live_on_one_connection_and_go_on_when_one_of_them_
     await asyncio.gather(*(tab.sees_end() for tab in tabs))
     await asyncio.gather(*(tab.sees_what_is_stored(api) for tab in tabs))
     assert [tab.troubles() for tab in tabs] == [[]] * len(tabs)
+
+
+async def test_one_that_is_refused_ends_nothing_for_others_and_who_has_no_room_goes_alone(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(f"{site.url}/static/theme.js")
+    ada.expects("favicon")
+    chats = [await use(api, "plain") for _ in range(2)]
+    found = await ada.page.evaluate(_FOLLOW, chats)
+    assert found == ["chat", 400, False, ["the shared connection is full"], True]
 
 
 @pytest.mark.parametrize("worker", ["undefined", BROKEN], ids=["absent", "broken"])

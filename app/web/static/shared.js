@@ -5,6 +5,10 @@ import { Refused } from './turnstream.js'
 // In milliseconds: for a worker to begin, and between two words of it, which says something every 20 s.
 const PATIENCE = 5_000
 const SILENCE = 70_000
+const ALONE = 60_000 // for so long a tab has a connection of its own where the shared one cannot be had
+
+// A server without that call, and an address with too many cursors in it.
+const NOT_SHARED = [404, 405, 414, 431]
 
 export class SharedLine {
   /** Null where this browser has no such workers, or does not let pages have them. */
@@ -20,9 +24,14 @@ export class SharedLine {
     const place = new URL('turnstream-worker.js', import.meta.url).href
     const policy = globalThis.trustedTypes?.createPolicy('turnstream', { createScriptURL: () => place })
     this.worker = new SharedWorker(policy?.createScriptURL('') ?? place, { type: 'module', name: 'turnstream' })
-    this.worker.addEventListener('error', () => this.#giveUp('the shared worker has failed'))
+    this.worker.addEventListener('error', () => this.#giveUp('the shared worker has failed', Infinity))
     this.unanswered = new Set()
     this.held = hold()
+    this.brokenUntil = 0
+  }
+
+  get broken() {
+    return Date.now() < this.brokenUntil
   }
 
   /** The events of a chat, to the end of the connection. Throws what a connection of one's own would. */
@@ -30,6 +39,11 @@ export class SharedLine {
     const held = await this.held
     const { port1: here, port2: there } = new MessageChannel()
     const inbox = new Inbox(here, signal)
+    const leave = () => {
+      here.postMessage('leave')
+      inbox.take({ end: {} }) // a page that is shown again comes back
+    }
+    addEventListener('pagehide', leave)
     this.unanswered.add(inbox)
     this.worker.port.postMessage({ chat, cursor, token, held }, [there])
     let late = setTimeout(() => this.#giveUp('the shared worker does not answer'), PATIENCE)
@@ -46,21 +60,21 @@ export class SharedLine {
     } finally {
       clearTimeout(late)
       this.unanswered.delete(inbox)
+      removeEventListener('pagehide', leave)
       here.postMessage('leave')
       here.close()
     }
   }
 
-  /** From now on everybody has a connection of their own. */
-  #giveUp(message) {
-    this.broken = true
+  /** For a while this tab has connections of its own. */
+  #giveUp(message, pause = ALONE) {
+    this.brokenUntil = Date.now() + pause
     for (const inbox of this.unanswered) inbox.take({ end: { message } })
   }
 
-  /** What is refused to all of us together is asked for again by each alone, but for a token. */
-  #finish({ status, message }) {
-    if (status === 401 || status >= 500) throw new Refused(status, { detail: message })
-    if (status) this.#giveUp(message)
+  #finish({ status, message, full }) {
+    if (full || NOT_SHARED.includes(status)) this.#giveUp(message)
+    else if (status) throw new Refused(status, { detail: message })
     if (message) throw new TypeError(message)
   }
 }

@@ -22,9 +22,10 @@ class Follower {
   }
 }
 
-/** The connection of all who have the same token. */
+/** The connection of all who have the same token. One that nobody needs any more is forgotten. */
 class Line {
   constructor(token) {
+    this.token = token
     this.client = new Client({ token: () => token })
     this.followers = new Set()
   }
@@ -35,7 +36,14 @@ class Line {
   }
 
   remove(follower) {
-    if (this.followers.delete(follower)) this.#begin()
+    if (this.#drop(follower)) this.#begin()
+  }
+
+  /** Whether it was here. */
+  #drop(follower) {
+    const was = this.followers.delete(follower)
+    if (was && !this.followers.size) lines.delete(this.token)
+    return was
   }
 
   /** A new connection for those who are here now, each from where it has come to. */
@@ -44,7 +52,8 @@ class Line {
     const { signal } = (this.ending = new AbortController())
     await new Promise((resolve) => setTimeout(resolve, MOMENT))
     if (signal.aborted || !this.followers.size) return
-    const followers = [...this.followers].slice(0, MOST)
+    this.#end([...this.followers].slice(MOST), { full: true, message: 'the shared connection is full' })
+    const followers = [...this.followers]
     try {
       await this.#read(followers, signal)
       this.#end(followers, {})
@@ -59,16 +68,18 @@ class Line {
     const connection = () => followers.forEach(({ port }) => port.postMessage({ open: true }))
     let current = null
     for await (const event of this.client.connect(path, { signal, connection })) {
+      if (signal.aborted) continue // to the end that this makes
       if (event.event === 'following') current = followers[event.data.follow]
-      else if (!signal.aborted) current.hear(event)
-      if (event.event === 'chat_deleted') this.followers.delete(current)
+      else if (event.event === 'refused') this.#end([current], { status: 400, message: event.data.detail })
+      else current.hear(event)
+      if (event.event === 'chat_deleted') this.#drop(current)
     }
   }
 
   /** Who still follows comes back by itself, after a pause of its own. */
   #end(followers, end) {
     for (const follower of followers) {
-      this.followers.delete(follower)
+      this.#drop(follower)
       follower.port.postMessage({ end })
     }
   }
