@@ -98,7 +98,7 @@ def _words(asked: str) -> list[str]:
         raise RequestRefused(f"{problem}, which nothing that is stored does", field="q")
     words = list(dict.fromkeys(asked.split()))
     if len(words) > _MOST_WORDS:
-        raise RequestRefused(f"has more than {_MOST_WORDS} words", field="q")
+        raise RequestRefused(f"a search has up to {_MOST_WORDS} words", field="q")
     return words
 
 

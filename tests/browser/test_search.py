@@ -1,5 +1,7 @@
 """The list of chats is searched by the server."""
 
+import asyncio
+
 import pytest
 from playwright.async_api import Request, expect
 
@@ -30,5 +32,41 @@ async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_wo
     await expect(links).to_have_count(1)
     assert await links.all_inner_texts() == ["Sailing"]
     assert asked == ["LIGHThouse"]
+    ada.expects("422")
+    await ada.page.fill("#search", "1 2 3 4 5 6 7 8 9")
+    await ada.page.get_by_text("Nothing was searched: a search has up to 8 words").wait_for()
+    await expect(links).to_have_count(0)
     await ada.page.keyboard.press("Escape")
     await expect(links).to_have_count(2)
+
+
+async def test_what_was_asked_before_is_asked_no_more_once_another_letter_is_written(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    await use(api, "plain", "Sailing")
+    ada = await people(site.url)
+    page, never = ada.page, asyncio.Event()
+    await page.route("**/api/chats?*q=Sai&*", lambda _: never.wait())
+    await page.route("**/api/chats?*q=Sai", lambda _: never.wait())
+    async with page.expect_event("requestfailed", lambda request: "q=Sai" in request.url):
+        async with page.expect_request("**/api/chats?*q=Sai*"):
+            await page.fill("#search", "Sai")
+        await page.fill("#search", "Cook")
+    await expect(page.locator("#chats a")).to_have_count(0)
+    never.set()
+
+
+async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitDown, site: Server, api: Client) -> None:
+    for number in range(201):
+        await api.chat(title=f"Chat {number}")
+    ada = await people(site.url)
+    links, more = ada.page.locator("#chats a"), ada.page.locator("#more-chats")
+    await expect(links).to_have_count(100)
+    await more.click()
+    await expect(links).to_have_count(200)
+    await api.chat(title="New")
+    await ada.page.evaluate("dispatchEvent(new Event('focus'))")
+    await expect(links).to_have_count(201)
+    await more.click()
+    await expect(links).to_have_count(202)
+    assert await links.all_inner_texts() == ["New", *(f"Chat {number}" for number in reversed(range(201)))]

@@ -1,6 +1,6 @@
 // The list of chats: newest first, searched, renamed, deleted.
 
-import { confirmed, find, h, iconButton } from './dom.js'
+import { confirmed, find, h, iconButton, setText } from './dom.js'
 
 const PAGE = 100
 const QUIET = 250 // milliseconds without a letter before the server is asked
@@ -28,13 +28,20 @@ export class Chats extends EventTarget {
   /** Looks what is new. The first page is enough: what changed is on top. */
   async refresh() {
     const { chats, next } = await this.#read()
-    const fresh = new Set(chats.map((chat) => chat.id))
-    const older = this.chats.length > PAGE ? this.chats.slice(PAGE).filter((chat) => !fresh.has(chat.id)) : []
+    const older = next ? this.#olderThan(chats) : []
     this.chats = [...chats, ...older]
     if (!older.length) this.next = next
     this.found = this.found?.map((chat) => chats.find((fresh) => fresh.id === chat.id) ?? chat)
     this.#draw()
     this.dispatchEvent(new Event('changed'))
+  }
+
+  /** What is known of those behind the page. Nothing, where so much is new that chats between them may not be known. */
+  #olderThan(page) {
+    const last = page.at(-1)
+    const place = this.chats.findIndex((chat) => chat.id === last.id && chat.updated_at === last.updated_at)
+    const fresh = new Set(page.map((chat) => chat.id))
+    return place < 0 ? [] : this.chats.slice(place).filter((chat) => !fresh.has(chat.id))
   }
 
   mark(id) {
@@ -51,9 +58,9 @@ export class Chats extends EventTarget {
     this.#draw()
   }
 
-  #read(words, before) {
+  #read(words, before, signal) {
     const asked = new URLSearchParams({ limit: PAGE, ...(words && { q: words }), ...(before && { before }) })
-    return this.client.request('GET', `/api/chats?${asked}`)
+    return this.client.request('GET', `/api/chats?${asked}`, undefined, { signal })
   }
 
   get words() {
@@ -63,17 +70,25 @@ export class Chats extends EventTarget {
   /** Asks the server once nothing was written for a moment; what was found before stays in sight until then. */
   #search() {
     clearTimeout(this.soon)
+    this.asking?.abort()
     if (this.words) this.soon = setTimeout(() => this.#find(this.words), QUIET)
     else this.#show(null, null)
   }
 
   async #find(words) {
-    const page = await this.#read(words).catch(() => null) // with the next look, or the next letter, it is asked again
-    if (page && words === this.words) this.#show(page.chats, page.next)
+    const { signal } = (this.asking = new AbortController())
+    try {
+      const page = await this.#read(words, null, signal)
+      if (!signal.aborted) this.#show(page.chats, page.next)
+    } catch (error) {
+      const why = error instanceof TypeError ? 'the server cannot be reached' : error.message
+      if (!signal.aborted) this.#show([], null, `Nothing was searched: ${why}`)
+    }
   }
 
-  #show(found, next) {
+  #show(found, next, trouble) {
     Object.assign(this, { found, nextFound: next })
+    setText(find('#no-chats'), trouble ?? 'No chats.')
     this.#draw()
   }
 
