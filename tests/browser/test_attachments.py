@@ -1,11 +1,12 @@
 """Files that go with a message: attached, shown, refused, said again."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, Route, expect
 
 from app.llm.models import Model, Offer
 from app.llm.scripted import ScriptedProvider, message_of, text
@@ -98,6 +99,75 @@ async def test_what_the_server_refuses_is_said_in_its_words_and_what_it_takes_st
     await ada.page.keyboard.press("Enter")
     await ada.sees_end()
     assert [block["type"] for block in await said_last(api, ada.chat)] == ["image"]
+
+
+async def hold_uploads(page: Page) -> asyncio.Event:
+    """Uploads arrive once it is set."""
+    go = asyncio.Event()
+
+    async def wait(route: Route) -> None:
+        await go.wait()
+        await route.continue_()
+
+    await page.route("**/api/uploads", wait)
+    return go
+
+
+async def test_what_is_taken_away_while_it_uploads_is_neither_sent_nor_kept_and_what_is_added_goes_next(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(site.url)
+    go = await hold_uploads(ada.page)
+    await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"), ("b.txt", "text/plain", b"of b"))
+    await ada.say("Look")
+    await ada.press("Do not attach a.txt")
+    await bring(ada, "paste", "#words", ("c.txt", "text/plain", b"of c"))
+    async with ada.page.expect_response(lambda answer: answer.request.method == "DELETE") as deleted:
+        go.set()
+    assert (await deleted.value).status == 200
+    await ada.sees_end()
+    assert [block["data"]["title"] for block in (await said_last(api, ada.chat))[:-1]] == ["b.txt"]
+    await expect(ada.page.locator("#attached .chip")).to_have_text(["c.txt"])
+
+
+async def test_a_message_that_waits_for_its_files_does_not_go_to_a_chat_that_is_opened_meanwhile(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chats = [await use(api, "plain") for _ in range(2)]
+    ada = await people(f"{site.url}/#{chats[0]}")
+    go = await hold_uploads(ada.page)
+    await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"))
+    await ada.say("Look")
+    await ada.page.fill("#words", "and this")
+    await ada.page.evaluate("(chat) => (location.hash = chat)", chats[1])
+    await ada.page.locator(f'[data-chat="{chats[1]}"] [aria-current=page]').wait_for()
+    go.set()
+    await ada.page.get_by_text("You went to another chat meanwhile").wait_for()
+    await expect(ada.page.locator("#words")).to_have_value("Look\nand this")
+    await expect(ada.page.locator("#attached .chip")).to_have_count(1)
+    for chat in chats:
+        assert (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"] == []
+
+
+async def test_a_picture_that_cannot_be_read_is_asked_for_again_and_one_that_is_gone_is_not(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(site.url)
+    ada.expects("404", "Failed to load resource")
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await ada.say("Look")
+    await ada.sees_end()
+    await ada.page.route("**/api/uploads/*", lambda route: route.abort())
+    await ada.reload()
+    again = ada.page.get_by_role("button", name="The image could not be read. Press to try again")
+    await again.wait_for()
+    await ada.page.unroute("**/api/uploads/*")
+    await again.click()
+    await ada.page.get_by_role("button", name="Image", exact=True).locator("img").wait_for()
+    picture, _ = await said_last(api, ada.chat)
+    await api.json("DELETE", f"/api/uploads/{picture['data']['source']['id']}")
+    await ada.reload()
+    await expect(ada.page.get_by_role("button", name="The image is gone")).to_be_disabled()
 
 
 async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site: Server, api: Client) -> None:

@@ -41,12 +41,12 @@ export class Attachments {
 
   /** What is attached, once all of it has been uploaded; its chips are gone. Null where some of it was refused. */
   async take() {
-    const taken = this.items
+    const taken = [...this.items]
     await Promise.all(taken.map((item) => item.uploaded))
-    if (taken.some((item) => !item.block)) return null
-    this.items = []
-    this.chips.replaceChildren()
-    return taken
+    if (taken.some((item) => item.refused)) return null
+    const still = taken.filter((item) => this.items.includes(item))
+    still.forEach((item) => this.#remove(item))
+    return still
   }
 
   /** What was taken and could not be sent. */
@@ -60,25 +60,39 @@ export class Attachments {
     const item = { chip }
     const remove = () => {
       this.#remove(item)
+      this.#giveBack(item)
       this.words.focus()
     }
     chip.append(iconButton('cross', `Do not attach ${file.name}`, remove))
-    item.uploaded = this.#upload(file, item).catch((error) => {
-      this.#remove(item)
-      this.tell(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)
-    })
+    item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, file, error))
     this.items.push(item)
     this.chips.append(chip)
   }
 
   async #upload(file, item) {
-    const { id, media_type } = await this.client.insist('POST', '/api/uploads', file)
+    const { id, media_type, created } = await this.client.insist('POST', '/api/uploads', file)
+    Object.assign(item, { id, created })
     const image = IMAGES.includes(media_type)
     if (!this.can[image ? 'images' : 'documents'])
       throw new Error(`the model of this chat takes no ${image ? 'images' : 'documents'}`)
     const source = { type: 'upload', id }
     item.block = image ? { type: 'image', source } : { type: 'document', source, title: file.name.slice(0, 300) }
     item.chip.dataset.state = 'ready'
+  }
+
+  #refuse(item, file, error) {
+    if (!this.items.includes(item)) return
+    item.refused = true
+    this.#remove(item)
+    this.#giveBack(item)
+    this.tell(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)
+  }
+
+  /** What was stored for this alone goes again; if that fails, the server sweeps it away in time. */
+  async #giveBack(item) {
+    await item.uploaded
+    if (!item.created || this.items.some(({ id }) => id === item.id)) return
+    await this.client.request('DELETE', `/api/uploads/${item.id}?if=unused`).catch(() => {})
   }
 
   #remove(item) {

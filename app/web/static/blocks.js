@@ -20,7 +20,7 @@ export class Blocks {
     const { blocks } = turn
     this.role = turn.role
     const kept = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
-    if (kept >= 0) this.#forget(kept)
+    if (kept >= 0) this.forget(kept)
     const results = resultsOf(blocks)
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
     blocks.forEach((block, index) => {
@@ -38,7 +38,8 @@ export class Blocks {
     this.progress.set(tool_use_id, message)
   }
 
-  #forget(index) {
+  /** Those from `index` on. */
+  forget(index = 0) {
     for (const view of this.views.splice(index)) view.remove()
     for (const group of this.element.querySelectorAll('.calls:empty, .files-said:empty')) group.remove()
   }

@@ -3,9 +3,9 @@
 import { find } from './dom.js'
 
 export class Composer {
-  /** `send(text, onBusy, files)` resolves to whether it was sent. */
-  constructor({ send, stop, editLast, attachments }) {
-    Object.assign(this, { send, stop, editLast, attachments })
+  /** `send(text, onBusy, files, chat)` resolves to whether it was sent; `chat` is the `open()` one when that was asked. */
+  constructor({ send, open, stop, editLast, attachments }) {
+    Object.assign(this, { send, open, stop, editLast, attachments })
     this.form = find('#composer')
     this.words = find('#words')
     this.busy = find('#busy')
@@ -35,16 +35,22 @@ export class Composer {
     this.words.value = ''
     this.#fit()
     const onBusy = new FormData(this.form).get('on_busy')
+    const chat = this.open()
     const files = await this.attachments.take()
-    const blocks = files?.map((file) => file.block)
-    if (!files || !(await this.send(text, onBusy, blocks))) this.#putBack(text, files ?? [])
+    if (!files || !(await this.#said(text, onBusy, files, chat))) this.#putBack(text, files ?? [])
     this.sending = false
     this.#fit()
   }
 
-  /** Nothing that was written is lost. */
+  /** Whether nothing is left to say: all files may have been taken away again. */
+  #said(text, onBusy, files, chat) {
+    const blocks = files.map((file) => file.block)
+    return (!text && !blocks.length) || this.send(text, onBusy, blocks, chat)
+  }
+
+  /** Nothing that was written is lost, before or since. */
   #putBack(text, files) {
-    this.words.value ||= text
+    this.words.value = [text, this.words.value].filter(Boolean).join('\n')
     this.attachments.putBack(files)
   }
 

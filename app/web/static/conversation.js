@@ -15,6 +15,7 @@ export class Conversation extends EventTarget {
   close() {
     this.following?.abort()
     Object.assign(this, {
+      visit: Symbol('visit'),
       id: null,
       path: [],
       turns: new Map(),
@@ -64,19 +65,28 @@ export class Conversation extends EventTarget {
     if (!this.id) return this.#begin(text, blocks)
     const leaf = this.path.at(-1)
     const busy = this.running && { on_busy: files.length && onBusy === 'steer' ? 'enqueue' : onBusy }
-    const exchange = await this.client.say(this.id, text, { ...(leaf && { parent_id: leaf.id }), ...busy, blocks })
-    if (exchange.steered) this.#await(this.turns.get(exchange.assistant_turn.id), text)
+    const options = { ...(leaf && { parent_id: leaf.id }), ...busy, blocks }
+    const exchange = await this.#here(this.client.say(this.id, text, options))
+    if (exchange?.steered) this.#await(this.turns.get(exchange.assistant_turn.id), text)
     else this.#take(exchange)
   }
 
   /** Says something else in the place of a user turn, with the same files. */
   async edit(turn, text) {
     const blocks = said(text, turn.blocks.filter(isFile).map(fileSaid))
-    this.#take(await this.client.say(this.id, text, { parent_id: turn.parent_id, on_busy: 'branch', blocks }))
+    const options = { parent_id: turn.parent_id, on_busy: 'branch', blocks }
+    this.#take(await this.#here(this.client.say(this.id, text, options)))
   }
 
   async regenerate(turn) {
-    this.#take(await this.client.regenerate(this.id, turn.id))
+    this.#take(await this.#here(this.client.regenerate(this.id, turn.id)))
+  }
+
+  /** The answer to what was asked; null once another chat is open. */
+  async #here(asked) {
+    const { visit } = this
+    const answer = await asked
+    return visit === this.visit ? answer : null
   }
 
   cancel(turn = this.running) {
@@ -90,13 +100,17 @@ export class Conversation extends EventTarget {
   // --- what the server says ------------------------------------------------------------------------------------------
 
   async #begin(text, blocks) {
-    const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
-    const options = this.draft.settings?.tools ? {} : { tools }
-    const exchange = await this.client.say(null, text, { chat: this.draft, blocks, ...options })
+    const exchange = await this.#here(this.#sayFirst(text, blocks, this.draft))
+    if (!exchange) return this.#tell('chat')
     this.id = exchange.assistant_turn.chat_id
     this.#take(exchange)
     this.#tell('chat')
     this.#follow()
+  }
+
+  async #sayFirst(text, blocks, draft) {
+    const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
+    return this.client.say(null, text, { chat: draft, blocks, ...(!draft.settings?.tools && { tools }) })
   }
 
   /** Reads a path, and follows the chat from where that was read. */
@@ -164,7 +178,9 @@ export class Conversation extends EventTarget {
   }
 
   /** What the server answers to who says something is what the stream tells everybody. Whichever comes first. */
-  #take({ user_turn: user, assistant_turn: answer }) {
+  #take(exchange) {
+    if (!exchange) return
+    const { user_turn: user, assistant_turn: answer } = exchange
     this.through = null
     this.reading = null // what is on its way is old
     for (const turn of [user, answer]) this.#add({ ...turn, turn: turn.id })

@@ -1,6 +1,6 @@
 // A file in what the user said: a picture in small, or the name of a document. Its bytes come with the token in a header.
 
-import { h, icon, save } from './dom.js'
+import { h, icon, save, setText } from './dom.js'
 
 export const isFile = ({ type }) => type === 'image' || type === 'document'
 
@@ -19,37 +19,48 @@ export class FileButton {
   /** `read` gives the bytes of an upload. */
   constructor(block, read) {
     Object.assign(this, { block, read })
-    const name = nameOf(block)
-    this.element = h('button', { type: 'button', class: `file-said ${block.type}`, 'aria-label': name, title: name })
+    this.name = nameOf(block)
+    this.trouble = h('span')
+    this.element = h('button', { type: 'button', class: `file-said ${block.type}`, title: this.name })
     this.element.addEventListener('click', () => this.#open())
-    this.element.append(...(block.type === 'image' ? [] : [icon('file'), h('bdi', {}, name)]))
     if (block.type === 'image') this.#show()
+    else this.element.append(icon('file'), h('bdi', {}, this.name), this.trouble)
   }
 
   forget() {
+    this.forgotten = true
     if (this.url) URL.revokeObjectURL(this.url)
     this.element.remove()
   }
 
   async #show() {
+    const bytes = await this.#bytes()
+    if (this.forgotten) return
+    if (!bytes) return this.element.replaceChildren(icon('file'), this.trouble)
+    this.url = URL.createObjectURL(bytes)
+    this.element.replaceChildren(h('img', { src: this.url, alt: this.name }))
+  }
+
+  /** Null where they cannot be had: the button says so, and may be pressed again unless they are gone for good. */
+  async #bytes() {
+    const { source } = this.block.data
+    if (source.type !== 'upload') return new Blob([this.block.text], { type: 'text/plain' })
     try {
-      this.url = URL.createObjectURL(await this.#bytes())
-      this.element.append(h('img', { src: this.url, alt: '' }))
-    } catch {
-      this.element.append(icon('file'), h('span', {}, 'The image is gone'))
+      const bytes = await this.read(source.id)
+      setText(this.trouble, '')
+      return bytes
+    } catch (error) {
+      this.element.disabled = error.status === 404
+      const what = this.block.type === 'image' ? 'The image' : 'It'
+      setText(this.trouble, error.status === 404 ? `${what} is gone` : `${what} could not be read. Press to try again`)
+      return null
     }
   }
 
-  async #bytes() {
-    const { source } = this.block.data
-    return source.type === 'upload' ? this.read(source.id) : new Blob([this.block.text], { type: 'text/plain' })
-  }
-
   async #open() {
-    if (this.block.type === 'image' && this.url) return enlarge(this.url, nameOf(this.block))
-    const bytes = await this.#bytes().catch(() => null)
-    if (bytes) save(nameOf(this.block), bytes.type, bytes)
-    else this.element.disabled = true
+    if (this.block.type === 'image') return this.url ? enlarge(this.url, this.name) : this.#show()
+    const bytes = await this.#bytes()
+    if (bytes) save(this.name, bytes.type, bytes)
   }
 }
 

@@ -21,7 +21,13 @@ const conversation = new Conversation(client)
 const chats = new Chats(client)
 new Settings(client, conversation)
 const attachments = new Attachments(client, (text) => setText(find('#trouble'), text))
-const composer = new Composer({ send, stop: () => tried(() => conversation.cancel()), editLast, attachments })
+const composer = new Composer({
+  send,
+  open: () => conversation.id,
+  stop: () => tried(() => conversation.cancel()),
+  editLast,
+  attachments,
+})
 const transcript = new Transcript(conversation, {
   answer,
   whole: (turn, call) =>
@@ -36,9 +42,12 @@ listenToDrops(new Documents(client), attachments)
 
 // --- what the page does ----------------------------------------------------------------------------------------------
 
-async function send(text, onBusy, files) {
-  transcript.sticks = true
-  return tried(() => conversation.say(text, onBusy, files))
+function send(text, onBusy, files, chat = conversation.id) {
+  return tried(async () => {
+    if (chat !== conversation.id) throw new Error('You went to another chat meanwhile, so nothing was sent.')
+    transcript.sticks = true
+    await conversation.say(text, onBusy, files)
+  })
 }
 
 function editLast() {

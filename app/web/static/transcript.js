@@ -39,7 +39,7 @@ export class Transcript {
     const shown = new Set(path.map((turn) => turn.id))
     for (const [id, view] of this.views) {
       if (shown.has(id)) continue
-      view.element.remove()
+      view.forget()
       this.views.delete(id)
     }
     path.forEach((turn, place) => this.#place(turn, place))

@@ -52,6 +52,11 @@ export class TurnView {
     if (!this.lines.hidden) this.#draw()
   }
 
+  forget() {
+    this.blocks.forget()
+    this.element.remove()
+  }
+
   /** A passing word about the turn. */
   notice({ event, data }) {
     if (event === 'tool_progress') this.blocks.tell(data)
