@@ -5,12 +5,21 @@ import asyncio
 import pytest
 from playwright.async_api import Request, expect
 
+from app.storage.database import Statement
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.integration.api.client import Client
 from tests.integration.api.server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MANY_CHATS = Statement(
+    """
+    INSERT INTO chats (id, owner, title, settings, updated_at)
+    SELECT gen_random_uuid(), 'local', 'Chat ' || number, '{}', now() - make_interval(secs => 201 - number)
+    FROM generate_series(0, 200) AS number
+    """
+)
 
 
 async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_word(
@@ -57,8 +66,7 @@ async def test_what_was_asked_before_is_asked_no_more_once_another_letter_is_wri
 
 
 async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitDown, site: Server, api: Client) -> None:
-    for number in range(201):
-        await api.chat(title=f"Chat {number}")
+    await site.services.database.rows(MANY_CHATS)
     ada = await people(site.url)
     links, more = ada.page.locator("#chats a"), ada.page.locator("#more-chats")
     await expect(links).to_have_count(100)
