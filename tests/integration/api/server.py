@@ -82,7 +82,7 @@ async def serving(database_url: str, toolset: Toolset | None = None, **settings:
     scripts = Scripts()
     given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
     app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with _listener() as listener:
         config = uvicorn.Config(
             app, http="httptools", log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1
         )
@@ -94,6 +94,13 @@ async def serving(database_url: str, toolset: Toolset | None = None, **settings:
         finally:
             server.should_exit = True
             await task
+
+
+def _listener() -> socket.socket:
+    """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for an acknowledgement."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    return listener
 
 
 async def _first(up: asyncio.Event, task: asyncio.Task[None]) -> None:
