@@ -10,12 +10,16 @@ from app.domain.errors import StorageUnavailable
 from app.storage.database import Database, Statement, connect
 
 NUMBER = Statement("SELECT CAST(:number AS int) AS number")
+# The server is shared with other tests, the database is not.
+IDLE = Statement(
+    "SELECT count(*) AS count FROM pg_stat_activity WHERE state LIKE 'idle in%' AND datname = current_database()"
+)
 
 
 async def _works_as_new(database: Database) -> None:
     async with database.transaction(snapshot=True) as connection:
         assert await connection.rows(NUMBER, number=1)
-    row = await database.row(Statement("SELECT count(*) AS count FROM pg_stat_activity WHERE state LIKE 'idle in%'"))
+    row = await database.row(IDLE)
     assert row is not None
     assert row["count"] == 0
 
@@ -71,7 +75,10 @@ async def test_a_connection_that_is_lost_in_the_middle_is_postgres_being_away(da
     async with connect(database_url, size=1) as database:
         other = await asyncpg.connect(database_url)
         waiting = asyncio.create_task(database.rows(slow, seconds=60.0))
-        ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE '%pg_sleep($1)'"
+        ended = """
+            SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+            WHERE query LIKE '%pg_sleep($1)' AND datname = current_database()
+        """
         while not await other.fetchval(ended):  # noqa: ASYNC110, Postgres tells nobody
             await asyncio.sleep(0.002)
         with pytest.raises(StorageUnavailable):
