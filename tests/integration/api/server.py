@@ -97,7 +97,7 @@ async def serving(database_url: str, toolset: Toolset | None = None, **settings:
 
 
 def _listener() -> socket.socket:
-    """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms for an acknowledgement."""
+    """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms to be acknowledged."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     return listener
