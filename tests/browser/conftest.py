@@ -41,15 +41,16 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
-    """`await people(url)`: somebody with a browser of their own. Whatever went wrong in it fails the test.
+    """`await people(url, chat)`: somebody with a browser of their own. Whatever went wrong in it fails the test.
 
     `site` is asked for so that browsers are closed before the server is.
     """
     async with AsyncExitStack() as stack:
         seated: list[Person] = []
 
-        async def sit(url: str, **options: Any) -> Person:
-            person = await stack.enter_async_context(sit_down(browser, url, **options))
+        async def sit(url: str, chat: str = "", **options: Any) -> Person:
+            address = f"{url}/#{chat}" if chat else url
+            person = await stack.enter_async_context(sit_down(browser, address, **options))
             seated.append(person)
             return person
 

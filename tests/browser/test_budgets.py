@@ -126,8 +126,9 @@ async def test_a_screen_reader_is_told_that_an_answer_begins_and_ends_and_not_ev
     people: SitDown, site: Server, api: Client
 ) -> None:
     pause = Pause()
-    ada = await people(site.url)
-    await ada.open(await use(api, site.scripts.model(paused(pause, *(f"word {n} " for n in range(300)), after=100))))
+    ada = await people(
+        site.url, await use(api, site.scripts.model(paused(pause, *(f"word {n} " for n in range(300)), after=100)))
+    )
     await ada.page.evaluate(
         """() => {
           window.told = []
@@ -147,8 +148,13 @@ async def test_a_screen_reader_is_told_that_an_answer_begins_and_ends_and_not_ev
 async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
     harbour.open.set()
     wide = "| " + " | ".join("column" for _ in range(20)) + " |\n" + "|---" * 20 + "|\n\n`" + "x" * 300 + "`"
-    ada = await people(site.url, viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
-    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text(wide)))))
+    ada = await people(
+        site.url,
+        await use(api, site.scripts.model(three_calls(), message_of(text(wide)))),
+        viewport={"width": 360, "height": 700},
+        has_touch=True,
+        is_mobile=True,
+    )
     await ada.say("When?")
     await ada.sees_end()
     assert await ada.page.evaluate("document.documentElement.scrollWidth") == 360
@@ -171,8 +177,7 @@ async def test_nothing_jumps_while_an_answer_is_written(
     harbour.open.set()
     code = "```js\nlet tide = 'high'\n```\n\n- one\n- two\n\n"
     pieces = [*(PROSE + "\n\n" for _ in range(20)), *code, *(PROSE + "\n\n" for _ in range(20))]
-    ada = await people(site.url)
-    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text(*pieces)))))
+    ada = await people(site.url, await use(api, site.scripts.model(three_calls(), message_of(text(*pieces)))))
     await ada.page.evaluate(_SHIFTS)
     await ada.say("Talk")
     await ada.sees_end()

@@ -60,8 +60,7 @@ async def test_files_dropped_while_the_documents_are_open_become_documents(
 
 async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, api: Client) -> None:
     model, provider = site.scripts.provider(message_of(text("Yes.")))
-    ada = await people(site.url)
-    await ada.open(await use(api, "plain"))
+    ada = await people(site.url, await use(api, "plain"))
     await ada.press("Model and settings")
     await ada.page.get_by_label("Model", exact=True).fill("no such model")
     ada.expects("422")
@@ -85,8 +84,9 @@ async def test_the_timeline_shows_where_the_time_went(
 ) -> None:
     harbour.open.set()
     usage = {"output_tokens": 214, "input_tokens": 1200, "cache_read_input_tokens": 8400}
-    ada = await people(site.url)
-    await ada.open(await use(api, site.scripts.model(three_calls(), message_of(text("Go."), usage=usage))))
+    ada = await people(
+        site.url, await use(api, site.scripts.model(three_calls(), message_of(text("Go."), usage=usage)))
+    )
     await ada.say("When?")
     await ada.sees_end()
     await ada.press("Timeline")

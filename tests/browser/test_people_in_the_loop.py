@@ -16,8 +16,9 @@ BERTH = {"port": "Cuxhaven", "nights": 2}
 
 
 async def test_a_call_runs_when_it_is_allowed(people: SitDown, site: Server, api: Client, harbour: Harbour) -> None:
-    ada = await people(site.url)
-    await ada.open(await use(api, site.scripts.model(one_call("book_berth", BERTH), message_of(text("Booked.")))))
+    ada = await people(
+        site.url, await use(api, site.scripts.model(one_call("book_berth", BERTH), message_of(text("Booked."))))
+    )
     await ada.say("Book a berth")
     await ada.page.locator(".ask .input").get_by_text('"Cuxhaven"').wait_for()
     assert harbour.booked == []
@@ -31,8 +32,9 @@ async def test_a_call_runs_when_it_is_allowed(people: SitDown, site: Server, api
 async def test_a_call_runs_with_what_a_person_made_of_it(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
-    ada = await people(site.url)
-    await ada.open(await use(api, site.scripts.model(one_call("book_berth", BERTH), message_of(text("Booked.")))))
+    ada = await people(
+        site.url, await use(api, site.scripts.model(one_call("book_berth", BERTH), message_of(text("Booked."))))
+    )
     await ada.say("Book a berth")
     await ada.press("Edit", ada.page.locator(".ask"))
     field = ada.page.get_by_role("textbox", name="Input of book_berth")
@@ -52,8 +54,7 @@ async def test_a_denial_tells_the_model_why_and_closes_the_question_in_every_tab
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     chat = await use(api, site.scripts.model(one_call("book_berth", BERTH), message_of(text("Then not."))))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("Book a berth")
     other = await new_tab(ada.context, f"{site.url}/#{chat}")
     await other.page.locator(".ask").wait_for()

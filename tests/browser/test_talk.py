@@ -36,8 +36,7 @@ async def test_an_answer_is_watched_with_its_thoughts_and_its_tools_side_by_side
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     chat = await use(api, site.scripts.model(three_calls(), message_of(text("Go ", "at noon."))))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("When can we cross?")
     card = ada.page.locator(".card")
     await ada.page.locator(".card[data-state=running]", has_text="asking the gauge of Cuxhaven").wait_for()
@@ -57,8 +56,7 @@ async def test_a_reload_in_the_middle_of_a_word_loses_and_repeats_nothing(
 ) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "The tide is hi", "gh at four, and low at ten.")))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("When?")
     await ada.sees("The tide is hi")
     await ada.reload()
@@ -76,8 +74,7 @@ async def test_what_is_taken_back_goes_from_the_page(people: SitDown, site: Serv
         TransientError("overloaded", "Try again."),
     ]
     chat = await use(api, site.scripts.model(cut, message_of(text("The answer."))))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("When?")
     await ada.sees("Words that are lost.")
     pause.go.set()
@@ -89,8 +86,7 @@ async def test_what_is_taken_back_goes_from_the_page(people: SitDown, site: Serv
 async def test_who_closes_the_page_finds_the_answer_finished(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "First. ", "Second.")))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("Go on without me")
     await ada.sees("First.")
     await ada.page.close()
@@ -106,8 +102,7 @@ async def test_two_tabs_show_one_answer_and_follow_what_the_other_starts(
 ) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "One ", "two."), message_of(text("Three."))))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     other = await new_tab(ada.context, f"{site.url}/#{chat}")
     await ada.say("Count")
     await other.sees("One")
@@ -125,8 +120,7 @@ async def test_two_tabs_show_one_answer_and_follow_what_the_other_starts(
 async def test_stop_keeps_what_was_said(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "I begin ", "and never end.")))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("Talk")
     await ada.sees("I begin")
     await ada.press("Stop")
@@ -141,8 +135,7 @@ async def test_editing_and_asking_again_make_siblings_that_arrows_lead_to(
 ) -> None:
     replies = [message_of(text(words)) for words in ("First answer.", "Second answer.", "Answer to the edit.")]
     chat = await use(api, site.scripts.model(*replies))
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("A question")
     await ada.sees_end()
     await ada.press("Answer again")
@@ -171,8 +164,7 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     chat = await use(
         api, site.scripts.model(three_calls(), message_of(text("With bikes, then.")), message_of(text("Next.")))
     )
-    ada = await people(site.url)
-    await ada.open(chat)
+    ada = await people(site.url, chat)
     await ada.say("When can we cross?")
     await ada.page.locator(".card[data-state=running]").first.wait_for()
     await ada.say("We have bikes")
