@@ -120,7 +120,8 @@ async def test_every_id_is_a_place_to_go_on_from(api: Client, server: Server) ->
     chat = await api.chat(title="Ships")
     model = server.scripts.model(message_of(text("A", "b")), message_of(text("C")))
     first = await api.ask(chat, model=model)
-    await api.json("POST", f"{first.url}/regenerate", 201, json={})
+    again = await api.json("POST", f"{first.url}/regenerate", 201, json={})
+    await api.events(again["stream_url"])
     events: list[Event] = []
     async with api.follow(f"{chat}/stream") as stream:
         for _ in range(2):
