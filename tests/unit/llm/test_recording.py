@@ -26,8 +26,9 @@ def test_a_file_holds_every_byte_and_where_each_read_ended(
     assert recording.body == b"".join(read.data for read in reads)
 
 
-def test_a_call_that_nobody_answered_is_a_recording_too() -> None:
-    recording = Recording(BEGAN, "host/v1", b"{}", CALL, ending="failed", failure=Failure("ConnectError", "refused"))
+@pytest.mark.parametrize("call", [CALL, None])
+def test_a_call_that_nobody_answered_is_a_recording_too(call: Call | None) -> None:
+    recording = Recording(BEGAN, "host/v1", b"{}", call, ending="failed", failure=Failure("ConnectError", "refused"))
     assert decode(encode(recording)) == recording
 
 

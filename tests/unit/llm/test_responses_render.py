@@ -234,6 +234,16 @@ def test_a_tool_of_the_provider_goes_back_with_the_thought_that_led_to_it_or_not
     assert answer_of(asked, bound, "Hi") == [SAID]
 
 
+def test_a_call_of_the_provider_goes_back_with_its_output_or_not_at_all_and_so_does_the_output() -> None:
+    shell: Json = {"type": "shell_call", "id": "sh_1", "call_id": "c"}
+    printed: Json = {"type": "shell_call_output", "id": "so_1", "call_id": "c"}
+    call = own("server_tool_use", shell, "{}", tool_use_id="c", name="shell")
+    output = own("shell_tool_result", printed, tool_use_id="c")
+    assert answer_of(call, output, "Hi") == [shell, printed, SAID]
+    assert answer_of(call, "Hi") == [SAID]
+    assert answer_of(output, "Hi") == [SAID]
+
+
 def test_calls_and_their_results_keep_their_ids_and_arguments() -> None:
     calls = called("a", '{"q": 1}'), called("b", "")
     items = input_of(said("x"), answered("Hi", *calls), said(result("a"), result("b", "no", is_error=True)))
