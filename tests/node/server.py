@@ -77,9 +77,10 @@ class Model(ScriptedProvider):
         hung = Path(os.environ[HUNG], word.rpartition(" ")[2])
         hangs = word == "hang" or (word.startswith("hang once ") and not hung.exists())
         async for number, batch in _numbered(super().stream(request)):
+            if hangs and number == 3:
+                hung.touch()  # before a page that has seen the batch may end this process
             yield batch
             if hangs and number == 3:
-                hung.touch()
                 await asyncio.Event().wait()
 
 
