@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 
 from app.stream.doorbell import Doorbell
 from app.telemetry import LOOP_LAG_SECONDS
@@ -9,8 +10,10 @@ from app.telemetry import LOOP_LAG_SECONDS
 # Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
 CALM = 0.35
 FULL = 0.85
-LONGEST_TICK = 0.04
+LONGEST_TICK = 0.06
 SAMPLE = 0.1
+# A tick has so many beats. In each a part of the streams is read and sent on, so that none waits for all others too.
+BEATS = 3
 
 
 class Pace:
@@ -18,21 +21,27 @@ class Pace:
 
     def __init__(self) -> None:
         self.tick = 0.0
-        self._bell = Doorbell()
+        self._bells = deque(Doorbell() for _ in range(BEATS))
         self._wound = False
 
     async def breathe(self) -> None:
-        """Returns at once when the process is calm, else at the next tick, which everybody shares."""
+        """Returns at once when the process is calm, else a tick later, with all who came since the same beat."""
         if self.tick == 0.0:
             return
         if not self._wound:
-            self._wound = True
-            asyncio.get_running_loop().call_later(self.tick, self._strike)
-        await self._bell.wait()
+            self._wind()
+        await self._bells[-1].wait()
+
+    def _wind(self) -> None:
+        self._wound = True
+        asyncio.get_running_loop().call_later(self.tick / BEATS, self._strike)
 
     def _strike(self) -> None:
+        self._bells.rotate(-1)
+        self._bells[-1].ring()
         self._wound = False
-        self._bell.ring()
+        if any(bell.awaited for bell in self._bells):
+            self._wind()
 
     async def watch(self) -> None:
         """Measures for ever; the composition root owns the task."""

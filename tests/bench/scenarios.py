@@ -113,10 +113,16 @@ def burst(chats: int) -> Callable[[Bench], Figures]:
 
 
 def capacity(probes: int) -> Callable[[Bench], Figures]:
-    """Streams are added until the 99th percentile of the added latency passes 100 ms."""
+    """Streams are added until the 99th percentile of the added latency passes 100 ms.
+
+    They have to fail twice: a machine that others use too disturbs one probe now and then, which would end the search.
+    """
 
     def run(bench: Bench) -> Figures:
-        best = highest_passing(lambda chats: keeps_up(bench, chats), start=150, ceiling=1500, probes=probes)
+        def passes(chats: int) -> bool:
+            return keeps_up(bench, chats) or keeps_up(bench, chats)
+
+        best = highest_passing(passes, start=150, ceiling=1500, probes=probes)
         return {"streams": best, "deltas per second": best * RATE}
 
     return run
@@ -124,7 +130,7 @@ def capacity(probes: int) -> Callable[[Bench], Figures]:
 
 def keeps_up(bench: Bench, chats: int) -> bool:
     ramp_seconds = chats / 100  # slower than a burst, which is measured elsewhere
-    result = bench.server.run(paced(chats, int((ramp_seconds + 4) * RATE), ramp_seconds))
+    result = bench.server.run(paced(chats, int((ramp_seconds + 5) * RATE), ramp_seconds))
     wait_until_idle(bench.provider)
     steady = result.steady
     return not result.faults and steady is not None and result.steady_seconds >= 2 and steady.p99 < PROMPT_MS
