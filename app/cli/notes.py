@@ -1,4 +1,6 @@
-"""What is noted on results, in words: which policies a call needed, and what a person decided about it."""
+"""What is noted between a model's words, in ours: which policies a call needed, what a person decided about it, that
+older results are sent shortened, and what became of an output.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,25 @@ def edited_input(result: Json) -> Any:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return text
+
+
+def shortened_in_words(data: Json) -> tuple[str, str]:
+    """What a `shortened` did, in a few words: to how many results, and to how many characters of them."""
+    count, sent = data["results"], data["results"] * data["head"]
+    what = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
+    return what, f"from {sent + data['left_out']:,} characters to {sent:,}"
+
+
+def which_were_shortened(data: Json) -> str:
+    first, last, each = data["first"], data["last"], f"the first {data['head']:,} characters of each are sent"
+    if first["turn"] == last["turn"]:
+        return f"Round {first['round']} to round {last['round']} of turn {last['turn']}: {each}."
+    return f"Round {first['round']} of turn {first['turn']} to round {last['round']} of turn {last['turn']}: {each}."
+
+
+def what_is_wrong(verdict: Json) -> str:
+    """Of an output that was not accepted."""
+    return str(verdict["text"]).removeprefix("The output is not right. ")
 
 
 def degraded_line(degraded: Sequence[Json]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from rich.markdown import Markdown
 
 from app.cli.assembler import Assembler, Json
-from app.cli.notes import degraded_line, edited_input, remarks, why_not_run
+from app.cli.notes import degraded_line, edited_input, remarks, shortened_in_words, what_is_wrong, why_not_run
 
 Look = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
@@ -204,7 +204,7 @@ class _Calls:
             return None
         if kind == "redacted_thinking":
             return Fold("thought", "thought", "not shown")
-        return Fold("other", kind.replace("_", " "), one_line(block["text"]))
+        return _aside(block)
 
     def _thinking(self, block: Json) -> Fold:
         index, text = block["index"], block["text"]
@@ -246,6 +246,25 @@ class _Calls:
         if start is None or then is None or then - start < _SHORTEST_TIME:
             return ""
         return span(then - start)
+
+
+def _aside(block: Json) -> Fold:
+    """A word of the server's between the model's blocks, or a block that nothing is known of."""
+    data = block.get("data")
+    match block["type"]:
+        case "shortened" if data:
+            what, how_much = shortened_in_words(data)
+            return Fold("other", what, how_much)
+        case "summary" if block.get("open"):
+            return Fold("writing", "summarising the turns before", note=f"{len(block['text']):,} characters")
+        case "summary":
+            return Fold("other", "the turns before were summarised:", one_line(block["text"]))
+        case "verdict" if data and data.get("taken"):
+            return Fold("ok", "output accepted")
+        case "verdict":
+            return Fold("failed", "output not accepted", note=one_line(what_is_wrong(block)))
+        case kind:
+            return Fold("other", kind.replace("_", " "), one_line(block["text"]))
 
 
 def _call_of(block: Json) -> tuple[int, str | None]:

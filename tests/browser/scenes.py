@@ -36,6 +36,11 @@ class Harbour:
         """The ferries of a port."""
         raise ToolError(f"{port} has no ferries in winter.")
 
+    @tool(read_only=True)
+    async def logbook(self, day: int) -> str:
+        """All that was written down on a day."""
+        return f"Day {day}. " + "The pilot went out at high water and came back at dusk. " * 70
+
     @tool(approval="always")
     async def book_berth(self, port: str, nights: int) -> str:
         """Books a berth."""

@@ -1,7 +1,8 @@
 // The blocks of a turn on the page: prose, folded thinking, and calls side by side with their results inside.
 
+import { asideOf } from './asides.js'
 import { Card } from './cards.js'
-import { h, setText } from './dom.js'
+import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
 import { highlighted } from './highlight.js'
 import { pretty } from './json_text.js'
@@ -30,7 +31,7 @@ export class Blocks {
         action: actions.get(block.id),
         progress: this.progress.get(block.id),
       }
-      this.views[index].update(block, { ...call, running })
+      this.views[index].update(block, { ...call, running, turn: turn.id })
     })
   }
 
@@ -76,6 +77,7 @@ function viewOf(block, tools) {
   if (block.type === 'user_text') return new SpokenView()
   if (block.type === 'tool_result') return new Hidden()
   if (isFile(block) && block.data?.source) return new FileView(block, tools)
+  if (asideOf(block)) return new AsideView()
   return isCall(block.type) ? new CallView(block, tools) : new OtherView(block)
 }
 
@@ -171,6 +173,31 @@ class FileView extends View {
 
   remove() {
     this.button.forget()
+  }
+}
+
+/** A word of the server's between the blocks: one line, and what there is to know folded behind it. */
+class AsideView extends View {
+  sign = h('span')
+  label = h('span', { dir: 'auto' })
+  content = new Plain('')
+  facts = h('dl', { class: 'facts' })
+  element = h(
+    'details',
+    { class: 'thinking aside' },
+    h('summary', {}, this.sign, this.label),
+    this.content.element,
+    this.facts,
+  )
+  shown = 0
+
+  show(block, { turn }) {
+    const { line, sign, text, facts } = asideOf(block, turn)
+    setText(this.label, line)
+    this.sign.replaceChildren(...(sign ? [icon(sign)] : []))
+    this.content.append(text.slice(this.shown))
+    this.shown = text.length
+    this.facts.replaceChildren(...facts.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))))
   }
 }
 

@@ -1,8 +1,10 @@
+from io import StringIO
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from app.cli.assembler import Assembler, Json
 from app.cli.parts import (
@@ -20,6 +22,7 @@ from app.cli.parts import (
     short_input,
     span,
 )
+from app.cli.unfold import unfolded
 
 ANSWER = """# Tides
 
@@ -67,6 +70,12 @@ def fold_of(*blocks: Json, end: str | None = None, watch: Watch | None = None, n
     content = parts_of(*blocks, end=end, watch=watch, now=now)[-1].content
     assert isinstance(content, Fold)
     return content
+
+
+def shown(*blocks: Json) -> str:
+    screen = StringIO()
+    Console(width=200, file=screen, color_system=None).print(*unfolded(blocks), sep="\n")
+    return screen.getvalue()
 
 
 # --- prose -----------------------------------------------------------------------------------------------------------
@@ -170,6 +179,38 @@ def test_other_blocks_are_named_and_a_result_without_a_call_is_shown() -> None:
     assert fold_of(block(0, "redacted_thinking")).details == "not shown"
     assert fold_of(block(0, "compaction", "in short")) == Fold("other", "compaction", "in short")
     assert fold_of(result(0)).name == "tool result"
+
+
+def shortened(last_turn: str = "turn-2") -> Json:
+    places = {"first": {"turn": "turn-1", "round": 2}, "last": {"turn": last_turn, "round": 3}}
+    data = {"type": "shortened", **places, "head": 500, "results": 2, "left_out": 25_000}
+    return block(0, "shortened", "From here on 2 earlier tool results are sent shortened.", data=data)
+
+
+def verdict(text: str, *, taken: bool) -> Json:
+    return block(0, "verdict", text, data={"type": "verdict", "taken": taken})
+
+
+def test_what_was_shortened_is_one_line_and_unfolded_says_where() -> None:
+    assert fold_of(shortened()) == Fold(
+        "other", "2 older tool results sent shortened", "from 26,000 characters to 1,000"
+    )
+    apart, together = (shown(shortened(last)) for last in ("turn-2", "turn-1"))
+    assert "Round 2 of turn turn-1 to round 3 of turn turn-2: the first 500 characters of each" in apart
+    assert "Round 2 to round 3 of turn turn-1: the first 500 characters of each" in together
+
+
+def test_an_output_was_accepted_or_it_is_said_what_is_wrong_with_it() -> None:
+    assert fold_of(verdict("The output was taken.", taken=True)) == Fold("ok", "output accepted")
+    wrong = fold_of(verdict("The output is not right. `year` is\nnot there.", taken=False))
+    assert wrong == Fold("failed", "output not accepted", note="`year` is not there.")
+
+
+def test_a_summary_of_the_turns_before_is_told_while_it_is_made_and_when_it_is_there() -> None:
+    assert fold_of(block(0, "summary", "In sh", open=True)) == Fold(
+        "writing", "summarising the turns before", note="5 characters"
+    )
+    assert fold_of(block(0, "summary", "In short.")) == Fold("other", "the turns before were summarised:", "In short.")
 
 
 def test_a_server_tool_and_its_result_are_one_line_too() -> None:

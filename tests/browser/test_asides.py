@@ -1,0 +1,50 @@
+"""What the server notes in an answer: results that are sent shortened, and what became of an output."""
+
+import pytest
+
+from app.llm.models import Model, Offer
+from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from tests.browser.conftest import SitDown
+from tests.browser.test_talk import use
+from tests.integration.api.client import Client
+from tests.integration.api.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CAN = frozenset({"tools", "structured_output"})
+YEAR = {
+    "type": "object",
+    "properties": {"year": {"type": "integer"}},
+    "required": ["year"],
+    "additionalProperties": False,
+}
+
+
+def reads(day: int) -> Reply:
+    return message_of(tool_use("logbook", {"day": day}, f"call-{day}"), usage={"input_tokens": 1000 * day})
+
+
+async def test_one_line_says_what_was_shortened_and_what_became_of_an_output_with_the_facts_behind_it(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    outputs = [message_of(text(year)) for year in ('{"year": "late"}', '{"year": 1969}')]
+    replies = [*map(reads, range(1, 8)), message_of(text("A quiet week.")), *outputs]
+    site.scripts.offers.append(Offer(ScriptedProvider(replies), [Model("pilot-1", context_window=6000, can=CAN)]))
+    chat = await use(api, "pilot-1", "The week of the pilot")
+    said = await api.ask(f"/api/chats/{chat}", "What happened this week?", limits={"max_rounds": 9})
+    ada = await people(site.url, chat)
+    await api.say(f"/api/chats/{chat}", "In which year was the harbour built?", output={"schema": YEAR})
+    await ada.sees("Output accepted")
+    done = next(block["data"] for block in said.assistant["blocks"] if block["type"] == "shortened")
+    sent = 500 * done["results"]
+    lines = await ada.page.locator(".aside > summary").all_inner_texts()
+    characters = f"{sent + done['left_out']:,} → {sent:,} characters"
+    assert lines[0] == f"{done['results']} older tool results sent shortened · {characters}"
+    assert lines[-2:] == ["Output not accepted: `year`: 'late' is not of type 'integer'.", "Output accepted"]
+    await ada.page.locator(".aside > summary").first.click()
+    facts = ada.page.locator(".aside .facts").first
+    assert await facts.locator("dt").all_inner_texts() == ["From", "To", "Before", "Now"]
+    last = done["last"]["round"]
+    values = await facts.locator("dd").all_inner_texts()
+    assert values[:2] == ["round 1 of this answer", f"round {last} of this answer"]
+    await ada.sees_what_is_stored(api)
