@@ -103,7 +103,9 @@ class LiveView:
         is_open = open_block is not None and self._is_open(open_block)
         if start > (self.open_length if is_open else 0):
             return  # it was read for another picture than this one; the next look asks for all of it
-        self.provisional = False
+        if self.provisional:
+            self.provisional = False
+            self.doorbell.ring()  # somebody may have waited for just that
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:

@@ -14,7 +14,7 @@ from app.domain.turns import Turn
 from app.stream import tail
 from app.stream.directory import Directory
 from app.stream.live import LiveView
-from tests.unit.domain.build import begun, sealed, text, turn_of
+from tests.unit.domain.build import begun, sealed, text, turn_of, voided
 from tests.unit.stream.client import Client, decode, encode
 
 COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
@@ -222,6 +222,17 @@ async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
         assert not waiting.done()
         mirror.adopt(mirror.turn, text(0, 1, "ahoy there", interrupted=True))
         assert _events(await waiting) == [BlockDelta(0, 4, " there")]
+
+
+async def test_who_has_to_forget_is_told_though_nothing_happened_since() -> None:
+    """The turn waits for a person, and may for hours."""
+    directory = Directory()
+    mirror = directory.view(turn_of(text(attempt=2), rounds=[voided(), sealed(1, attempt=2)], attempt=2, status="waiting"))
+    async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
+        waiting = await _next(frames)
+        assert not waiting.done()
+        mirror.adopt(mirror.turn, None)
+        assert _events(await asyncio.wait_for(waiting, 5))[0] == Reset(2, 0)
 
 
 async def test_a_stream_ends_when_its_turn_is_deleted() -> None:
