@@ -21,12 +21,12 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
+from app.llm.raw import encoded, is_object, members_of
 
 # A str is text for the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
@@ -135,8 +135,8 @@ class Accumulator:
 
     def _keep(self, data: str | None) -> None:
         if data is not None:
-            known = _members.decode(self.data) if self.data else {}
-            self.data = _encode({**known, **_members.decode(storable(data))})
+            known = members_of(self.data) if self.data else {}
+            self.data = encoded({**known, **members_of(storable(data))})
 
     def _doubt_last(self) -> None:
         if self._queue and self._queue[-1].doubtful:
@@ -192,7 +192,7 @@ class _Building:
 
     @property
     def doubtful(self) -> bool:
-        return self.opened.type == TOOL_USE and not self.interrupted and not _is_object("".join(self.pieces))
+        return self.opened.type == TOOL_USE and not self.interrupted and not is_object("".join(self.pieces))
 
     def block(self, round: int, attempt: int) -> Block:
         opened = self.opened
@@ -212,10 +212,10 @@ class _Building:
         data = None if self.opened.data is None else storable(self.opened.data)
         if not self.news:
             return data
-        members: dict[str, Any] = _members.decode(data) if data else _bare(self.opened.type)
+        members: dict[str, Any] = members_of(data) if data else _bare(self.opened.type)
         for _, field, value, append in self.news:
             members[field] = [*_list(members.get(field)), value] if append else value
-        return _encode(members)
+        return encoded(members)
 
 
 def _storable(word: str | None) -> str | None:
@@ -236,18 +236,6 @@ def _list(known: Any) -> list[Any]:
     return known or []
 
 
-def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _is_object(text: str) -> bool:
-    try:
-        _members.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _unheard(part: Part) -> Unknown:
     """News about a block that is not open."""
-    return Unknown(_encode({"part": type(part).__name__, "fields": part._asdict()}))
+    return Unknown(encoded({"part": type(part).__name__, "fields": part._asdict()}))

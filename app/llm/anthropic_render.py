@@ -16,6 +16,7 @@ from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
+from app.llm.raw import members_of
 from app.llm.translation import CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
@@ -63,7 +64,6 @@ _CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def render(request: ModelRequest) -> bytes:
@@ -151,7 +151,7 @@ def render_block(block: Block) -> bytes:
 
 def _shell(block: Block) -> dict[str, Any]:
     if block.data is not None:
-        return dict(_members.decode(block.data))
+        return dict(members_of(block.data))
     if block.type in _CALLS:
         return {"type": block.type, "id": block.tool_use_id, "name": block.name}
     if block.type == TOOL_RESULT:

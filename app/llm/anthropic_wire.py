@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.text import storable
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -22,9 +21,9 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
+from app.llm.raw import NULL, members_of, rest_as_text, words_of
 from app.llm.wire import BadStream, Events
 
-_NULL = Raw(b"null")
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 # Members of a message that have a place of their own, or say nothing that is needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
@@ -50,14 +49,14 @@ class _Block(Struct):
     name: str | None = None
     text: str | None = None
     thinking: str | None = None
-    input: Raw = _NULL
-    content: Raw = _NULL
+    input: Raw = NULL
+    content: Raw = NULL
 
 
 class _RareDelta(Struct):
     type: str
     signature: str | None = None
-    citation: Raw = _NULL
+    citation: Raw = NULL
     content: str | None = None
     encrypted_content: str | None = None
 
@@ -81,7 +80,6 @@ _block = msgspec.json.Decoder(_Block)
 _rare_delta = msgspec.json.Decoder(_RareDelta)
 _message = msgspec.json.Decoder(_Message)
 _error = msgspec.json.Decoder(ErrorEvent)
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Wire(Events):
@@ -100,7 +98,7 @@ class Wire(Events):
             if text is not None:
                 parts.append(BlockText(event.index, text))
             else:
-                parts += self._rare(event, _members.decode(data.decode()))
+                parts += self._rare(event, members_of(data.decode()))
         except msgspec.ValidationError:
             self._take_strange(data, parts)
         except (ValueError, RecursionError) as problem:
@@ -116,22 +114,22 @@ class Wire(Events):
             self.failure = BadStream(problem, data)
             return
         if isinstance(event, dict) and "error" in event:
-            self.failure = ErrorEvent(message=_text(data))
+            self.failure = ErrorEvent(message=words_of(data))
         else:
-            parts.append(Unknown(_text(data)))
+            parts.append(Unknown(words_of(data)))
 
     def _rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
         match event.type:
             case "ping":
                 return ()
             case "content_block_start":
-                return (_opened(event.index, members.get("content_block", _NULL)),)
+                return (_opened(event.index, members.get("content_block", NULL)),)
             case "content_block_delta":
-                return _news(event.index, members.get("delta", _NULL))
+                return _news(event.index, members.get("delta", NULL))
             case "content_block_stop":
                 return (BlockClosed(event.index),)
             case "message_start":
-                return _message_parts(members.get("message", _NULL), self._request_id)
+                return _message_parts(members.get("message", NULL), self._request_id)
             case "message_delta":
                 return (_message_news(members),)
             case "message":
@@ -144,7 +142,7 @@ class Wire(Events):
                 self.failure = _failure(members)
                 return ()
             case _:
-                return (Unknown(_text(msgspec.json.encode(members))),)
+                return (Unknown(words_of(msgspec.json.encode(members))),)
 
 
 def _delta_text(event: _Event) -> str | None:
@@ -165,7 +163,7 @@ def _delta_text(event: _Event) -> str | None:
 def _opened(key: int, raw: Raw) -> BlockOpened:
     block = _block.decode(raw)
     text = ""
-    data: str | None = _text(raw)
+    data: str | None = words_of(raw)
     if block.type in _CALLS:
         text = _input(block.input)
     elif block.type == "text":
@@ -180,13 +178,13 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
 
 def _input(raw: Raw) -> str:
     """The input of a call that came whole; deltas follow where it is empty."""
-    return "" if bytes(raw) == b"null" or not _members.decode(raw) else _text(raw)
+    return "" if bytes(raw) == b"null" or not members_of(raw) else words_of(raw)
 
 
 def _is_plain(raw: Raw) -> bool:
     """True for a text block that is nothing but its text."""
-    members = _members.decode(raw)
-    return members.keys() <= {"type", "text", "citations"} and bytes(members.get("citations", _NULL)) in {
+    members = members_of(raw)
+    return members.keys() <= {"type", "text", "citations"} and bytes(members.get("citations", NULL)) in {
         b"null",
         b"[]",
     }
@@ -201,7 +199,7 @@ def _news(key: int, raw: Raw) -> Iterator[Part]:
     match delta.type:
         case "signature_delta" if delta.signature is not None:
             yield BlockData(key, "signature", delta.signature)
-        case "citations_delta" if delta.citation is not _NULL:
+        case "citations_delta" if delta.citation is not NULL:
             yield BlockData(key, "citations", delta.citation, append=True)
         case "compaction_delta":
             if delta.content:
@@ -209,12 +207,12 @@ def _news(key: int, raw: Raw) -> Iterator[Part]:
             if delta.encrypted_content is not None:
                 yield BlockData(key, "encrypted_content", delta.encrypted_content)
         case _:
-            yield Unknown(_text(raw))
+            yield Unknown(words_of(raw))
 
 
 def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
     message = _message.decode(raw)
-    parts: list[Part] = [MessageStarted(message.usage or {}, request_id, _extras(_members.decode(raw)))]
+    parts: list[Part] = [MessageStarted(message.usage or {}, request_id, rest_as_text(members_of(raw), _KNOWN))]
     for place, block in enumerate(message.content or ()):
         key = -1 - place  # no key that an event of this message can have
         parts += (_opened(key, block), BlockClosed(key))
@@ -225,21 +223,12 @@ def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
 
 def _message_news(members: dict[str, Raw]) -> MessageDelta:
     delta = members.get("delta", Raw(b"{}"))
-    usage = msgspec.json.decode(members.get("usage", _NULL), type=dict[str, Any] | None)
+    usage = msgspec.json.decode(members.get("usage", NULL), type=dict[str, Any] | None)
     stop_reason = _message.decode(delta).stop_reason
-    return MessageDelta(stop_reason, usage or {}, _extras({**members, **_members.decode(delta)}))
-
-
-def _extras(members: dict[str, Raw]) -> str | None:
-    extras = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) != b"null"}
-    return _text(msgspec.json.encode(extras)) if extras else None
+    return MessageDelta(stop_reason, usage or {}, rest_as_text({**members, **members_of(delta)}, _KNOWN))
 
 
 def _failure(members: dict[str, Raw]) -> ErrorEvent:
     failure = _error.decode(members["error"])
-    failure.request_id = msgspec.json.decode(members.get("request_id", _NULL), type=str | None)
+    failure.request_id = msgspec.json.decode(members.get("request_id", NULL), type=str | None)
     return failure
-
-
-def _text(raw: Raw | bytes) -> str:
-    return storable(bytes(raw).decode("utf-8", "replace"))

@@ -13,13 +13,12 @@ from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+from app.llm.raw import encoded, is_object
 
 # What a thought is signed with, so that it may go back: the member it came in. No other provider takes it.
 SIGNED = "openai:"
 PROVIDER = "openai"
 UNNAMED = "unnamed"
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Fragment(msgspec.Struct, gc=False):
@@ -45,7 +44,7 @@ class Call:
 
     @property
     def is_whole(self) -> bool:
-        return is_whole("".join(self.arguments))
+        return is_object("".join(self.arguments))
 
 
 class Blocks:
@@ -108,7 +107,7 @@ class Blocks:
         self._saying, self._key = member, self._take_key()
         if _is_thought(member):
             data = {"type": THINKING, "thinking": "", "signature": SIGNED + member, "provider": PROVIDER}
-            parts.append(BlockOpened(self._key, THINKING, msgspec.json.encode(data).decode()))
+            parts.append(BlockOpened(self._key, THINKING, encoded(data)))
         else:
             parts.append(BlockOpened(self._key, TEXT))
 
@@ -180,15 +179,6 @@ def made_id(seed: bytes, number: int) -> str:
     """For a call that came without one; the same whenever the same is asked again."""
     digest = sha256(seed + b" %d" % number).hexdigest()
     return f"call_{digest[:24]}"
-
-
-def is_whole(arguments: str) -> bool:
-    """True for a JSON object."""
-    try:
-        _members.decode(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _is_thought(member: str) -> bool:

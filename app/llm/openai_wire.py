@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.text import storable
 from app.llm.openai_blocks import Blocks, Fragment
 from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from app.llm.raw import NULL, encoded, members_of, rest_as_text, words_of
 from app.llm.wire import BadStream, Events
 
 STOP_REASONS: Mapping[str, str] = {
@@ -31,7 +31,6 @@ STOP_REASONS: Mapping[str, str] = {
 FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-_NULL = Raw(b"null")
 # Members of a chunk that have a place of their own, or say nothing that anybody needs again.
 _KNOWN = frozenset({"choices", "created", "error", "id", "model", "object", "obfuscation", "p", "type", "usage"})
 
@@ -74,14 +73,13 @@ class _Choice(Struct, gc=False):
 
 class _Chunk(Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: Raw = _NULL
-    error: Raw = _NULL
+    usage: Raw = NULL
+    error: Raw = NULL
     id: str | None = None
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
 _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ChatWire(Events):
@@ -141,12 +139,12 @@ class ChatWire(Events):
         if _is_failure(said):
             self.failure = said
         elif not (self.over or (isinstance(said, dict) and said.get("type") == "ping")):
-            parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
+            parts.append(Unknown(words_of(data)))
 
     def _hear(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """One chunk. Of several candidates only the first is heard; nobody asks for more."""
-        choices, failed = chunk.choices, chunk.error is not _NULL and bool(msgspec.json.decode(chunk.error))
-        if choices is None and (failed or chunk.usage is _NULL):
+        choices, failed = chunk.choices, chunk.error is not NULL and bool(msgspec.json.decode(chunk.error))
+        if choices is None and (failed or chunk.usage is NULL):
             self._take_other(data, parts)
             return
         if not self._started:
@@ -154,7 +152,7 @@ class ChatWire(Events):
         for choice in choices or ():
             if not choice.index:
                 self._hear_choice(choice, parts)
-        if chunk.usage is not _NULL:
+        if chunk.usage is not NULL:
             self._count(chunk.usage, data, parts)
         if failed:
             self.failure = msgspec.json.decode(data)
@@ -164,7 +162,7 @@ class ChatWire(Events):
     def _start(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         self._started = True
         self.request_id = self.request_id or chunk.id or None
-        parts.append(MessageStarted({}, self.request_id, _extras(data)))
+        parts.append(MessageStarted({}, self.request_id, rest_as_text(members_of(data), _KNOWN)))
 
     def _hear_choice(self, choice: _Choice, parts: list[Part]) -> None:
         delta = choice.delta or choice.message
@@ -203,7 +201,7 @@ class ChatWire(Events):
         figures = usage_of(msgspec.json.decode(usage))
         if figures and figures != self._figures:
             self._figures = figures
-            parts.append(MessageDelta(None, figures, _extras(data) if self.finished else None))
+            parts.append(MessageDelta(None, figures, rest_as_text(members_of(data), _KNOWN) if self.finished else None))
 
     def _done(self, parts: list[Part]) -> None:
         """The last word of the protocol. Without a reason before it, a call that is not whole was cut."""
@@ -264,11 +262,5 @@ def _fragment(call: _ToolCall) -> Fragment:
     function = call.function or _Function()
     arguments = function.arguments
     if isinstance(arguments, dict):
-        arguments = msgspec.json.encode(arguments).decode()
+        arguments = encoded(arguments)
     return Fragment(call.index, call.id, function.name, arguments)
-
-
-def _extras(data: bytes) -> str | None:
-    members = _members.decode(data)
-    extras = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) != b"null"}
-    return storable(msgspec.json.encode(extras).decode()) if extras else None

@@ -12,8 +12,9 @@ from msgspec import Raw, Struct
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE
 from app.domain.text import storable
-from app.llm.openai_blocks import UNNAMED, is_whole, made_id
+from app.llm.openai_blocks import UNNAMED, made_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
+from app.llm.raw import encoded, is_object, members_of, rest_of, words_of
 
 PROVIDER = "openai-responses"
 SERVER_CALL = "server_tool_use"
@@ -44,7 +45,6 @@ _UNANNOUNCED = {
 _INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
 # What is the same in every call, and has a place of its own.
 _OF_CALLS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class _Piece(Struct):
@@ -133,7 +133,7 @@ class Items:
         match item.role:
             case "thought":
                 shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, THINKING, _json(shell)))
+                parts.append(BlockOpened(item.key, THINKING, encoded(shell)))
             case "call":
                 self.called = True
                 begun = '{"input":"' if item.kind == CUSTOM else ""
@@ -141,7 +141,7 @@ class Items:
             case "server call":
                 name = known.name or _stem(item.kind)
                 called = {"type": SERVER_CALL, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, SERVER_CALL, _json(called), "", item.id, name))
+                parts.append(BlockOpened(item.key, SERVER_CALL, encoded(called), "", item.id, name))
             case _:  # opened when there is something to say
                 pass
         return item
@@ -202,7 +202,7 @@ class Items:
     def _unannounced(self, place: int, member: str, parts: list[Part]) -> Item | None:
         """A call is nothing without its name, which comes with its end."""
         kind = _UNANNOUNCED.get(member.partition(" ")[0])
-        return self.open(place, Raw(_json({"type": kind}).encode()), parts) if kind else None
+        return self.open(place, Raw(encoded({"type": kind}).encode()), parts) if kind else None
 
     def _turn_to(self, item: Item, member: str, parts: list[Part]) -> None:
         """Pieces of a message are blocks of their own, those of a thought are parted by a blank line."""
@@ -244,21 +244,21 @@ class Items:
         parts.append(BlockClosed(item.key))
 
     def _close_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
-        extras = {name: value for name, value in _members.decode(raw).items() if name not in _OF_CALLS}
+        extras = rest_of(members_of(raw), _OF_CALLS)
         if item.kind == CUSTOM:
             self._catch_up(item, "input", known.input or "", parts)
             parts.append(BlockText(item.key, '"}'))
-            extras["type"] = Raw(_json(CUSTOM).encode())
+            extras["type"] = Raw(encoded(CUSTOM).encode())
         else:
             self._catch_up(item, "input", _as_json(known.arguments), parts)
-        if extras := {name: value for name, value in extras.items() if bytes(value) != b"null"}:
+        if extras:
             parts += (BlockData(item.key, "provider", PROVIDER), BlockData(item.key, "item", extras))
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
 
     def _close_server_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
-        members = _members.decode(raw)
-        asked = {name: members[name] for name in _INPUTS if name in members and bytes(members[name]) != b"null"}
+        members = rest_of(members_of(raw), ())
+        asked = {name: members[name] for name in _INPUTS if name in members}
         self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
         if item.kind in _AWAITED:
             self._awaited.append(_Awaited(_stem(item.kind), item.id, self._thought))
@@ -272,7 +272,7 @@ class Items:
     ) -> None:
         """A block that holds an item and says nothing else."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
-        shell = _json({"type": type, **named, "provider": PROVIDER, "item": raw})
+        shell = encoded({"type": type, **named, "provider": PROVIDER, "item": raw})
         parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound(key, thought), BlockClosed(key))
 
     # --- ids and keys --------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Items:
 def _leave(item: Item, parts: list[Part]) -> None:
     """An item of whose end nothing is said: what is whole is closed, the rest was cut."""
     said_something = item.role == "message" and item.saying is not None
-    if item.open and (said_something or (item.role == "call" and is_whole(item.all_said))):
+    if item.open and (said_something or (item.role == "call" and is_object(item.all_said))):
         parts.append(BlockClosed(item.key))
         item.open = False
 
@@ -326,7 +326,7 @@ def _role(kind: str) -> Role:
 
 
 def _as_json(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value or {})
+    return value if isinstance(value, str) else encoded(value or {})
 
 
 def _stem(type: str) -> str:
@@ -352,12 +352,8 @@ def _phase(key: int, phase: str | None) -> Iterable[Part]:
 
 def _escaped(text: str) -> str:
     """As a part of a JSON string."""
-    return msgspec.json.encode(storable(text)).decode()[1:-1]
+    return encoded(storable(text))[1:-1]
 
 
 def _storable(raw: Raw) -> Raw:
-    return Raw(storable(bytes(raw).decode("utf-8", "replace")).encode())
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return Raw(words_of(raw).encode())

@@ -18,13 +18,13 @@ from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, sai
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.openai_render import LONGEST_NAME
 from app.llm.provider import ModelRequest
+from app.llm.raw import members_of
 from app.llm.responses_items import PROGRAM, PROVIDER, SERVER_CALL
 from app.llm.responses_params import sent_params
 from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
 
 # An id of a call is used once: by it alone a result finds its call.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
@@ -133,7 +133,7 @@ class _Turns:
         return item
 
     def _call(self, block: Block, own: _Own) -> dict[str, Any]:
-        kept = _members.decode(own.item) if own.provider == PROVIDER else {}
+        kept = members_of(own.item) if own.provider == PROVIDER else {}
         self._calls[block.tool_use_id] = kept
         called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
         if _is_custom(kept):

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.text import storable
 from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from app.llm.raw import NULL, words_of
 from app.llm.responses_items import Items
 from app.llm.wire import Events
 
@@ -21,7 +21,6 @@ STOP_REASONS = {
     "max_output_tokens": "max_tokens",
 }
 
-_NULL = Raw(b"null")
 _DELTAS = {
     "response.output_text.delta": "text {}",
     "response.reasoning_text.delta": "thought {}",
@@ -63,9 +62,9 @@ class _Event(Struct, gc=False):
     content_index: int = 0
     summary_index: int = 0
     delta: str | None = None
-    item: Raw = _NULL
-    annotation: Raw = _NULL
-    response: Raw = _NULL
+    item: Raw = NULL
+    annotation: Raw = NULL
+    response: Raw = NULL
 
 
 class _Details(Struct):
@@ -77,8 +76,8 @@ class _Response(Struct):
     object: str | None = None
     status: str | None = None
     output: list[Raw] | None = None
-    usage: Raw = _NULL
-    error: Raw = _NULL
+    usage: Raw = NULL
+    error: Raw = NULL
     incomplete_details: _Details | None = None
 
 
@@ -124,7 +123,7 @@ class ResponsesWire(Events):
         if isinstance(said, dict) and said.get("error"):
             self.failure = said
         else:
-            parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
+            parts.append(Unknown(words_of(data)))
 
     def _hear(self, event: _Event, data: bytes, parts: list[Part]) -> None:
         match event.type:
@@ -148,7 +147,7 @@ class ResponsesWire(Events):
                 self._finish(response, parts)
             case kind:
                 if not kind.startswith(_PASSING):
-                    parts.append(Unknown(storable(data.decode("utf-8", "replace"))))
+                    parts.append(Unknown(words_of(data)))
 
     def _hear_whole(self, data: bytes, parts: list[Part]) -> None:
         """What has no type is the response itself, which was not streamed, or a failure."""

@@ -5,8 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from app.domain.errors import PermanentError, ProviderError
 from app.llm.provider import (
     BlockClosed,
@@ -19,6 +17,7 @@ from app.llm.provider import (
     ModelRequest,
     Part,
 )
+from app.llm.raw import encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +83,18 @@ def text(*pieces: str) -> list[Part]:
 
 
 def thinking(*pieces: str, signature: str = "scripted") -> list[Part]:
-    opened = BlockOpened(0, "thinking", _json({"type": "thinking", "thinking": "", "signature": ""}))
+    opened = BlockOpened(0, "thinking", encoded({"type": "thinking", "thinking": "", "signature": ""}))
     *streamed, closed = _streamed(opened, pieces)
     return [*streamed, BlockData(0, "signature", signature), closed]
 
 
 def tool_use(name: str, input: Mapping[str, Any], id: str) -> list[Part]:
     """A call whose input comes in two pieces."""
-    shell = _json({"type": "tool_use", "id": id, "name": name, "input": {}})
-    whole = _json(input)
+    shell = encoded({"type": "tool_use", "id": id, "name": name, "input": {}})
+    whole = encoded(input)
     middle = len(whole) // 2
     return _streamed(BlockOpened(0, "tool_use", shell, "", id, name), (whole[:middle], whole[middle:]))
 
 
 def _streamed(opened: BlockOpened, pieces: Sequence[str]) -> list[Part]:
     return [opened, *(BlockText(0, piece) for piece in pieces), BlockClosed(0)]
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(value).decode()

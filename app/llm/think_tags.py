@@ -9,14 +9,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from app.domain.blocks import TEXT, THINKING
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, Provider, tokens_of
+from app.llm.raw import encoded
 
 _BEGIN, _END = "<think>", "</think>"
 _State = Literal["before", "undecided", "thinking", "said", "answering", "over"]
-_SHELL = msgspec.json.encode({"type": THINKING, "thinking": ""}).decode()
+_SHELL = encoded({"type": THINKING, "thinking": ""})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,31 +16,19 @@ import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE, Block
-from app.domain.text import storable
 from app.llm.provider import Message
+from app.llm.raw import encoded, is_object, members_of, mended
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def tool_input(text: str) -> Raw:
     """A tool input as it was streamed. What is no JSON object goes back as a string in one, as documented."""
-    for candidate in (text or "{}", _mended(text)):
-        try:
-            _members.decode(candidate)
-        except (ValueError, RecursionError):
-            continue
-        return Raw(candidate.encode())
+    for candidate in (text or "{}", mended(text)):
+        if candidate is not None and is_object(candidate):
+            return Raw(candidate.encode())
     return Raw(msgspec.json.encode({"INVALID_JSON": text}))
-
-
-def _mended(text: str) -> str:
-    """The same JSON, with half surrogate pairs replaced: providers take no JSON that has them."""
-    try:
-        return storable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
-    except (ValueError, RecursionError):
-        return ""
 
 
 def provider_of(block: Block) -> str | None:
@@ -133,5 +121,5 @@ def _renamed(block: Block, id: str, members: Mapping[str, str]) -> Block:
     name = members.get("name", block.name)
     if (id, name) == (block.tool_use_id, block.name):
         return block
-    data = None if block.data is None else msgspec.json.encode({**_members.decode(block.data), **members}).decode()
+    data = None if block.data is None else encoded({**members_of(block.data), **members})
     return replace(block, tool_use_id=id, name=name, data=data)

@@ -1,12 +1,11 @@
 """What the streams of all model APIs have in common, on the way from bytes to parts. Pure."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from app.domain.text import storable
 from app.llm.provider import Part
+from app.llm.raw import mended
 from app.llm.sse import Frames
 
 LONGEST_MESSAGE = 1_000  # characters, of what a provider says of its failure
@@ -85,19 +84,8 @@ class Events(ABC):
         """One event."""
 
     def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        if better := mended(data):
-            self._take(better, parts)
-        else:
+        better = (mended(data.decode("utf-8", "replace")) or "").encode()
+        if better in {b"", data}:
             self.failure = BadStream(problem, data)
-
-
-def mended(data: bytes) -> bytes | None:
-    """The same JSON, with U+FFFD for what msgspec refuses: half a surrogate pair, bytes that are no UTF-8. None where
-    that is not what is wrong with it.
-    """
-    try:
-        value = json.loads(data.decode("utf-8", "replace"))
-        better = storable(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()
-    except (ValueError, RecursionError):
-        return None
-    return None if better == data else better
+        else:
+            self._take(better, parts)
