@@ -132,10 +132,12 @@ class Worker:
             await self._queue.notify(f"{TOLD} {turn}")
 
     async def drain(self) -> None:
-        """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged."""
-        self._draining = True
+        """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged. The second
+        time it waits for nothing.
+        """
+        again, self._draining = self._draining, True
         tasks = [run.task for run in self._runs.values()]
-        if tasks:
+        if tasks and not again:
             log.info("worker.draining", running=len(tasks), grace_period=self._policy.grace_period)
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
@@ -156,13 +158,18 @@ class Worker:
         compared = monotonic()
         while True:
             self._rung.clear()
-            for turn in (claimed := await self._claim()):
-                self._start(group, turn)
-            if len(claimed) < _CLAIM:
+            # Whoever stops us now must know what was claimed, to hand it back.
+            if await to_the_end(self._take_turns(group)) < _CLAIM:
                 await self._rung_in_time()
             if monotonic() - compared >= self._policy.poll_interval:
                 await self._compare(group)
                 compared = monotonic()
+
+    async def _take_turns(self, group: asyncio.TaskGroup) -> int:
+        claimed = await self._claim()
+        for turn in claimed:
+            self._start(group, turn)
+        return len(claimed)
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
         """A turn may come back to where it still runs: this replica was taken for dead in between."""

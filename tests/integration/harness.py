@@ -158,6 +158,8 @@ class Harness:
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:
+            while not worker._rung._waiters:  # noqa: ASYNC110, a worker tells nobody
+                await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
             yield replica
         except BaseException:
             await replica.kill()  # nobody waits for what a failed test has left

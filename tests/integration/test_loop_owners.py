@@ -292,6 +292,34 @@ async def test_what_fits_into_the_grace_period_is_finished(harness: Harness) -> 
     assert (await harness.turn(later)).status == "queued", "nothing is claimed any more"
 
 
+async def test_who_is_told_to_stop_a_second_time_waits_for_nothing(harness: Harness) -> None:
+    pause, reply = paused_after(3, text("Half", "."))
+    asked = await harness.ask()
+    async with harness.replica(ScriptedProvider([reply])) as replica:
+        replica.worker.ring()
+        await pause.reached.wait()
+        draining = asyncio.create_task(replica.worker.drain())
+        while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
+            await asyncio.sleep(0)
+        await asyncio.wait_for(replica.stop(), 10)
+        await draining
+    assert (await harness.turn(asked)).status == "queued"
+
+
+async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider([answer()]), policy=AT_ONCE) as replica, harness.locker() as locker:
+        await harness.finish(replica, await harness.ask())
+        asked = await harness.ask()
+        async with locker.holding("LOCK TABLE turns IN SHARE MODE"):
+            replica.worker.ring()
+            await locker.waiting()
+            stopping = asyncio.create_task(replica.stop())
+            await asyncio.sleep(0)
+        await stopping
+    left = await harness.turn(asked)
+    assert (left.status, left.recoveries) == ("queued", 0)
+
+
 async def test_a_turn_that_was_released_and_then_cancelled_is_not_run_again(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()

@@ -227,7 +227,9 @@ async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
 async def test_who_has_to_forget_is_told_though_nothing_happened_since() -> None:
     """The turn waits for a person, and may for hours."""
     directory = Directory()
-    mirror = directory.view(turn_of(text(attempt=2), rounds=[voided(), sealed(1, attempt=2)], attempt=2, status="waiting"))
+    mirror = directory.view(
+        turn_of(text(attempt=2), rounds=[voided(), sealed(1, attempt=2)], attempt=2, status="waiting")
+    )
     async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
         waiting = await _next(frames)
         assert not waiting.done()
