@@ -42,7 +42,8 @@ class Session:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:
-            await connection.execute("SELECT pg_advisory_lock($1)", self._key)
+            # Shared: should the session before have died without a word, Postgres still keeps its lock.
+            await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._hear(str(payload)))
             while not ended.is_set():
                 await self._probe(connection, ended)

@@ -12,7 +12,7 @@ from app.engine.calls import OUTCOME_UNKNOWN
 from app.engine.worker import QUEUED
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
-from app.storage.session import CHANNEL
+from app.storage.session import CHANNEL, Session
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
@@ -366,6 +366,22 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
         await there.cancel(asked)
         turn = await harness.finish(here, asked)
     assert (turn.status, texts_of(turn)) == ("cancelled", ["Half"])
+
+
+async def test_a_session_that_died_without_a_word_does_not_keep_the_next_one_from_hearing(harness: Harness) -> None:
+    """Postgres may take hours to notice, and holds the dead one's lock until then."""
+    heard = asyncio.Event()
+    sessions = [Session(harness.url, 7, lambda _: None), Session(harness.url, 7, lambda _: heard.set())]
+    async with harness.locker() as other:
+        tasks = []
+        for count, session in enumerate(sessions, 1):
+            tasks.append(asyncio.create_task(session.run()))
+            await asyncio.wait_for(_listens(other.connection, count), 10)
+        await other.connection.execute("SELECT pg_notify($1, 'ring')", CHANNEL)
+        await asyncio.wait_for(heard.wait(), 10)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_an_owner_that_was_taken_for_dead_wakes_up_and_harms_nobody(harness: Harness) -> None:
