@@ -9,13 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.errors import BadRequest
-from app.api.schemas import ChatChanges, ChatPage, ChatSettings, Deleted, NewChat
+from app.api.schemas import ChatChanges, ChatPage, ChatSettings, Deleted, ListedChat, NewChat
 from app.api.services import Services, begin, id_of, limit_of, read_body
 from app.api.toolbox import choose
-from app.api.views import chat_out
+from app.api.views import chat_out, listed_chat
 from app.domain.errors import RequestRefused
 from app.domain.text import unstorable
-from app.storage.chats import Chat
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -43,12 +42,12 @@ async def list_chats(request: Request) -> Response:
     position = _position(before) if before else None
     words = _words(request.query_params.get("q", ""))
     if words:
-        chats = await services.chats.search(owner, words, limit + 1, position)
+        hits = await services.chats.search(owner, words, limit + 1, position)
+        chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
     else:
-        chats = await services.chats.page(owner, limit + 1, position)
+        chats = [listed_chat(chat) for chat in await services.chats.page(owner, limit + 1, position)]
     more = len(chats) > limit
-    page = ChatPage(chats=[chat_out(chat) for chat in chats[:limit]], next=_token(chats[limit - 1]) if more else None)
-    return json_response(page)
+    return json_response(ChatPage(chats=chats[:limit], next=_token(chats[limit - 1]) if more else None))
 
 
 async def get_chat(request: Request) -> Response:
@@ -102,7 +101,7 @@ def _words(asked: str) -> list[str]:
     return words
 
 
-def _token(chat: Chat) -> str:
+def _token(chat: ListedChat) -> str:
     return f"{(chat.updated_at - _EPOCH) // _MICROSECOND}_{chat.id.hex}"
 
 

@@ -58,7 +58,11 @@ ENDPOINTS = (
         queries=(
             _limit(50, 200),
             Query("before", "`next` of an earlier page"),
-            Query("q", "only chats where each of these words, 8 at most, is found in the title or in what was said"),
+            Query(
+                "q",
+                "only chats where each of these words, 8 at most, is found in the title or in what was said; "
+                "each with an `excerpt` of where it was found",
+            ),
         ),
     ),
     Endpoint("GET", "/api/chats/{chat}", chats.get_chat, "One chat", gives=schemas.ChatOut, problems=(404,)),

@@ -164,8 +164,24 @@ class ChatOut(BaseModel):
     updated_at: datetime
 
 
+class PieceOut(BaseModel):
+    text: str
+    found: Annotated[bool, Field(description="whether it is one of the words that were searched for")]
+
+
+class ExcerptOut(BaseModel):
+    """Where a chat was found: plain text in pieces, to be joined as they are."""
+
+    turn: Annotated[UUID | None, Field(description="in which it was said; null where the pieces are the whole title")]
+    pieces: list[PieceOut]
+
+
+class ListedChat(ChatOut):
+    excerpt: Annotated[ExcerptOut | None, Field(description="of a search; null in a list of all chats")]
+
+
 class ChatPage(BaseModel):
-    chats: list[ChatOut]
+    chats: list[ListedChat]
     next: Annotated[str | None, Field(description="the `before` of the next page; null on the last one")]
 
 

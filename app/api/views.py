@@ -6,9 +6,21 @@ from typing import Any
 from uuid import UUID
 
 from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
-from app.api.schemas import BlockOut, ChatOut, DegradedOut, ErrorOut, RoundOut, TurnOut, WantedOut
+from app.api.schemas import (
+    BlockOut,
+    ChatOut,
+    DegradedOut,
+    ErrorOut,
+    ExcerptOut,
+    ListedChat,
+    PieceOut,
+    RoundOut,
+    TurnOut,
+    WantedOut,
+)
 from app.api.services import Services
 from app.domain.degraded import degraded
+from app.domain.excerpt import Excerpt
 from app.domain.log import end_cursor, wanted_of
 from app.domain.output import output_of, phase_of
 from app.domain.rounds import Round
@@ -27,6 +39,15 @@ def chat_out(chat: Chat) -> ChatOut:
         created_at=chat.created_at,
         updated_at=chat.updated_at,
     )
+
+
+def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
+    return ListedChat(**dict(chat_out(chat)), excerpt=excerpt and _excerpt_out(excerpt))
+
+
+def _excerpt_out(excerpt: Excerpt) -> ExcerptOut:
+    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces]
+    return ExcerptOut(turn=excerpt.turn, pieces=pieces)
 
 
 def stream_url(chat: UUID, turn: UUID) -> str:

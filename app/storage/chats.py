@@ -10,6 +10,7 @@ from uuid import UUID
 from asyncpg import QueryCanceledError
 
 from app.domain.errors import NotFound, RequestRefused
+from app.domain.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
 from app.domain.ids import new_id
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import from_json, to_json
@@ -36,20 +37,41 @@ _AT_ONCE = 2
 
 LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
 # No index: an owner's own words are few, newest first a page is soon full, and any part of a word in any language is
-# found. 40,000 turns in which nothing is found take 0.4 s.
+# found. 40,000 turns in which nothing is found take 0.4 s. Shown is where the longest of the words that are not in the
+# title was said first: turn by turn, so that what comes behind it is not looked through once more.
 SEARCH_CHATS = Statement(
     """
-    SELECT * FROM chats
-    WHERE owner = :owner
-      AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
-      AND NOT EXISTS (
-        SELECT FROM unnest(CAST(:words AS text[])) AS word
-        WHERE strpos(lower(coalesce(title, '')), lower(word)) = 0 AND NOT EXISTS (
-            SELECT FROM turns JOIN blocks ON turn_id = turns.id
-            WHERE chat_id = chats.id AND type IN ('text', 'user_text') AND strpos(lower(text), lower(word)) > 0
-        )
-      )
-    ORDER BY updated_at DESC, id DESC LIMIT :limit
+    WITH hits AS (
+        SELECT *, (
+            SELECT word FROM unnest(CAST(:words AS text[])) AS word
+            WHERE strpos(lower(coalesce(title, '')), lower(word)) = 0
+            ORDER BY length(word) DESC LIMIT 1
+        ) AS shown
+        FROM chats
+        WHERE owner = :owner
+          AND (CAST(:before AS timestamptz) IS NULL OR (updated_at, id) < (:before, CAST(:before_id AS uuid)))
+          AND NOT EXISTS (
+            SELECT FROM unnest(CAST(:words AS text[])) AS word
+            WHERE strpos(lower(coalesce(title, '')), lower(word)) = 0 AND NOT EXISTS (
+                SELECT FROM turns JOIN blocks ON turn_id = turns.id
+                WHERE chat_id = chats.id AND type IN ('text', 'user_text') AND strpos(lower(text), lower(word)) > 0
+            )
+          )
+        ORDER BY updated_at DESC, id DESC LIMIT :limit
+    )
+    SELECT hits.*, said.turn_id AS said_in, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(said.text) AS cut_after,
+        substr(said.text, greatest(place - :margin_before, 1),
+            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
+    FROM hits LEFT JOIN LATERAL (
+        SELECT block.* FROM turns CROSS JOIN LATERAL (
+            SELECT turn_id, text, strpos(lower(text), lower(shown)) AS place FROM blocks
+            WHERE turn_id = turns.id AND type IN ('text', 'user_text') AND strpos(lower(text), lower(shown)) > 0
+            ORDER BY index LIMIT 1
+        ) AS block
+        WHERE shown IS NOT NULL AND chat_id = hits.id ORDER BY turns.id LIMIT 1
+    ) AS said ON true
+    ORDER BY updated_at DESC, hits.id DESC
     """
 )
 CHANGE_CHAT = Statement(
@@ -84,6 +106,12 @@ class Chat:
     settings: Mapping[str, Any]
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    chat: Chat
+    excerpt: Excerpt
 
 
 def chat_from(row: Row) -> Chat:
@@ -129,7 +157,7 @@ class Chats:
 
     async def search(
         self, owner: str, words: Sequence[str], limit: int, before: tuple[datetime, UUID] | None
-    ) -> Sequence[Chat]:
+    ) -> Sequence[Hit]:
         """A page of those in whose title, or in what was said, every one of `words` is found.
 
         Raises RequestRefused where that takes too long.
@@ -144,13 +172,13 @@ class Chats:
             rows = await self._search(owner=owner, words=words, limit=limit, before=when, before_id=identity)
         finally:
             self._searches.release()
-        return [chat_from(row) for row in rows]
+        return [Hit(chat_from(row), _excerpt_from(row, words)) for row in rows]
 
     async def _search(self, **values: Any) -> Sequence[Row]:
         async with self._database.transaction() as connection:
             await connection.rows(LIMIT_TIME, most=f"{PATIENCE * 1000:.0f}")
             try:
-                return await connection.rows(SEARCH_CHATS, **values)
+                return await connection.rows(SEARCH_CHATS, margin_before=BEFORE, margin_after=AFTER, **values)
             except QueryCanceledError:
                 raise _too_slow() from None
 
@@ -172,6 +200,13 @@ class Chats:
         rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
         _row(rows[0] if rows else None, chat)
         return [row["running"] for row in rows if row["running"] is not None]
+
+
+def _excerpt_from(row: Row, words: Sequence[str]) -> Excerpt:
+    if row["said_in"] is None:
+        return Excerpt(None, pieces_of(row["title"], words))
+    line = line_of(row["around"], cut_before=row["cut_before"], cut_after=row["cut_after"])
+    return Excerpt(row["said_in"], pieces_of(line, words))
 
 
 def _too_slow() -> RequestRefused:

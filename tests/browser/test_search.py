@@ -39,7 +39,7 @@ async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_wo
     await expect(links).to_have_count(2)
     await ada.page.locator("#search").press_sequentially("LIGHThouse")
     await expect(links).to_have_count(1)
-    assert await links.all_inner_texts() == ["Sailing"]
+    assert await links.all_inner_texts() == ["Sailing\nWhere does the lighthouse stand?"]
     assert asked == ["LIGHThouse"]
     ada.expects("422")
     await ada.page.fill("#search", "1 2 3 4 5 6 7 8 9")
@@ -47,6 +47,29 @@ async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_wo
     await expect(links).to_have_count(0)
     await ada.page.keyboard.press("Escape")
     await expect(links).to_have_count(2)
+
+
+async def test_what_was_found_is_marked_never_run_and_leads_to_where_it_was_said(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chat = f"/api/chats/{await use(api, 'plain', 'Sailing')}"
+    await api.ask(chat, "What does <img src=x onerror=harmed=1> the lighthouse say?")
+    for _ in range(8):
+        await api.ask(chat, "And then? " * 60)
+    ada = await people(site.url)
+    link = ada.page.locator("#chats a")
+    await ada.page.fill("#search", "LIGHThouse img")
+    await expect(link.locator("mark")).to_have_text(["img", "lighthouse"])
+    assert await link.locator("img").count() == 0
+    await ada.page.evaluate("dispatchEvent(new Event('focus'))")
+    await link.click()
+    await expect(ada.page.get_by_text("the lighthouse say?").last).to_be_in_viewport()
+    await expect(link.locator("mark")).to_have_text(["img", "lighthouse"])
+    await ada.page.fill("#search", "sail")
+    await expect(link.locator(".title mark")).to_have_text(["Sail"])
+    await link.click()
+    await expect(ada.page.get_by_text("And then?").last).to_be_in_viewport()
+    assert await ada.page.evaluate("globalThis.harmed") is None
 
 
 async def test_what_was_asked_before_is_asked_no_more_once_another_letter_is_written(

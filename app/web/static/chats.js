@@ -16,6 +16,7 @@ export class Chats extends EventTarget {
     this.next = null
     this.found = null
     this.open = null
+    this.sought = null // the turn in which was said what somebody chose
     this.search.addEventListener('input', () => this.#search())
     this.search.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear(event))
     find('#more-chats').addEventListener('click', () => this.#readMore())
@@ -31,7 +32,10 @@ export class Chats extends EventTarget {
     const older = next ? this.#olderThan(chats) : []
     this.chats = [...chats, ...older]
     if (!older.length) this.next = next
-    this.found = this.found?.map((chat) => chats.find((fresh) => fresh.id === chat.id) ?? chat)
+    this.found = this.found?.map((chat) => {
+      const fresh = chats.find((one) => one.id === chat.id)
+      return fresh ? { ...fresh, excerpt: chat.excerpt } : chat
+    })
     this.#draw()
     this.dispatchEvent(new Event('changed'))
   }
@@ -102,7 +106,7 @@ export class Chats extends EventTarget {
   #draw() {
     if (this.renaming) return
     const found = this.found ?? this.chats
-    const shape = JSON.stringify([this.open, found.map((chat) => [chat.id, chat.title, ageOf(chat)])])
+    const shape = JSON.stringify([this.open, found.map((chat) => [chat.id, chat.title, ageOf(chat), chat.excerpt])])
     find('#no-chats').hidden = found.length > 0
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
     if (shape === this.shape) return
@@ -128,11 +132,10 @@ export class Chats extends EventTarget {
   }
 
   #item(chat) {
-    const link = h(
-      'a',
-      { href: `#${chat.id}`, dir: 'auto', 'aria-current': chat.id === this.open ? 'page' : null },
-      titleOf(chat),
-    )
+    const link = h('a', { 'aria-current': chat.id === this.open ? 'page' : null }, wordsOf(chat))
+    const said = chat.excerpt?.turn
+    link.href = said ? `#${chat.id}/${said}` : `#${chat.id}`
+    link.addEventListener('click', () => (this.sought = said))
     const item = h('li', { 'data-chat': chat.id }, link)
     item.append(
       iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat)),
@@ -180,6 +183,16 @@ export class Chats extends EventTarget {
 }
 
 export const titleOf = (chat) => chat?.title || 'Without a title'
+
+/** The title, and where a search found something that was said. Since then the title may have changed. */
+function wordsOf({ title, excerpt }) {
+  const marked = excerpt?.pieces.map(({ text, found }) => (found ? h('mark', {}, text) : text))
+  const inTitle = !excerpt?.turn && excerpt?.pieces.map(({ text }) => text).join('') === title
+  return [
+    h('span', { class: 'title', dir: 'auto' }, inTitle ? marked : titleOf({ title })),
+    excerpt?.turn && h('span', { class: 'excerpt', dir: 'auto' }, marked),
+  ]
+}
 
 function ageOf({ updated_at }) {
   const midnight = new Date().setHours(0, 0, 0, 0)

@@ -86,6 +86,7 @@ async function route() {
   chats.mark(id)
   if (!id) conversation.close()
   else if (!(await tried(() => conversation.open(id, through)))) conversation.close()
+  if (through && through === chats.sought) await tried(() => transcript.reach(through))
   head()
   if (matchMedia('(hover: hover)').matches) composer.focus()
 }

@@ -30,6 +30,14 @@ export class Transcript {
     this.scroller.scrollTop = this.scroller.scrollHeight
   }
 
+  /** Goes to a turn of the path, however far back it is. */
+  async reach(turn) {
+    const { conversation } = this
+    this.sticks = false
+    while (conversation.through === turn && conversation.older && !this.views.has(turn)) await conversation.readOlder()
+    this.views.get(turn)?.element.scrollIntoView()
+  }
+
   view(turn) {
     return this.views.get(turn.id)
   }

@@ -171,6 +171,45 @@ async def test_chats_are_found_by_their_title_and_by_what_was_said_in_them(api: 
     assert await found(api, " ") == ["Sailing", "100% sure_", "Ärger im Hafen"]
 
 
+async def excerpts(api: Client, q: str) -> list[tuple[str | None, str]]:
+    """Of each chat that is found: the turn, and its words with marks around what was searched for."""
+    found = [chat["excerpt"] for chat in (await api.json("GET", "/api/chats", params={"q": q}))["chats"]]
+    marks = {True: "[{}]", False: "{}"}
+    return [(e["turn"], "".join(marks[piece["found"]].format(piece["text"]) for piece in e["pieces"])) for e in found]
+
+
+async def test_what_is_found_comes_with_the_place_where_it_was_said_first(api: Client) -> None:
+    chat = await api.chat(title="Sailing")
+    await api.ask(chat, "Nothing of that.")
+    long = f"{'before ' * 40}the LIGHTHOUSE\n\nof the <b>harbour</b> {'behind ' * 40}"
+    first = await api.ask(chat, long)
+    await api.ask(chat, "The lighthouse again, and the harbour.")
+    ((turn, words),) = await excerpts(api, "harbour lighthouse")
+    assert turn == first.user["id"]
+    assert words.startswith("… before before")
+    assert "before the [LIGHTHOUSE] of the <b>[harbour]</b> behind" in words
+    assert words.endswith("behind …")
+    assert len(words) < 240
+    assert await excerpts(api, "nothing sail") == [
+        ((await api.json("GET", f"{chat}/turns"))["turns"][0]["id"], "[Nothing] of that.")
+    ]
+
+
+async def test_a_chat_that_is_found_by_its_title_alone_shows_the_title(api: Client) -> None:
+    await api.ask(await api.chat(title="Ärger im Hafen"), "Im Hafen?")
+    assert await excerpts(api, "HAFEN ä") == [(None, "[Ä]rger im [Hafen]")]
+    listed = (await api.json("GET", "/api/chats"))["chats"]
+    assert [chat["excerpt"] for chat in listed] == [None]
+
+
+async def test_an_excerpt_is_of_an_answer_and_of_other_branches_too(api: Client, server: Server) -> None:
+    chat = await api.chat(title="Sailing")
+    model = server.scripts.model(message_of(thinking("The tide."), text("A pilot's tide.")), message_of(text("Other.")))
+    asked = await api.ask(chat, "When?", model=model)
+    await api.json("POST", f"{asked.url}/regenerate", 201, json={})
+    assert await excerpts(api, "tide") == [(asked.assistant["id"], "A pilot's [tide].")]
+
+
 async def test_what_is_found_comes_page_by_page(api: Client) -> None:
     for number in range(5):
         await api.chat(title=f"{'even' if number % 2 == 0 else 'odd'} {number}")

@@ -1,0 +1,51 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.excerpt import Piece, line_of, pieces_of
+
+WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)
+
+
+def marked(text: str, *words: str) -> str:
+    return "".join(f"[{piece.text}]" if piece.found else piece.text for piece in pieces_of(text, words))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "shown"),
+    [
+        ("The lighthouse", ["LIGHThouse"], "The [lighthouse]"),
+        ("a light, a lighthouse", ["light", "lighthouse"], "a [light], a [lighthouse]"),
+        ("Ärger und ÄRGER", ["ärger"], "[Ärger] und [ÄRGER]"),
+        ("100% (sure)", ["%", "(sure)"], "100[%] [(sure)]"),
+        ("aaa", ["a"], "[a][a][a]"),
+        ("no such word", ["other"], "no such word"),
+        ("", ["word"], ""),
+    ],
+)
+def test_words_are_found_as_they_are_whatever_their_capitals(text: str, words: list[str], shown: str) -> None:
+    assert marked(text, *words) == shown
+
+
+@given(st.text(), WORDS)
+def test_pieces_are_the_text_and_what_is_found_is_one_of_the_words(text: str, words: list[str]) -> None:
+    pieces = pieces_of(text, words)
+    assert "".join(piece.text for piece in pieces) == text
+    assert Piece("", found=False) not in pieces
+    assert all(len(piece.text) in map(len, words) for piece in pieces if piece.found)
+
+
+@pytest.mark.parametrize(
+    ("window", "before", "after", "line"),
+    [
+        ("all of\n\n it ", False, False, "all of it"),
+        ("alf a word, and the har", True, True, "… a word, and the …"),
+        (" whole words ", True, True, "… whole words …"),
+        ("字" * 30, True, True, f"… {'字' * 30} …"),
+        ("x" * 21 + " y", True, False, f"… {'x' * 21} y"),
+    ],
+)
+def test_a_window_is_one_line_without_the_words_that_were_cut_through(
+    window: str, before: bool, after: bool, line: str
+) -> None:
+    assert line_of(window, cut_before=before, cut_after=after) == line
