@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from app.domain.asks import Ask, Steer
+from app.domain.asks import Answer, Ask, Steer
 from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
@@ -135,11 +135,21 @@ ASK = Statement(
 )
 
 # Both are `running` no more when somebody said something that this run does not know of: the turn is looked at again.
+# Words that wait to be taken in have come before the asks, or they had answered them: they stand for the answers too.
 WAIT = Statement(
     """
+    WITH fenced AS (
+        SELECT id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'waiting', 'queued')
+        FOR NO KEY UPDATE
+    ), superseded AS (
+        UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
+        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+    )
     UPDATE turns
-    SET status = CASE WHEN arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting' END, replica = NULL
-    WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'waiting', 'queued')
+    SET status = CASE WHEN spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting' END,
+        replica = NULL
+    FROM fenced WHERE turns.id = fenced.id
     RETURNING status
     """
 )
@@ -296,8 +306,10 @@ class Records:
         await self._write(TAKE_IN, steers=[steer.id for steer in steers], **columns_of(blocks))
 
     async def wait(self, arrivals: int) -> Status:
-        """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known."""
-        row = await self._write(WAIT, arrivals=arrivals)
+        """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known, or the
+        user has spoken before anybody was asked.
+        """
+        row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(Answer("superseded")))
         status: Status = row["status"]
         return status
 

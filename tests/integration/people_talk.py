@@ -115,6 +115,7 @@ class Talk:
         if found.status == "waiting":
             assert any(ask.answer is None for ask in found.asks), f"{found} waits for nothing"
             assert not found.cancel_requested, f"{found} waits for its end"
+            assert not found.steers, f"{found} waits though somebody has spoken"
         return found
 
     async def _decide(self) -> None:

@@ -450,6 +450,29 @@ async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness
     assert (office.done, approval_of(turn, "b")) == ([], {"decision": "superseded"})
 
 
+@pytest.mark.parametrize("told", [True, False])
+async def test_words_that_come_before_a_call_is_asked_about_stand_for_its_answer_too(
+    harness: Harness, office: Office, told: bool
+) -> None:
+    pause = Pause()
+    reply = [pause, *calls(("find", "a"), ("dig", "b"), ("pay", "c", {"euros": 5}))]
+    provider = ScriptedProvider([reply, answer()])
+    office.digging.go.set()
+    async with harness.replica(provider, tools_of(office)) as replica:
+        asked = await harness.ask(tools=[*tools_of(office), FIND])
+        replica.worker.ring()
+        await pause.reached.wait()
+        await steer(harness, asked, "But pay nobody")
+        if told:
+            await replica.worker.tell(asked.turn)
+        pause.go.set()
+        turn = await asyncio.wait_for(ends(harness, replica, asked), 10)
+    superseded = "This call was not run: the user said something else instead of answering."
+    assert words_to(provider.requests[-1]) == [superseded, "a hole", superseded, "But pay nobody"]
+    assert {ask.answer for ask in turn.asks} == {Answer("superseded")}
+    assert office.done == ["dug"]
+
+
 async def test_words_to_a_turn_that_is_being_cancelled_stay_in_it(harness: Harness, office: Office) -> None:
     provider = ScriptedProvider([calls(("dig", "a"))])
     async with harness.replica(provider, tools_of(office)) as replica:
