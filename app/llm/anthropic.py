@@ -1,9 +1,8 @@
 """The Anthropic Messages API: the SDK does address, authentication, headers and errors; we read the bytes."""
 
-import contextlib
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import anthropic
 import httpx2
@@ -11,11 +10,11 @@ import msgspec
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.llm.anthropic_render import betas_of, render, render_count
-from app.llm.anthropic_wire import ErrorEvent, Wire
-from app.llm.http import Connected, connections, lost, parts_of, retry_after
-from app.llm.provider import ModelRequest, Part
+from app.llm.anthropic_wire import AnthropicWire, ErrorEvent
+from app.llm.http import Adapter, connections, lost, retry_after
+from app.llm.provider import ModelRequest
 from app.llm.tap import Tap
-from app.llm.wire import LONGEST_MESSAGE, BadStream
+from app.llm.wire import LONGEST_MESSAGE, Wire
 
 # The provider's names for what will be the same next time, and for what will not.
 _PERMANENT = frozenset(
@@ -41,7 +40,7 @@ class _Count(msgspec.Struct):
 _count = msgspec.json.Decoder(_Count)
 
 
-class AnthropicProvider(Connected):
+class AnthropicProvider(Adapter):
     name = "anthropic"
 
     def __init__(
@@ -58,56 +57,48 @@ class AnthropicProvider(Connected):
         )
         super().__init__(self._client)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        with _our_errors():
-            answer = await self._post("/v1/messages", render(request), request, "text/event-stream")
-            wire = Wire(answer.response.headers.get("request-id"))
-            try:
-                async with aclosing(parts_of(answer.response, wire)) as batches:
-                    async for parts in batches:
-                        yield parts
-                if wire.failure:
-                    raise _failure(wire.failure, answer.response)
-            finally:
-                await answer.close()
+    @asynccontextmanager
+    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+        async with self._post("/v1/messages", render(request), request, "text/event-stream") as response:
+            yield response, AnthropicWire(response.headers.get("request-id"))
+
+    def _failure(self, wire: Wire, status: int) -> ProviderError:
+        failure: ErrorEvent = wire.failure
+        kind = _kind(failure.type, status, None)
+        request_id = failure.request_id or wire.request_id
+        return kind(failure.type, failure.message[:LONGEST_MESSAGE], request_id=request_id)
 
     async def count(self, request: ModelRequest) -> int:
         """Read like a stream, so that who taps model calls taps this."""
-        with _our_errors():
-            path = "/v1/messages/count_tokens"
-            answer = await self._post(path, render_count(request), request, "application/json")
-            try:
-                body = await answer.response.aread()
-            finally:
-                await answer.close()
+        path = "/v1/messages/count_tokens"
+        async with self._post(path, render_count(request), request, "application/json") as response:
+            body = await response.aread()
         try:
             return _count.decode(body).input_tokens
         except msgspec.DecodeError as error:
             raise TransientError("bad_count", str(error)) from error
 
-    async def _post(self, path: str, body: bytes, request: ModelRequest, accept: str) -> anthropic.AsyncStream[object]:
+    @asynccontextmanager
+    async def _post(self, path: str, body: bytes, request: ModelRequest, accept: str) -> AsyncIterator[httpx2.Response]:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         betas = betas_of(request)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
-        return await self._client.post(
-            f"{path}?beta=true" if betas else path,
-            content=body,
-            options={"headers": headers},
-            cast_to=object,
-            stream=True,
-            stream_cls=anthropic.AsyncStream[object],
-        )
-
-
-@contextlib.contextmanager
-def _our_errors() -> Iterator[None]:
-    try:
-        yield
-    except anthropic.APIStatusError as error:
-        raise _refusal(error) from error
-    except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
-        raise lost(error) from error
+        try:
+            answer = await self._client.post(
+                f"{path}?beta=true" if betas else path,
+                content=body,
+                options={"headers": headers},
+                cast_to=object,
+                stream=True,
+                stream_cls=anthropic.AsyncStream[object],
+            )
+            async with answer:
+                yield answer.response
+        except anthropic.APIStatusError as error:
+            raise _refusal(error) from error
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
+            raise lost(error) from error
 
 
 def _refusal(error: anthropic.APIStatusError) -> ProviderError:
@@ -124,14 +115,6 @@ def _refusal(error: anthropic.APIStatusError) -> ProviderError:
         request_id=error.request_id or body.get("request_id"),
         retry_after=retry_after(headers),
     )
-
-
-def _failure(failure: ErrorEvent | BadStream, response: httpx2.Response) -> ProviderError:
-    request_id = response.headers.get("request-id")
-    if isinstance(failure, BadStream):
-        return TransientError("bad_stream", str(failure), request_id=request_id)
-    kind = _kind(failure.type, response.status_code, None)
-    return kind(failure.type, failure.message[:LONGEST_MESSAGE], request_id=failure.request_id or request_id)
 
 
 def _kind(type: str | None, status: int, should_retry: str | None) -> type[TransientError] | type[PermanentError]:

@@ -22,7 +22,7 @@ from app.llm.provider import (
     Unknown,
 )
 from app.llm.raw import NULL, members_of, rest_as_text, words_of
-from app.llm.wire import BadStream, Events
+from app.llm.wire import BadStream, Wire
 
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 # Members of a message that have a place of their own, or say nothing that is needed again.
@@ -82,38 +82,19 @@ _message = msgspec.json.Decoder(_Message)
 _error = msgspec.json.Decoder(ErrorEvent)
 
 
-class Wire(Events):
-    """One response. `ended` and `failure` say, after each `feed`, whether it has come to a good or a bad end."""
-
+class AnthropicWire(Wire):
     failure: ErrorEvent | BadStream | None
 
-    def __init__(self, request_id: str | None = None) -> None:
-        super().__init__()
-        self._request_id = request_id
+    def _hear(self, data: bytes, parts: list[Part]) -> None:
+        event = _event.decode(data)
+        text = _delta_text(event)
+        if text is not None:
+            parts.append(BlockText(event.index, text))
+        else:
+            parts += self._rare(event, members_of(data.decode()))
 
-    def _take(self, data: bytes, parts: list[Part]) -> None:
-        try:
-            event = _event.decode(data)
-            text = _delta_text(event)
-            if text is not None:
-                parts.append(BlockText(event.index, text))
-            else:
-                parts += self._rare(event, members_of(data.decode()))
-        except msgspec.ValidationError:
-            self._take_strange(data, parts)
-        except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
-
-    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
-        """JSON of another shape than any event has; or the word by which some gateways end a stream."""
-        if data == b"[DONE]":
-            return
-        try:
-            event = msgspec.json.decode(data)
-        except (ValueError, RecursionError) as problem:
-            self.failure = BadStream(problem, data)
-            return
-        if isinstance(event, dict) and "error" in event:
+    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+        if isinstance(said, dict) and "error" in said:
             self.failure = ErrorEvent(message=words_of(data))
         else:
             parts.append(Unknown(words_of(data)))
@@ -129,12 +110,12 @@ class Wire(Events):
             case "content_block_stop":
                 return (BlockClosed(event.index),)
             case "message_start":
-                return _message_parts(members.get("message", NULL), self._request_id)
+                return _message_parts(members.get("message", NULL), self.request_id)
             case "message_delta":
                 return (_message_news(members),)
             case "message":
                 self.ended = True
-                return (*_message_parts(Raw(msgspec.json.encode(members)), self._request_id), MessageEnded())
+                return (*_message_parts(Raw(msgspec.json.encode(members)), self.request_id), MessageEnded())
             case "message_stop":
                 self.ended = True
                 return (MessageEnded(),)

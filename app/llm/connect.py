@@ -33,8 +33,7 @@ async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Ta
                 aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
             )
         case "openai-chat" | "openai-responses":
-            from app.llm.openai import OpenAIChatProvider  # noqa: PLC0415
-            from app.llm.responses import OpenAIResponsesProvider  # noqa: PLC0415
+            from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
 
             provider = (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
                 spec.key or "",

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -12,10 +13,10 @@ from typing import Protocol, Self
 
 import httpx2
 
-from app.domain.errors import TransientError
-from app.llm.provider import Part
+from app.domain.errors import ProviderError, TransientError
+from app.llm.provider import ModelRequest, Part
 from app.llm.tap import Tap, tapped
-from app.llm.wire import LONGEST_MESSAGE, Wire
+from app.llm.wire import LONGEST_MESSAGE, BadStream, Wire
 
 _LONGEST_DRAIN = 1.0  # seconds
 # Seconds that a server may be silent after it has said why the model stopped: some never say that they are done.
@@ -42,8 +43,10 @@ class _Client(Protocol):
     async def close(self) -> None: ...
 
 
-class Connected:
-    """Owns an SDK's client. Make it once and close it once: the client costs 20 ms and holds the connections."""
+class Adapter(ABC):
+    """Reads what an SDK's client has asked for. Make it once and close it once: the client costs 20 ms and holds the
+    connections.
+    """
 
     def __init__(self, client: _Client) -> None:
         self._owned = client
@@ -59,32 +62,41 @@ class Connected:
     ) -> None:
         await self.aclose()
 
-
-async def parts_of(response: httpx2.Response, wire: Wire) -> AsyncGenerator[Sequence[Part], None]:
-    """In batches, to the end as this server marks it: its last word, or its reason to stop and then nothing more."""
-    async with aclosing(_chunks(response)) as body:
-        if "json" in response.headers.get("content-type", ""):
-            if parts := wire.whole(b"".join([chunk async for chunk in body])):
-                yield parts
-        else:
-            async with aclosing(_streamed(body, wire)) as batches:
-                async for parts in batches:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        """To the end as this server marks it: its last word, or its reason to stop and then nothing more."""
+        async with self._asked(request) as (response, wire), aclosing(_chunks(response)) as body:
+            if "json" in response.headers.get("content-type", ""):
+                if parts := wire.whole(b"".join([chunk async for chunk in body])):
                     yield parts
-        if parts := wire.end():
-            yield parts
+            else:
+                async for chunk in body:
+                    if parts := wire.feed(chunk):
+                        yield parts
+                    if wire.finished or wire.over:
+                        break
+                while wire.finished and not wire.over and (chunk := await _next(body)):
+                    if parts := wire.feed(chunk):
+                        yield parts
+                if wire.ended:
+                    await _drain(body)
+            if parts := wire.end():
+                yield parts
+            self._check(wire, response.status_code)
 
+    def _check(self, wire: Wire, status: int) -> None:
+        """Raises what went wrong in the midst of the answer."""
+        if isinstance(wire.failure, BadStream):
+            raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+        if wire.failure is not None:
+            raise self._failure(wire, status)
 
-async def _streamed(body: AsyncGenerator[bytes, None], wire: Wire) -> AsyncGenerator[Sequence[Part], None]:
-    async for chunk in body:
-        if parts := wire.feed(chunk):
-            yield parts
-        if wire.finished or wire.ended or wire.failure is not None:
-            break
-    while wire.finished and not wire.ended and wire.failure is None and (chunk := await _next(body, _LONGEST_TAIL)):
-        if parts := wire.feed(chunk):
-            yield parts
-    if wire.ended:
-        await _drain(body)
+    @abstractmethod
+    def _asked(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
+        """The answer, whose body is not read yet, and what reads it. Raises our errors, those of the body too."""
+
+    @abstractmethod
+    def _failure(self, wire: Wire, status: int) -> ProviderError:
+        """What the provider said of it."""
 
 
 def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -94,10 +106,10 @@ def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     return found
 
 
-async def _next(body: AsyncGenerator[bytes, None], longest: float) -> bytes:
-    """What comes next, or nothing where nothing comes for so many seconds, or the connection is lost."""
+async def _next(body: AsyncGenerator[bytes, None]) -> bytes:
+    """What comes next, or nothing where nothing comes for long, or the connection is lost."""
     with contextlib.suppress(StopAsyncIteration, TimeoutError, httpx2.HTTPError):
-        async with asyncio.timeout(longest):
+        async with asyncio.timeout(_LONGEST_TAIL):
             return await anext(body)
     return b""
 

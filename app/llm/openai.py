@@ -1,38 +1,34 @@
 """OpenAI's APIs and those that imitate them: the SDK does address, authentication and headers; we read the bytes."""
 
-import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import httpx2
 import openai
 
-from app.domain.errors import TransientError
-from app.llm.http import Connected, connections, lost, parts_of, retry_after
+from app.domain.errors import ProviderError, TransientError
+from app.llm import openai_render, responses_render
+from app.llm.http import Adapter, connections, lost, retry_after
 from app.llm.openai_errors import provider_error
 from app.llm.openai_quirks import OPENAI, Quirks
-from app.llm.openai_render import render
 from app.llm.openai_wire import ChatWire
-from app.llm.provider import ModelRequest, Part
+from app.llm.provider import ModelRequest
+from app.llm.responses_wire import ResponsesWire
 from app.llm.tap import Tap
-from app.llm.wire import BadStream, Wire
+from app.llm.wire import Wire
 
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 
 
-class OpenAIWire(Wire, Protocol):
-    request_id: str | None
-
-
-class OpenAIProvider(Connected, ABC):
+class OpenAIProvider(Adapter):
     """What OpenAI's APIs have in common. `base_url` ends where the path begins. `headers` are sent with every request.
 
     `read_timeout` is in seconds.
     """
 
     path: str
+    render: Callable[[ModelRequest, Quirks], bytes]
+    wire: type[ChatWire] | type[ResponsesWire]
 
     def __init__(
         self,
@@ -56,75 +52,55 @@ class OpenAIProvider(Connected, ABC):
         )
         super().__init__(self._client)
 
-    @abstractmethod
-    def body(self, request: ModelRequest) -> bytes:
-        """What is posted."""
-
-    @abstractmethod
-    def wire(self, request_id: str | None, body: bytes) -> OpenAIWire:
-        """What reads the answer to `body`."""
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+    @asynccontextmanager
+    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
         if self._client.is_closed():
             raise TransientError("connection_error", f"the connections to {self.name} have been closed")
-        with _our_errors():
-            body = self.body(request)
-            answer = await self._post(body)
-            try:
-                wire = self.wire(request_id(answer.response.headers), body)
-                async with aclosing(parts_of(answer.response, wire)) as batches:
-                    async for parts in batches:
-                        yield parts
-                if wire.failure is not None:
-                    raise _failure(wire, answer.response)
-            finally:
-                await answer.close()
+        body = self.render(request, self.quirks)
+        try:
+            answer = await self._client.post(
+                self.path,
+                content=body,
+                options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
+                cast_to=object,
+                stream=True,
+                stream_cls=openai.AsyncStream[object],
+            )
+            async with answer:
+                yield answer.response, self.wire(_request_id(answer.response.headers), seed=body)
+        except openai.APIStatusError as error:
+            raise _refusal(error) from error
+        except (openai.APIConnectionError, httpx2.HTTPError) as error:
+            raise lost(error) from error
 
-    async def _post(self, body: bytes) -> openai.AsyncStream[object]:
-        return await self._client.post(
-            self.path,
-            content=body,
-            options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
-            cast_to=object,
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-        )
+    def _failure(self, wire: Wire, status: int) -> ProviderError:
+        return provider_error(wire.failure, status, request_id=wire.request_id)
 
 
 class OpenAIChatProvider(OpenAIProvider):
     """Chat Completions."""
 
     path = "/chat/completions"
-
-    def body(self, request: ModelRequest) -> bytes:
-        return render(request, self.quirks)
-
-    def wire(self, request_id: str | None, body: bytes) -> ChatWire:
-        return ChatWire(request_id, seed=body)
+    render = staticmethod(openai_render.render)
+    wire = ChatWire
 
 
-def request_id(headers: httpx2.Headers) -> str | None:
+class OpenAIResponsesProvider(OpenAIProvider):
+    path = "/responses"
+    render = staticmethod(responses_render.render)
+    wire = ResponsesWire
+
+
+def _refusal(error: openai.APIStatusError) -> ProviderError:
+    headers = error.response.headers
+    return provider_error(
+        error.body or error.message,
+        error.status_code,
+        should_retry=headers.get("x-should-retry"),
+        request_id=_request_id(headers),
+        retry_after=retry_after(headers),
+    )
+
+
+def _request_id(headers: httpx2.Headers) -> str | None:
     return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)
-
-
-@contextlib.contextmanager
-def _our_errors() -> Iterator[None]:
-    try:
-        yield
-    except openai.APIStatusError as error:
-        headers = error.response.headers
-        raise provider_error(
-            error.body or error.message,
-            error.status_code,
-            should_retry=headers.get("x-should-retry"),
-            request_id=request_id(headers),
-            retry_after=retry_after(headers),
-        ) from error
-    except (openai.APIConnectionError, httpx2.HTTPError) as error:
-        raise lost(error) from error
-
-
-def _failure(wire: OpenAIWire, response: httpx2.Response) -> Exception:
-    if isinstance(wire.failure, BadStream):
-        return TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
-    return provider_error(wire.failure, response.status_code, request_id=wire.request_id)

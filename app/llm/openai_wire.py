@@ -14,7 +14,7 @@ from app.llm.openai_blocks import Blocks, Fragment
 from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.raw import NULL, encoded, members_of, rest_as_text, words_of
-from app.llm.wire import BadStream, Events
+from app.llm.wire import Wire
 
 STOP_REASONS: Mapping[str, str] = {
     "content_filter": "refusal",
@@ -82,16 +82,14 @@ _chunk = msgspec.json.Decoder(_Chunk)
 _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 
 
-class ChatWire(Events):
-    """One response. After each `feed`, `ended` and `failure` say whether it has come to a good or a bad end, and
-    `finished` whether the server has said why the model stopped, after which it may go without a word.
+class ChatWire(Wire):
+    """It is `finished` when the server has said why the model stopped, after which it may go without a word.
 
     `failure` is what the server said of it, decoded. `seed` makes ids for calls that come without one.
     """
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
-        super().__init__()
-        self.request_id = request_id
+        super().__init__(request_id)
         self._blocks = Blocks(seed)
         self._started = False
         self._refused = False
@@ -108,44 +106,30 @@ class ChatWire(Events):
             self._end(parts)
         return parts
 
-    def _take(self, data: bytes, parts: list[Part]) -> None:
-        if data.startswith(b"[DONE]"):
-            self._done(parts)
-            return
-        try:
-            chunk = _chunk.decode(data)
-        except msgspec.ValidationError:
-            self._take_strange(data, parts)
-        except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
-        else:
-            self._hear(chunk, data, parts)
+    def _hear(self, data: bytes, parts: list[Part]) -> None:
+        self._hear_chunk(_chunk.decode(data), data, parts)
 
-    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
+    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
         """Types that nobody has seen yet: read as near as can be, or told as unknown."""
         try:
             chunk = _lax_chunk.decode(data)
         except msgspec.ValidationError:
-            self._take_other(data, parts)
+            self._hear_other(said, data, parts)
         else:
-            self._hear(chunk, data, parts)
+            self._hear_chunk(chunk, data, parts)
 
-    def _take_other(self, data: bytes, parts: list[Part]) -> None:
+    def _hear_other(self, said: Any, data: bytes, parts: list[Part]) -> None:
         """No chunk at all: a failure, said in one of several ways, or something new."""
-        try:
-            said = msgspec.json.decode(data)
-        except (ValueError, RecursionError) as problem:
-            said = self.failure = BadStream(problem, data)
         if _is_failure(said):
             self.failure = said
-        elif not (self.over or (isinstance(said, dict) and said.get("type") == "ping")):
+        elif not (isinstance(said, dict) and said.get("type") == "ping"):
             parts.append(Unknown(words_of(data)))
 
-    def _hear(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+    def _hear_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """One chunk. Of several candidates only the first is heard; nobody asks for more."""
         choices, failed = chunk.choices, chunk.error is not NULL and bool(msgspec.json.decode(chunk.error))
         if choices is None and (failed or chunk.usage is NULL):
-            self._take_other(data, parts)
+            self._hear_other(msgspec.json.decode(data), data, parts)
             return
         if not self._started:
             self._start(chunk, data, parts)
@@ -203,8 +187,8 @@ class ChatWire(Events):
             self._figures = figures
             parts.append(MessageDelta(None, figures, rest_as_text(members_of(data), _KNOWN) if self.finished else None))
 
-    def _done(self, parts: list[Part]) -> None:
-        """The last word of the protocol. Without a reason before it, a call that is not whole was cut."""
+    def _hear_done(self, parts: list[Part]) -> None:
+        """Without a reason before it, a call that is not whole was cut."""
         if not self._started:
             return
         if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):

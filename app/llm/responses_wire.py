@@ -13,7 +13,7 @@ from app.llm.openai_usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.raw import NULL, words_of
 from app.llm.responses_items import Items
-from app.llm.wire import Events
+from app.llm.wire import Wire
 
 # Why a response is incomplete, in our words; any other reason stays as it is.
 STOP_REASONS = {
@@ -85,39 +85,25 @@ _event = msgspec.json.Decoder(_Event)
 _response = msgspec.json.Decoder(_Response)
 
 
-class ResponsesWire(Events):
-    """One response. `failure` is what the server said of it, decoded. `seed` makes ids for calls without one."""
+class ResponsesWire(Wire):
+    """`failure` is what the server said of it, decoded. `seed` makes ids for calls without one."""
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
-        super().__init__()
-        self.request_id = request_id
+        super().__init__(request_id)
         self._items = Items(seed)
         self._started = False
 
-    def _take(self, data: bytes, parts: list[Part]) -> None:
-        if data.startswith(b"[DONE]"):
-            return
-        try:
-            event = _event.decode(data)
-            member = _DELTAS.get(event.type)
-            if member is not None and event.delta is not None:
-                self._start(None, parts)
-                place = event.summary_index if "summary" in member else event.content_index
-                self._items.say(event.output_index, member.format(place), event.delta, parts)
-            else:
-                self._hear(event, data, parts)
-        except msgspec.ValidationError:
-            self._take_strange(data, parts)
-        except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
+    def _hear(self, data: bytes, parts: list[Part]) -> None:
+        event = _event.decode(data)
+        member = _DELTAS.get(event.type)
+        if member is not None and event.delta is not None:
+            self._start(None, parts)
+            place = event.summary_index if "summary" in member else event.content_index
+            self._items.say(event.output_index, member.format(place), event.delta, parts)
+        else:
+            self._hear_rare(event, data, parts)
 
-    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
-        """JSON of another shape than any event that is needed."""
-        try:
-            said = msgspec.json.decode(data)
-        except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
-            return
+    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
         if isinstance(said, dict) and str(said.get("type")).startswith(_PASSING):
             return
         if isinstance(said, dict) and said.get("error"):
@@ -125,7 +111,7 @@ class ResponsesWire(Events):
         else:
             parts.append(Unknown(words_of(data)))
 
-    def _hear(self, event: _Event, data: bytes, parts: list[Part]) -> None:
+    def _hear_rare(self, event: _Event, data: bytes, parts: list[Part]) -> None:
         match event.type:
             case "response.output_item.added":
                 self._start(None, parts)
@@ -155,7 +141,7 @@ class ResponsesWire(Events):
         if response.object == "response":
             self._finish(response, parts)
         else:
-            self._take_strange(data, parts)
+            self._hear_strange(msgspec.json.decode(data), data, parts)
 
     def _start(self, id: str | None, parts: list[Part]) -> None:
         if not self._started:

@@ -1,37 +1,15 @@
 """What the streams of all model APIs have in common, on the way from bytes to parts. Pure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
+
+import msgspec
 
 from app.llm.provider import Part
 from app.llm.raw import mended
 from app.llm.sse import Frames
 
 LONGEST_MESSAGE = 1_000  # characters, of what a provider says of its failure
-
-
-class Wire(Protocol):
-    """What reads one answer. `ended` and `failure` are its good and bad end; once `finished`, nothing need follow."""
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def failure(self) -> object: ...
-
-    @property
-    def finished(self) -> bool: ...
-
-    def feed(self, chunk: bytes) -> Sequence[Part]: ...
-
-    def whole(self, body: bytes) -> Sequence[Part]:
-        """An answer that was not streamed, though it was asked for."""
-        ...
-
-    def end(self) -> Sequence[Part]:
-        """The stream is over. An event that was cut in the middle is no event."""
-        ...
 
 
 class BadStream(ValueError):
@@ -41,12 +19,15 @@ class BadStream(ValueError):
         super().__init__(f"{problem}: {data[:200]!r}")
 
 
-class Events(ABC):
-    """One answer as server-sent events whose data is JSON, taken in one by one until it is `over`."""
+class Wire(ABC):
+    """Reads one answer: server-sent events whose data is JSON, taken in one by one until it is `over`. `ended` and
+    `failure` are its good and bad end; once `finished`, nothing need follow.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, request_id: str | None = None) -> None:
+        self.request_id = request_id
         self.ended = False
-        self.failure: object = None
+        self.failure: Any = None
         self._frames = Frames()
 
     @property
@@ -66,12 +47,14 @@ class Events(ABC):
         return parts
 
     def whole(self, body: bytes) -> list[Part]:
+        """An answer that was not streamed, though it was asked for."""
         parts: list[Part] = []
         if body.strip():
             self._take(body.strip(), parts)
         return parts
 
     def end(self) -> list[Part]:
+        """The stream is over. An event that was cut in the middle is no event."""
         parts: list[Part] = []
         if not self.over and (data := self._frames.end()):
             self._take(data, parts)
@@ -79,9 +62,24 @@ class Events(ABC):
                 self.failure = None
         return parts
 
-    @abstractmethod
     def _take(self, data: bytes, parts: list[Part]) -> None:
-        """One event."""
+        try:
+            self._hear(data, parts)
+        except msgspec.ValidationError:
+            self._take_strange(data, parts)
+        except (ValueError, RecursionError) as problem:
+            self._take_mended(data, parts, problem)
+
+    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
+        if data.startswith(b"[DONE]"):
+            self._hear_done(parts)
+            return
+        try:
+            said = msgspec.json.decode(data)
+        except (ValueError, RecursionError) as problem:
+            self._take_mended(data, parts, problem)
+        else:
+            self._hear_strange(said, data, parts)
 
     def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
         better = (mended(data.decode("utf-8", "replace")) or "").encode()
@@ -89,3 +87,14 @@ class Events(ABC):
             self.failure = BadStream(problem, data)
         else:
             self._take(better, parts)
+
+    @abstractmethod
+    def _hear(self, data: bytes, parts: list[Part]) -> None:
+        """One event. Raises what msgspec does: ValidationError for JSON of another shape than any event has."""
+
+    @abstractmethod
+    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+        """JSON of such a shape, decoded and as it came."""
+
+    def _hear_done(self, parts: list[Part]) -> None:  # noqa: B027, in most APIs it says nothing
+        """`[DONE]`: the last word of some servers."""

@@ -17,9 +17,8 @@ from app.llm import anthropic_render, openai_render, responses_render
 from app.llm.anthropic import AnthropicProvider
 from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap
 from app.llm.messages import build_messages
-from app.llm.openai import OpenAIChatProvider
+from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import ModelRequest, Provider
-from app.llm.responses import OpenAIResponsesProvider
 from app.tools.tool import tool
 from tests.integration.harness import POLICY, Asked, Harness, Replica, with_model
 from tests.integration.openai_plays import ChatAuthor, ResponsesAuthor

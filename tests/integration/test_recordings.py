@@ -11,7 +11,7 @@ from app.domain.blocks import Block
 from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.anthropic import AnthropicProvider
 from app.llm.anthropic_render import render, render_block
-from app.llm.anthropic_wire import Wire
+from app.llm.anthropic_wire import AnthropicWire
 from app.llm.messages import build_messages
 from app.llm.provider import ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server
@@ -132,13 +132,13 @@ def deltas(body: bytes) -> list[bytes]:
 @pytest.mark.parametrize("file", streams())
 def test_a_recorded_stream_means_the_same_however_it_is_cut_and_framed(file: str) -> None:
     body = read(file)
-    whole = taken_in(Wire(), body, repeat(len(body)))
+    whole = taken_in(AnthropicWire(), body, repeat(len(body)))
     sizes = Random(file)
-    assert taken_in(Wire(), body, cycle([1] if len(body) < 10_000 else [7])) == whole
-    assert taken_in(Wire(), body, iter(lambda: sizes.randint(1, 300), 0)) == whole
-    assert taken_in(Wire(), body.replace(b"\n", b"\r\n"), cycle([1, 2, 30])) == whole
-    assert taken_in(Wire(), body.replace(b"\n", b"\r"), cycle([7])) == whole
-    assert taken_in(Wire(), body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
+    assert taken_in(AnthropicWire(), body, cycle([1] if len(body) < 10_000 else [7])) == whole
+    assert taken_in(AnthropicWire(), body, iter(lambda: sizes.randint(1, 300), 0)) == whole
+    assert taken_in(AnthropicWire(), body.replace(b"\n", b"\r\n"), cycle([1, 2, 30])) == whole
+    assert taken_in(AnthropicWire(), body.replace(b"\n", b"\r"), cycle([7])) == whole
+    assert taken_in(AnthropicWire(), body.replace(b"data: ", b": a comment\ndata:"), cycle([11])) == whole
 
 
 @pytest.mark.parametrize("name", sessions())
@@ -180,7 +180,7 @@ def asked(name: str, number: int) -> Json:
 
 
 def reply_of(name: str, number: int) -> tuple[list[Block], str | None]:
-    return reply_by(Wire(), name, number)
+    return reply_by(AnthropicWire(), name, number)
 
 
 TRANSIENT_STATUSES = {408, 409, 429, 500, 502, 503, 504, 529}

@@ -18,9 +18,8 @@ from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks
 from app.llm.anthropic import AnthropicProvider
 from app.llm.messages import NO_TEXT
-from app.llm.openai import OpenAIChatProvider
+from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import Part
-from app.llm.responses import OpenAIResponsesProvider
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.copies import say_as_then
 from app.tools.outputs import Outputs

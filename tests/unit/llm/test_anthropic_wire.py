@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic_wire import ErrorEvent, Wire
+from app.llm.anthropic_wire import AnthropicWire, ErrorEvent
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -24,7 +24,7 @@ def frame(data: bytes | str | dict[str, Any]) -> bytes:
 
 
 def parts(*events: bytes | str | dict[str, Any]) -> list[Part]:
-    wire = Wire("req_1")
+    wire = AnthropicWire("req_1")
     found = wire.feed(b"".join(map(frame, events)))
     assert wire.failure is None
     return found
@@ -202,7 +202,7 @@ def test_opaque_blocks_are_mended_too() -> None:
 
 
 def test_an_error_in_mid_stream_ends_it_after_what_was_said_before() -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "r"}
     told = wire.feed(
         frame(delta(type="text_delta", text="a")) + frame(error) + frame(delta(type="text_delta", text="b"))
@@ -224,14 +224,14 @@ def test_an_error_in_mid_stream_ends_it_after_what_was_said_before() -> None:
     ],
 )
 def test_an_error_of_another_shape_is_an_error_all_the_same(sent: dict[str, Any], failure: ErrorEvent) -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     assert wire.feed(frame(sent)) == []
     assert wire.failure == failure
 
 
 @pytest.mark.parametrize("sent", ["no json", '{"type":', "[DONE", '{"type":"ping","n":NaN}', "[" * 100_000])
 def test_what_is_no_json_ends_the_stream(sent: str) -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     wire.feed(frame(sent))
     assert isinstance(wire.failure, BadStream)
     assert sent[:20] in str(wire.failure)
@@ -246,22 +246,22 @@ def test_what_comes_after_the_end_is_not_told() -> None:
 
 
 def test_the_end_of_the_stream_completes_an_event_without_its_blank_line() -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     assert wire.feed(b'data: {"type":"message_stop"}') == []
     assert wire.end() == [MessageEnded()]
     assert wire.ended
 
 
 def test_an_event_that_was_cut_in_the_middle_is_no_event_and_no_failure() -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     wire.feed(b'data: {"type":"message_st')
     assert wire.end() == []
     assert (wire.failure, wire.ended) == (None, False)
-    assert Wire().end() == []
+    assert AnthropicWire().end() == []
 
 
 def test_an_answer_that_was_not_streamed_is_told() -> None:
-    wire = Wire("req_1")
+    wire = AnthropicWire("req_1")
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
     assert wire.whole(b" \n") == []
     assert not wire.ended
@@ -276,6 +276,6 @@ def test_an_answer_that_was_not_streamed_is_told() -> None:
 
 
 def test_a_failure_that_was_not_streamed_is_one() -> None:
-    wire = Wire()
+    wire = AnthropicWire()
     assert wire.whole(b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}') == []
     assert wire.failure == ErrorEvent("overloaded_error", "No.")

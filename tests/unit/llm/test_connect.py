@@ -5,9 +5,8 @@ from pathlib import Path
 from app.llm.anthropic import AnthropicProvider
 from app.llm.connect import connect_providers
 from app.llm.models import Models
-from app.llm.openai import OpenAIChatProvider
+from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.registry import read_registry
-from app.llm.responses import OpenAIResponsesProvider
 from app.llm.think_tags import Untagged
 
 

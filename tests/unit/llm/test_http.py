@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import httpx2
 import pytest
 
+from app.domain.errors import PermanentError, ProviderError
 from app.llm import http
-from app.llm.http import parts_of, retry_after
+from app.llm.http import Adapter, retry_after
 from app.llm.openai_wire import ChatWire
-from app.llm.provider import BlockText, MessageEnded, Part
+from app.llm.provider import BlockText, MessageEnded, ModelRequest, Part
+from app.llm.wire import Wire
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 
 STOP = chunk(finish="stop")
@@ -20,6 +23,20 @@ LOST = httpx2.ReadError("lost")
 
 class Silence:
     """The server says nothing more, and does not hang up."""
+
+
+class Canned(Adapter):
+    """Has one answer."""
+
+    def __init__(self, response: httpx2.Response, wire: Wire) -> None:
+        self._answer = response, wire
+
+    @asynccontextmanager
+    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+        yield self._answer
+
+    def _failure(self, wire: Wire, status: int) -> ProviderError:
+        return PermanentError("failed", str(wire.failure))
 
 
 async def told(
@@ -41,7 +58,10 @@ async def told(
 
     wire = ChatWire()
     response = httpx2.Response(200, headers={"content-type": kind}, content=body())
-    parts = [part async for batch in parts_of(response, wire) for part in batch]
+    parts: list[Part] = []
+    with suppress(ProviderError):
+        async for batch in Canned(response, wire).stream(ModelRequest("m", ())):
+            parts += batch
     return parts, wire, read
 
 
