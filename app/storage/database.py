@@ -28,13 +28,14 @@ _LONGEST_WAIT = 1.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
-# What passes: no connection, no room, an operator at work, a deadlock.
+# What passes: no connection, no room, an operator at work, a deadlock, tables that a newer version has just changed.
 _AWAY = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
     asyncpg.TransactionRollbackError,
+    asyncpg.InvalidCachedStatementError,
 )
 _AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 

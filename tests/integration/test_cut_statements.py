@@ -85,3 +85,19 @@ async def test_a_connection_that_is_lost_in_the_middle_is_postgres_being_away(da
             await waiting
         await other.close()
         await _works_as_new(database)
+
+
+async def test_a_table_that_changes_under_a_statement_is_postgres_being_away_for_a_moment(database_url: str) -> None:
+    """As it does where a newer version is rolled out beside this one."""
+    rounds = Statement("SELECT * FROM rounds")
+    async with connect(database_url, size=1) as database:
+        async with database.transaction(snapshot=True) as connection:
+            await connection.rows(rounds)
+        other = await asyncpg.connect(database_url)
+        await other.execute("ALTER TABLE rounds ADD COLUMN news text")
+        await other.close()
+        with pytest.raises(StorageUnavailable):
+            async with database.transaction(snapshot=True) as connection:
+                await connection.rows(rounds)
+        async with database.transaction(snapshot=True) as connection:
+            assert await connection.rows(rounds) == []
