@@ -6,7 +6,7 @@ middle, bytes that are no text, a connection that stays open and silent. So adap
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, get_args
@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 import structlog
 
-from app.llm.tap import Send
+from app.llm.tap import Send, changed
 
 log = structlog.get_logger(__name__)
 
@@ -102,10 +102,7 @@ class ChaosTap:
                 self._happens(fault)
                 await self._wait(random)
             case _:
-                response = await send(request)
-                assert isinstance(response.stream, httpx2.AsyncByteStream)
-                response.stream = _Disturbed(response.stream, lambda body: self._disturbed(body, fault, random))
-                return response
+                return changed(await send(request), lambda body: self._disturbed(body, fault, random))
         return await send(request)
 
     def _happens(self, fault: Fault) -> None:
@@ -156,17 +153,3 @@ def _spoilt(chunk: bytes, fault: Fault, random: Random) -> bytes:
         return random.randbytes(random.randrange(1, 40)) + chunk[random.choice([0, random.randrange(40)]) :]
     before, end, after = chunk.partition(b"\n\n")
     return before + end + random.choice(_EVENTS) + after
-
-
-class _Disturbed(httpx2.AsyncByteStream):
-    def __init__(
-        self, stream: httpx2.AsyncByteStream, disturb: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
-    ) -> None:
-        self._stream = stream
-        self._disturb = disturb
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._disturb(aiter(self._stream))
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

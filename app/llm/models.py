@@ -1,11 +1,11 @@
 """Which models there are, whose they are, and what each can do."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from app.domain.errors import PermanentError, RequestRefused
-from app.llm.provider import ModelRequest, Part, Provider, tokens_of
+from app.llm.provider import ModelRequest, Provider, Wrapped
 from app.llm.think_tags import Untagged
 
 Ability = Literal[
@@ -19,7 +19,6 @@ Ability = Literal[
     "context_editing",
     "compaction",
 ]
-ABILITIES: frozenset[str] = frozenset(get_args(Ability))
 
 _MILLION = 1_000_000
 
@@ -139,18 +138,10 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renamed:
+class _Renamed(Wrapped):
     """A provider that knows the model by another id."""
 
-    provider: Provider
     model: str
 
-    @property
-    def name(self) -> str:
-        return self.provider.name
-
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        return self.provider.stream(replace(request, model=self.model))
-
-    async def count(self, request: ModelRequest) -> int | None:
-        return await tokens_of(self.provider, replace(request, model=self.model))
+    def asked(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, model=self.model)

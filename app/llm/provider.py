@@ -144,5 +144,26 @@ class Counter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A provider that is asked by way of another one."""
+
+    provider: Provider
+
+    @property
+    def name(self) -> str:
+        return self.provider.name
+
+    def asked(self, request: ModelRequest) -> ModelRequest:
+        """What the other one is asked."""
+        return request
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        return self.provider.stream(self.asked(request))
+
+    async def count(self, request: ModelRequest) -> int | None:
+        return await tokens_of(self.provider, self.asked(request))
+
+
 async def tokens_of(provider: Provider, request: ModelRequest) -> int | None:
     return await provider.count(request) if isinstance(provider, Counter) else None

@@ -18,7 +18,7 @@ import structlog
 from app.domain.errors import ConfigError
 from app.llm.provider import Call
 from app.llm.recording import Ending, Failure, Read, Recording, concealed, concealed_reads, decode, encode
-from app.llm.tap import Send, present_call
+from app.llm.tap import Send, changed, present_call
 
 log = structlog.get_logger(__name__)
 
@@ -123,9 +123,7 @@ class RecordingTap:
             listener.end(error)
             raise
         listener.begin(response)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Heard(response.stream, listener)
-        return response
+        return changed(response, listener.heard, closing=listener.end)
 
 
 class _Listener:
@@ -146,9 +144,16 @@ class _Listener:
     def begin(self, response: httpx2.Response) -> None:
         self._response, self._head_at = response, self._now()
 
-    def hear(self, data: bytes) -> None:
-        self._times.append(time.perf_counter())
-        self._data.append(data)
+    async def heard(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in body:
+                self._times.append(time.perf_counter())
+                self._data.append(chunk)
+                yield chunk
+        except httpx2.HTTPError as error:
+            self.end(error)
+            raise
+        self.end(whole=True)
 
     def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
         """The first end counts."""
@@ -179,29 +184,6 @@ class _Listener:
 
     def _now(self) -> float:
         return round(time.perf_counter() - self._start, 6)
-
-
-class _Heard(httpx2.AsyncByteStream):
-    """A body, and somebody who listens."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, listener: _Listener) -> None:
-        self._stream = stream
-        self._listener = listener
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        hear = self._listener.hear
-        try:
-            async for chunk in self._stream:
-                hear(chunk)
-                yield chunk
-        except httpx2.HTTPError as error:
-            self._listener.end(error)
-            raise
-        self._listener.end(whole=True)
-
-    async def aclose(self) -> None:
-        self._listener.end()
-        await self._stream.aclose()
 
 
 def _secrets_of(request: httpx2.Request) -> Sequence[bytes]:

@@ -49,7 +49,7 @@ class ReplayTap:
         headers = dict(recording.headers)
         if (retry_after(httpx2.Headers(headers)) or 0.0) <= self._patience:
             headers = {name: value for name, value in headers.items() if name not in _WAITS}
-        return httpx2.Response(recording.status, headers=headers, stream=_Played(self, recording), request=request)
+        return httpx2.Response(recording.status, headers=headers, content=self.body(recording), request=request)
 
     async def body(self, recording: Recording) -> AsyncIterator[bytes]:
         before = recording.head_at
@@ -73,12 +73,3 @@ class ReplayTap:
         assert recording.failure is not None
         kind = getattr(httpx2, recording.failure.type, httpx2.ReadError)
         raise kind(recording.failure.message)
-
-
-class _Played(httpx2.AsyncByteStream):
-    def __init__(self, tap: ReplayTap, recording: Recording) -> None:
-        self._tap = tap
-        self._recording = recording
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._tap.body(self._recording)

@@ -2,16 +2,16 @@
 the network's place. An adapter that nobody taps is as it was.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx2
 
-from app.llm.provider import Call, ModelRequest, Part, Provider, tokens_of
+from app.llm.provider import Call, ModelRequest, Wrapped
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+Change = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 # Of the model call that this task is making.
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
@@ -39,25 +39,35 @@ def _through(tap: Tap, send: Callable[..., Awaitable[httpx2.Response]]) -> Calla
     return tapped_send
 
 
+class _Changed(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, change: Change, closing: Callable[[], None]) -> None:
+        self._stream = stream
+        self._change = change
+        self._closing = closing
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._change(aiter(self._stream))
+
+    async def aclose(self) -> None:
+        self._closing()
+        await self._stream.aclose()
+
+
+def changed(response: httpx2.Response, change: Change, closing: Callable[[], None] = lambda: None) -> httpx2.Response:
+    """The answer, with its body as `change` gives it on. `closing` is called when nobody reads it any more."""
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Changed(response.stream, change, closing)
+    return response
+
+
 def present_call() -> Call | None:
     """Whose request a tap has before it; None where nobody said."""
     return _call.get()
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
+class Announced(Wrapped):
     """A provider that tells its taps which call they have before them."""
 
-    provider: Provider
-
-    @property
-    def name(self) -> str:
-        return self.provider.name
-
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+    def asked(self, request: ModelRequest) -> ModelRequest:
         _call.set(request.call)
-        return self.provider.stream(request)
-
-    async def count(self, request: ModelRequest) -> int | None:
-        _call.set(request.call)
-        return await tokens_of(self.provider, request)
+        return request

@@ -6,11 +6,10 @@ own template leaves it out as well.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.blocks import TEXT, THINKING
-from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, Provider, tokens_of
+from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, Wrapped
 from app.llm.raw import encoded
 
 _BEGIN, _END = "<think>", "</think>"
@@ -18,15 +17,8 @@ _State = Literal["before", "undecided", "thinking", "said", "answering", "over"]
 _SHELL = encoded({"type": THINKING, "thinking": ""})
 
 
-@dataclass(frozen=True, slots=True)
-class Untagged:
+class Untagged(Wrapped):
     """A provider whose model tags its thoughts."""
-
-    provider: Provider
-
-    @property
-    def name(self) -> str:
-        return self.provider.name
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         tags = ThinkTags()
@@ -36,9 +28,6 @@ class Untagged:
                     yield told
         if told := tags.end():
             yield told
-
-    async def count(self, request: ModelRequest) -> int | None:
-        return await tokens_of(self.provider, request)
 
 
 class ThinkTags:
