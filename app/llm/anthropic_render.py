@@ -17,6 +17,7 @@ from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw import members_of
+from app.llm.sendable import SERVER_CALLS, THOUGHTS
 from app.llm.translation import CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
@@ -59,8 +60,7 @@ _COUNTED = frozenset(
 _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
 _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
-_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_CALLS = frozenset({TOOL_USE, "server_tool_use", "mcp_tool_use"})
+_CALLS = SERVER_CALLS | {TOOL_USE}
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
@@ -116,7 +116,7 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
     place = len(messages) - 1
     while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
         place -= 2
-    return place < len(messages) - 1 and messages[place + 1].blocks[0].type not in _THOUGHTS
+    return place < len(messages) - 1 and messages[place + 1].blocks[0].type not in THOUGHTS
 
 
 def _context_management(wanted: ProviderCompaction | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from app.domain.blocks import TOOL_USE
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -22,9 +23,10 @@ from app.llm.provider import (
     Unknown,
 )
 from app.llm.raw import NULL, members_of, rest_as_text, words_of
+from app.llm.sendable import SERVER_CALLS
 from app.llm.wire import BadStream, Wire
 
-_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_CALLS = SERVER_CALLS | {TOOL_USE}
 # Members of a message that have a place of their own, or say nothing that is needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
 

@@ -6,19 +6,14 @@ exception: a server tool that was still at work when its turn ended is left out 
 summarised or results were shortened, what was said before begins anew there.)
 """
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Literal
 from uuid import UUID
 
 from app.domain.blocks import (
     NOT_TAKEN,
-    SHORTENED,
     SUMMARY,
     TEXT,
-    THINKING,
     TOOL_RESULT,
     USER_TEXT,
     VERDICT,
@@ -29,6 +24,18 @@ from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.provider import Message
+from app.llm.sendable import (
+    GOES_ON,
+    THOUGHTS,
+    Said,
+    drop_blank_reply,
+    drop_last_thoughts,
+    grouped,
+    is_blank,
+    is_sendable,
+    sendable_blocks,
+    server_is_at_work,
+)
 from app.llm.shortening import as_sent
 
 GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
@@ -48,13 +55,6 @@ GIVEN_UP = (
 NO_USER = "(The conversation starts with the assistant.)"
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
-_GOES_ON = PAUSED | {"tool_use"}
-_WHOLE = _GOES_ON | {"end_turn", "stop_sequence"}
-_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, VERDICT, SUMMARY, SHORTENED})
-_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-
-Said = tuple[Literal["user", "assistant"], Block]
 
 
 def build_messages(path: Sequence[Turn], model: str | None = None) -> tuple[Message, ...]:
@@ -70,11 +70,11 @@ def _build(path: Sequence[Turn], model: str | None, bounds: "_Bounds") -> tuple[
     said: list[Said] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
-            said += [("user", block) for block in turn.blocks if _is_sendable(block) and not _is_blank(block)]
+            said += [("user", block) for block in turn.blocks if is_sendable(block) and not is_blank(block)]
         else:
             said += _stand_in_for_user(said)
             _add_answer(said, turn, path[-1], model or _model_of(path[-1]), bounds.holding(place, turn))
-    return _as_messages(_drop_last_thoughts(said))
+    return grouped(drop_last_thoughts(said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,18 @@ def _stand_in_for_user(said: Sequence[Said]) -> list[Said]:
 
 def _add_answer(said: list[Said], turn: Turn, running: Turn, model: str | None, holding: Collection[int]) -> None:
     rounds = sorted((r for r in turn.rounds if r.sealed and not r.voided), key=lambda round: round.number)
-    blocks = _drop_unpaired(_sendable_blocks(turn, rounds), _waiting_round(turn, rounds, running))
+    blocks = sendable_blocks(turn, rounds, _waiting_round(turn, rounds, running))
     said += _said_meanwhile(turn, 0)
     framed = _same_frame(turn.request, running.request)
     for round in rounds:
-        mine = [block for block in blocks if block.round == round.number]
+        mine: Sequence[Block] = [block for block in blocks if block.round == round.number]
         if not framed or round.number not in holding or (round.model or _model_of(turn)) != model:
-            mine = [block for block in mine if block.type not in _THOUGHTS]
-        mine = _drop_blank_reply(mine)
+            mine = [block for block in mine if block.type not in THOUGHTS]
+        mine = drop_blank_reply(mine)
         said += [("assistant", block) for block in mine]
         if calls := [block for block in mine if block.is_call]:
             said += [("user", _result(turn, call)) for call in calls]
-            said += [] if _server_is_at_work(mine) else _given_up(turn, round, said[-1][1])
+            said += [] if server_is_at_work(mine) else _given_up(turn, round, said[-1][1])
         said += (words := _said_meanwhile(turn, round.number))
         if not words and said[-1][0] == "assistant" and _needs_go_on(turn, round, mine, running):
             said.append(("user", Block(said[-1][1].index, round.number, round.attempt, TEXT, _why_again(turn, round))))
@@ -147,100 +147,12 @@ def _shortened(block: Block) -> Block:
     return replace(block, text=f"{block.text[:_RESULT_TO_SUMMARISE]}\n[…]")
 
 
-# --- what of a round may be sent at all ---------------------------------------------------------------------
-
-
-def _sendable_blocks(turn: Turn, rounds: Sequence[Round]) -> list[Block]:
-    sendable: list[Block] = []
-    for round in rounds:
-        if round.stop_reason == COMPACTED:
-            continue
-        mine = [block for block in turn.blocks if block.round == round.number and _is_sendable(block)]
-        mine.sort(key=lambda block: block.index)
-        sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)
-    return sendable
-
-
-def _is_sendable(block: Block) -> bool:
-    if block.type == TEXT:
-        return block.text != "" and not (block.interrupted and _is_blank(block))
-    if block.type == THINKING:
-        return not block.interrupted and _is_signed(block)
-    return block.type not in _SENT_ELSEWHERE and not block.interrupted
-
-
-def _is_blank(block: Block) -> bool:
-    return block.type == TEXT and _is_blank_text(block)
-
-
-def _is_blank_text(block: Block) -> bool:
-    return not block.text.strip()
-
-
-def _is_signed(block: Block) -> bool:
-    return bool(block.data and json.loads(block.data).get("signature"))
-
-
-def _drop_repeated_calls(blocks: Iterable[Block]) -> Iterator[Block]:
-    seen: set[str | None] = set()
-    for block in blocks:
-        if block.is_call and block.tool_use_id in seen:
-            continue
-        if block.is_call:
-            seen.add(block.tool_use_id)
-        yield block
-
-
-def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """The provider takes a call that text follows for one without a result, so the text is left out."""
-    end = max((place for place, block in enumerate(blocks, 1) if block.is_call), default=len(blocks))
-    whole = round.stop_reason in _WHOLE
-    return blocks[:end] + [block for block in blocks[end:] if whole and _is_server_block(block)]
-
-
-# --- server tools come in pairs -----------------------------------------------------------------------------
-
-
-def _is_server_block(block: Block) -> bool:
-    return block.type in _SERVER_CALLS or _is_server_result(block)
-
-
-def _is_server_result(block: Block) -> bool:
-    return block.type.endswith("_tool_result")
-
-
 def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | None:
     """The round whose server calls may still be answered: by the model call that is now made."""
-    if (
-        turn is running
-        and rounds
-        and rounds[-1].stop_reason in _GOES_ON
-        and not _said_meanwhile(turn, rounds[-1].number)
-    ):
-        return rounds[-1].number
-    return None
-
-
-def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
-    at_work: dict[str | None, int] = {}
-    paired: set[int] = set()
-    for place, block in enumerate(blocks):
-        if block.type in _SERVER_CALLS:
-            at_work[block.tool_use_id] = place
-        elif _is_server_result(block) and block.tool_use_id in at_work:
-            paired |= {at_work.pop(block.tool_use_id), place}
-    paired |= {place for place in at_work.values() if blocks[place].round == waiting}
-    return [block for place, block in enumerate(blocks) if place in paired or not _is_server_block(block)]
-
-
-# --- blanks -----------------------------------------------------------------------------------------------------------
-
-
-def _drop_blank_reply(blocks: list[Block]) -> list[Block]:
-    """Blanks between other blocks go back as they came, but the provider takes no message of nothing else."""
-    if any(block.type not in _THOUGHTS and not _is_blank(block) for block in blocks):
-        return blocks
-    return [block for block in blocks if not _is_blank(block)]
+    if turn is not running or not rounds:
+        return None
+    last = rounds[-1]
+    return last.number if last.stop_reason in GOES_ON and not _said_meanwhile(turn, last.number) else None
 
 
 # --- thinking holds only for the model, and under the request, that it was thought by and under -------------
@@ -274,7 +186,7 @@ def _said_meanwhile(turn: Turn, number: int) -> list[Said]:
     was wrong with an output is said by the same side.
     """
     mine = [block for block in turn.blocks if block.round == number and _is_word_to_the_model(block)]
-    return [("user", replace(block, type=TEXT, data=None, notes=None)) for block in mine if not _is_blank_text(block)]
+    return [("user", replace(block, type=TEXT, data=None, notes=None)) for block in mine if block.text.strip()]
 
 
 def _is_word_to_the_model(block: Block) -> bool:
@@ -297,32 +209,6 @@ def _why_again(turn: Turn, round: Round) -> str:
 
 def _needs_go_on(turn: Turn, round: Round, mine: Sequence[Block], running: Turn) -> bool:
     """True when the model was, or is now, called again after `round` and must be told why."""
-    if round.stop_reason in PAUSED or _server_is_at_work(mine):
+    if round.stop_reason in PAUSED or server_is_at_work(mine):
         return False
     return turn is running or any(later.number > round.number for later in turn.rounds)
-
-
-def _server_is_at_work(mine: Sequence[Block]) -> bool:
-    answered = {block.tool_use_id for block in mine if _is_server_result(block)}
-    return any(block.type in _SERVER_CALLS and block.tool_use_id not in answered for block in mine)
-
-
-# --- the whole conversation ---------------------------------------------------------------------------------
-
-
-def _drop_last_thoughts(said: Sequence[Said]) -> list[Said]:
-    """A message may not end in thinking, unless it is the last one, which the model goes on with."""
-    kept: list[Said] = []
-    follows = "assistant"
-    for role, block in reversed(said):
-        if (role, follows) == ("assistant", "user") and block.type in _THOUGHTS:
-            continue
-        kept.append((role, block))
-        follows = role
-    return kept[::-1]
-
-
-def _as_messages(said: Iterable[Said]) -> tuple[Message, ...]:
-    return tuple(
-        Message(role, tuple(block for _, block in pairs)) for role, pairs in groupby(said, key=lambda pair: pair[0])
-    )

@@ -6,21 +6,19 @@ A block that an adapter marks as its own (`provider` in its `data`) says somethi
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import groupby
-from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_USE, Block
+from app.domain.blocks import TEXT, TOOL_USE, Block
 from app.llm.provider import Message
 from app.llm.raw import encoded, is_object, members_of, mended
+from app.llm.sendable import drop_blank_reply, drop_last_thoughts, grouped
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_THOUGHTS = frozenset({THINKING, "redacted_thinking"})
 
 
 def tool_input(text: str) -> Raw:
@@ -45,32 +43,16 @@ def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
     """
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
-    said = [(message.role, _unmarked(block)) for message in messages for block in message.blocks]
-    left = grouped((role, block) for role, block in said if block is not None)
-    *before, last = left
-    kept = [_without_last_thoughts(message) for message in before if _says_something(message)]
-    return grouped((message.role, block) for message in (*kept, last) for block in message.blocks)
+    said = [(message.role, kept) for message in messages for block in message.blocks if (kept := _unmarked(block))]
+    *before, last = grouped(said)
+    spoken = [(message.role, block) for message in before for block in drop_blank_reply(message.blocks)]
+    return grouped(drop_last_thoughts([*spoken, *((last.role, block) for block in last.blocks)]))
 
 
 def _unmarked(block: Block) -> Block | None:
     if provider_of(block) is None:
         return block
     return replace(block, data=None) if block.type in {TEXT, TOOL_USE} else None
-
-
-def grouped(said: Iterable[tuple[Any, Block]]) -> tuple[Message, ...]:
-    return tuple(Message(role, tuple(block for _, block in pairs)) for role, pairs in groupby(said, key=lambda p: p[0]))
-
-
-def _says_something(message: Message) -> bool:
-    return any(
-        block.type not in _THOUGHTS and (block.type != TEXT or block.text.strip() != "") for block in message.blocks
-    )
-
-
-def _without_last_thoughts(message: Message) -> Message:
-    end = max(place for place, block in enumerate(message.blocks, 1) if block.type not in _THOUGHTS)
-    return replace(message, blocks=message.blocks[:end])
 
 
 @dataclass(frozen=True, slots=True)
