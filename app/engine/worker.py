@@ -41,6 +41,9 @@ QUEUED = "queued"
 CANCEL = "cancel"
 TOLD = "told"
 
+# Seconds that the last writes of a drain may take; after that, whoever takes the turns over finds what the rows hold.
+LAST_WORDS = 5.0
+
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
 _CLAIM = 50
 
@@ -142,9 +145,18 @@ class Worker:
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
             _interrupt(run, "release")
-        await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)
+        await self._end_all()
         with suppress(StorageUnavailable):
             await self._queue.notify(QUEUED)
+
+    async def _end_all(self) -> None:
+        """Postgres may be away for long: then nobody waits for what is to be written."""
+        patience = LAST_WORDS
+        while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
+            _, stuck = await asyncio.wait(tasks, timeout=patience)
+            for task in stuck:  # perhaps more than once: a write is not let go of at the first word
+                task.cancel()
+            patience = 0.1
 
     async def run(self) -> None:
         """For ever; when it is cancelled, it drains."""

@@ -26,6 +26,9 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
+# Seconds that connections get to end in peace; one that is stuck is cut.
+LAST_WORDS = 5.0
+
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
 # What passes: no connection, no room, an operator at work, a deadlock, tables that a newer version has just changed.
@@ -154,7 +157,9 @@ async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterato
     try:
         yield Database(pool)
     finally:
-        await pool.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await pool.close()
 
 
 async def _keep_as_it_is(_connection: object) -> None:

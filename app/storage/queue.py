@@ -1,10 +1,12 @@
 """The queue of turns, and the replicas that serve it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from app.domain.errors import StorageUnavailable
 from app.storage.database import Database, Statement
 from app.storage.session import CHANNEL
 
@@ -104,7 +106,9 @@ class Queue:
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        await self._database.row(LEAVE, replica=self.replica)
+        """Whoever cannot say so is missed by its lease."""
+        with suppress(StorageUnavailable):
+            await self._database.row(LEAVE, replica=self.replica)
 
     async def notify(self, payload: str) -> None:
         """Rings at every replica."""

@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from app.domain.errors import StorageUnavailable
+from app.storage import database
 from app.storage.database import Database, Statement, connect
 
 NUMBER = Statement("SELECT CAST(:number AS int) AS number")
@@ -101,3 +102,22 @@ async def test_a_table_that_changes_under_a_statement_is_postgres_being_away_for
                 await connection.rows(rounds)
         async with database.transaction(snapshot=True) as connection:
             assert await connection.rows(rounds) == []
+
+
+async def test_who_keeps_a_connection_does_not_keep_the_database_from_being_closed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LAST_WORDS", 0.05)
+    inside = asyncio.Event()
+
+    async def keep(kept: Database) -> None:
+        async with kept.transaction():
+            inside.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(10):
+        async with connect(database_url, size=1) as kept:
+            keeping = asyncio.create_task(keep(kept))
+            await inside.wait()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

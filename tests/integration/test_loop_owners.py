@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from app.domain.turns import Limits, RecoveryPolicy, Turn
+from app.engine import worker
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.engine.worker import QUEUED
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
+from app.storage.database import connect
 from app.storage.session import CHANNEL, Session
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
+from tests.integration.proxy import proxied
 from tests.unit.stream.client import Client
 
 HERE = "this machine:8000"
@@ -304,6 +307,25 @@ async def test_who_is_told_to_stop_a_second_time_waits_for_nothing(harness: Harn
         await asyncio.wait_for(replica.stop(), 10)
         await draining
     assert (await harness.turn(asked)).status == "queued"
+
+
+async def test_a_stop_comes_to_an_end_though_postgres_is_away(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could not hand back is taken over like that of a replica that died."""
+    monkeypatch.setattr(worker, "LAST_WORDS", 0.05)
+    pause, reply = paused_after(3, text("Half", "."))
+    asked = await harness.ask()
+    async with (
+        proxied(harness.url) as (url, way),
+        connect(url, size=5) as database,
+        Harness(url, database).replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica,
+    ):
+        replica.worker.ring()
+        await pause.reached.wait()
+        way.cut()
+        await asyncio.wait_for(replica.stop(), 10)
+    assert (await harness.turn(asked)).status == "running"
 
 
 async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness: Harness) -> None:
