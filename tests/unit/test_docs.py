@@ -11,16 +11,20 @@ from pydantic.fields import FieldInfo
 
 from app import telemetry
 from app.api.event_schemas import EVENTS
+from app.api.routes import ENDPOINTS
+from app.api.schemas import NewTurnInNewChat
 from app.config import Settings
 from app.domain.turns import TERMINAL, TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
 _LEVELS = {"info", "warning", "error", "exception", "critical"}
+_CODE = re.compile(r"`(\w+)`")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -70,6 +74,20 @@ def test_the_protocol_names_every_event_and_each_of_its_members() -> None:
     assert told.keys() == EVENTS.keys()
     for name, model in EVENTS.items():
         assert set(model.model_fields) <= told[name], name
+
+
+# --- the API ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_calls_is_the_calls() -> None:
+    calls = [f"`{endpoint.method} {endpoint.path.replace(':path}', '}')}`" for endpoint in ENDPOINTS]
+    told = [call for call, _ in rows_after(API, "## Calls")]
+    assert sorted(told) == sorted(calls)
+
+
+def test_the_table_of_what_may_be_said_with_a_turn_is_its_body() -> None:
+    told = {name for names, _ in rows_after(API, "## What may be said with a turn") for name in _CODE.findall(names)}
+    assert told == NewTurnInNewChat.model_fields.keys() - {"role"}
 
 
 # --- states ----------------------------------------------------------------------------------------------------------
@@ -127,9 +145,20 @@ def _logged() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
-    assert [target for target in targets if target and not (page.parent / target).exists()] == []
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8"))
+    targets = [(page.parent / file if file else page, place) for file, place in links]
+    assert [f"{file}#{place}" for file, place in targets if not _leads(file, place)] == []
+
+
+def _leads(file: Path, place: str) -> bool:
+    return file.exists() and (not place or place in _places_in(file))
+
+
+def _places_in(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
