@@ -21,7 +21,7 @@ Said = dict[str, Any]
 Says = Callable[[Sequence[Block]], Iterable[Any]]
 
 
-def told(messages: Sequence[Message], results: Says, answer: Says, user: Says) -> Iterator[Any]:
+def told(messages: Sequence[Message], results: Says, answer: Says, part: Callable[[Block], Said]) -> Iterator[Any]:
     """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing.
 
     An answer that another provider was asked to go on with, as it can, is asked for in words here.
@@ -33,23 +33,24 @@ def told(messages: Sequence[Message], results: Says, answer: Says, user: Says) -
             yield from results([block for block in message.blocks if block.type == TOOL_RESULT])
             waiting += [block for block in message.blocks if block.type != TOOL_RESULT]
         elif said := list(answer(message.blocks)):
-            yield from user(waiting)
+            yield from _user(waiting, part)
             waiting = []
             yield from said
         last = message.role
     if last == "assistant" and not waiting:
         waiting = [Block(0, 0, 0, TEXT, GO_ON)]
-    yield from user(waiting)
+    yield from _user(waiting, part)
 
 
-def content(parts: Sequence[Said]) -> str | list[Said]:
-    """Of a message of the user. One text where there are but words: not every server takes a list."""
-    merged = list(_merged(parts))
-    only_words = len(merged) == 1 and "text" in merged[0]
-    return merged[0]["text"] if only_words else merged
+def _user(blocks: Sequence[Block], part: Callable[[Block], Said]) -> Iterator[Said]:
+    """The content is one text where there are but words: not every server takes a list."""
+    if blocks:
+        merged = list(_merged(map(part, blocks)))
+        only_words = len(merged) == 1 and "text" in merged[0]
+        yield {"role": "user", "content": merged[0]["text"] if only_words else merged}
 
 
-def _merged(parts: Sequence[Said]) -> Iterator[Said]:
+def _merged(parts: Iterable[Said]) -> Iterator[Said]:
     """Neighbouring texts as one."""
     words: list[Said] = []
     for part in parts:

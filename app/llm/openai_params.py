@@ -1,12 +1,17 @@
-"""A turn's model parameters, which are said in Anthropic's words, as OpenAI's. Pure."""
+"""A turn's model parameters, which are said in Anthropic's words, as OpenAI's, and the request around them. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from app.domain.strict import is_strict
+from app.domain.turns import ToolSpec
 from app.llm.openai_quirks import Quirks
 from app.llm.provider import ModelRequest
 
+LONGEST_NAME = 64  # of a tool
 # Those that are called the same, or that only OpenAI and its imitators know.
 PASSED_ON = frozenset(
     {
@@ -32,6 +37,19 @@ PASSED_ON = frozenset(
 _EFFORTS = {"max": "xhigh"}
 _BUDGETS = ((4_096, "low"), (16_384, "medium"))  # up to so many tokens of thinking
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def request_bytes(
+    request: ModelRequest,
+    conversation: Mapping[str, Any],
+    tool: Callable[[ToolSpec], Mapping[str, Any]],
+    params: Mapping[str, Any],
+    quirks: Quirks,
+) -> bytes:
+    """The body of a request to either API. `tool` is how the API is told of one."""
+    tools = [*map(tool, request.tools), *(Raw(definition.encode()) for definition in request.provider_tools)]
+    body = {"model": request.model, **conversation, **({"tools": tools} if tools else {}), **params, **quirks.extra}
+    return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
 
 
 def sent_params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

@@ -8,36 +8,30 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.turns import ToolSpec
 from app.llm.openai_blocks import SIGNED
-from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, said_by_tool, told, written
-from app.llm.openai_params import sent_params
+from app.llm.openai_history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
+from app.llm.openai_params import LONGEST_NAME, request_bytes, sent_params
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 from app.llm.translation import CallRules, tool_input, with_fitting_calls
 
-LONGEST_NAME = 64
 # Under these names a thought may go back; in others the words alone are worth nothing.
 _MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
-    body: dict[str, Any] = {"model": request.model}
-    if request.system:
-        body["messages"] = [{"role": "system", "content": request.system}]
+    system = [{"role": "system", "content": request.system}] if request.system else []
     messages = with_fitting_calls(request.messages, CallRules(quirks.call_ids, LONGEST_NAME))
-    body["messages"] = [*body.get("messages", ()), *told(messages, _results, partial(_answer, quirks), _user)]
-    if tools := [*map(_tool, request.tools), *(Raw(tool.encode()) for tool in request.provider_tools)]:
-        body["tools"] = tools
-    body |= sent_params(request, quirks)
-    body |= {"stream": True, "stream_options": {"include_usage": True}, **quirks.extra}
-    return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
+    conversation = {"messages": [*system, *told(messages, _results, partial(_answer, quirks), _part)]}
+    params = {**sent_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
+    return request_bytes(request, conversation, _tool, params, quirks)
 
 
-def _tool(spec: Any) -> dict[str, Any]:
+def _tool(spec: ToolSpec) -> dict[str, Any]:
     schema = Raw(spec.input_schema.encode())
     return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
 
@@ -83,11 +77,6 @@ def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 # --- what the user says ----------------------------------------------------------------------------------------------
-
-
-def _user(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    if blocks:
-        yield {"role": "user", "content": content([_part(block) for block in blocks])}
 
 
 def _part(block: Block) -> dict[str, Any]:

@@ -148,23 +148,15 @@ class Items:
 
     def say(self, place: int, member: str, text: str, parts: list[Part]) -> None:
         """More of an item that has begun; `member` is where in it."""
-        item = self._items.get(place) or self._unannounced(place, member, parts)
-        if item is None or not item.open or not text:
+        if not text or (item := self._saying(place, member, parts)) is None:
             return
-        if member != item.saying:
-            self._turn_to(item, member, parts)
         item.said.setdefault(member, []).append(text)
         parts.append(BlockText(item.key, _escaped(text) if item.kind == CUSTOM else text))
 
     def annotate(self, place: int, member: str, annotation: Raw, parts: list[Part]) -> None:
-        item = self._items.get(place) or self._unannounced(place, member, parts)
-        if item is None or not item.open:
-            return
-        if member != item.saying:
-            self._turn_to(item, member, parts)
-        item.annotated[member] = item.annotated.get(member, 0) + 1
-        parts.append(BlockData(item.key, "provider", PROVIDER))
-        parts.append(BlockData(item.key, "annotations", annotation, append=True))
+        if item := self._saying(place, member, parts):
+            item.annotated[member] = item.annotated.get(member, 0) + 1
+            parts += _own(item.key, "annotations", annotation, append=True)
 
     def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
         """The item as it is at its end: what of it nobody has said is said now."""
@@ -199,6 +191,15 @@ class Items:
 
     # --- what is said, piece by piece ---------------------------------------------------------------------------
 
+    def _saying(self, place: int, member: str, parts: list[Part]) -> Item | None:
+        """The open item at `place`, turned to `member`."""
+        item = self._items.get(place) or self._unannounced(place, member, parts)
+        if item is None or not item.open:
+            return None
+        if member != item.saying:
+            self._turn_to(item, member, parts)
+        return item
+
     def _unannounced(self, place: int, member: str, parts: list[Part]) -> Item | None:
         """A call is nothing without its name, which comes with its end."""
         kind = _UNANNOUNCED.get(member.partition(" ")[0])
@@ -228,9 +229,10 @@ class Items:
             member = f"refusal {number}" if piece.refusal else f"text {number}"
             self._catch_up(item, member, piece.refusal or piece.text or "", parts)
             if item.saying == member:
-                late = (piece.annotations or [])[item.annotated.get(member, 0) :]
-                parts += _sources(item.key, late)
-                parts += _phase(item.key, known.phase)
+                for annotation in (piece.annotations or [])[item.annotated.get(member, 0) :]:
+                    parts += _own(item.key, "annotations", annotation, append=True)
+                if known.phase:
+                    parts += _own(item.key, "phase", known.phase)
         if item.saying is not None:
             parts.append(BlockClosed(item.key))
 
@@ -252,7 +254,7 @@ class Items:
         else:
             self._catch_up(item, "input", _as_json(known.arguments), parts)
         if extras:
-            parts += (BlockData(item.key, "provider", PROVIDER), BlockData(item.key, "item", extras))
+            parts += _own(item.key, "item", extras)
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
 
@@ -339,15 +341,9 @@ def _bound(key: int, thought: str | None) -> list[Part]:
     return [BlockData(key, "thought", thought)] if thought else []
 
 
-def _sources(key: int, annotations: Iterable[Raw]) -> Iterable[Part]:
-    for annotation in annotations:
-        yield BlockData(key, "provider", PROVIDER)
-        yield BlockData(key, "annotations", annotation, append=True)
-
-
-def _phase(key: int, phase: str | None) -> Iterable[Part]:
-    if phase:
-        yield from (BlockData(key, "provider", PROVIDER), BlockData(key, "phase", phase))
+def _own(key: int, field: str, value: Any, *, append: bool = False) -> tuple[Part, Part]:
+    """News that only this adapter can send back."""
+    return BlockData(key, "provider", PROVIDER), BlockData(key, field, value, append)
 
 
 def _escaped(text: str) -> str:

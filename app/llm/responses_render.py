@@ -14,9 +14,9 @@ from msgspec import Raw, Struct
 
 from app.domain.blocks import TEXT, THINKING, Block
 from app.domain.turns import ToolSpec
-from app.llm.openai_history import LEFT_OUT, attachment, content, file_name, said_by_tool, told, written
+from app.llm.openai_history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
+from app.llm.openai_params import LONGEST_NAME, request_bytes
 from app.llm.openai_quirks import OPENAI, Quirks
-from app.llm.openai_render import LONGEST_NAME
 from app.llm.provider import ModelRequest
 from app.llm.raw import members_of
 from app.llm.responses_items import PROGRAM, PROVIDER, SERVER_CALL
@@ -29,16 +29,11 @@ _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     params = sent_params(request, quirks)
-    body: dict[str, Any] = {"model": request.model}
-    if request.system:
-        body["instructions"] = request.system
     turns = _Turns(stored=params.get("store") is True)
     messages = with_fitting_calls(request.messages, _CALL_RULES)
-    body["input"] = list(told(messages, turns.results, turns.answer, _user))
-    if tools := [*map(_tool, request.tools), *(Raw(tool.encode()) for tool in request.provider_tools)]:
-        body["tools"] = tools
-    body |= {**params, "stream": True, **quirks.extra}
-    return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
+    system = {"instructions": request.system} if request.system else {}
+    conversation = {**system, "input": list(told(messages, turns.results, turns.answer, _part))}
+    return request_bytes(request, conversation, _tool, {**params, "stream": True}, quirks)
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -162,11 +157,6 @@ def _message(blocks: Sequence[Block], phase: str | None) -> Iterator[tuple[str, 
 
 
 # --- what the user says ----------------------------------------------------------------------------------------------
-
-
-def _user(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    if blocks:
-        yield {"role": "user", "content": content([_part(block) for block in blocks])}
 
 
 def _part(block: Block) -> dict[str, Any]:
