@@ -1,7 +1,8 @@
 """Where two requests, or two blocks, begin to differ, in words for a person."""
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
+from operator import eq
 from typing import Any
 
 import msgspec
@@ -16,11 +17,11 @@ def difference_of_requests(then: bytes, now: bytes) -> str | None:
     """None where every byte is the same."""
     if then == now:
         return None
-    place = next((n for n, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
+    place = _parting(then, now)
     try:
         words = difference(msgspec.json.decode(then), msgspec.json.decode(now))
     except ValueError:
-        words = f"byte {place:,}: it was {then[place:][:20]!r}, now {now[place:][:20]!r}"
+        return f"byte {place:,}: it was {then[place:][:20]!r}, now {now[place:][:20]!r}"
     return words or f"byte {place:,}: it is the same, but written in another way"
 
 
@@ -32,8 +33,7 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
         case list(), list():
             return _difference_of_items(then, now, path)
         case str(), str() if then != now:
-            place = next((n for n, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), None)
-            place = min(len(then), len(now)) if place is None else place
+            place = _parting(then, now)
             start = max(0, place - 10)
             return (
                 f"{_named(path)}: from character {place:,} on it was {_brief(then[start:])}, now {_brief(now[start:])}"
@@ -46,6 +46,11 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
             return f"{_named(path)} was {_brief(then)}, now it is {_brief(now)}"
         case _:
             return None
+
+
+def _parting(then: str | bytes, now: str | bytes) -> int:
+    """How long both are the same."""
+    return sum(takewhile(bool, map(eq, then, now)))
 
 
 def _difference_of_members(then: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> str | None:

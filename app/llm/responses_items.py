@@ -5,35 +5,20 @@ what goes back is what came. A tool that runs at the provider is a call and a re
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE
 from app.domain.text import storable
 from app.llm.openai_blocks import UNNAMED, made_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from app.llm.raw import encoded, is_object, members_of, rest_of, words_of
+from app.llm.responses_kinds import AWAITED, CUSTOM, Item, Known, read_item, stem_of
 
 PROVIDER = "openai-responses"
 SERVER_CALL = "server_tool_use"
-CUSTOM = "custom_tool_call"
-PROGRAM = "program"  # calls tools of ours, and is answered after them
 
-# Items that another item is the result of: that of a tool at the provider, or one that nobody here gives.
-_AWAITED = frozenset(
-    {
-        "apply_patch_call",
-        "computer_call",
-        "local_shell_call",
-        "mcp_approval_request",
-        PROGRAM,
-        "shell_call",
-        "tool_search_call",
-    }
-)
-_STEMS = {PROGRAM: PROGRAM, "mcp_approval_request": "mcp_approval"}
 # Which item goes on where none has begun.
 _UNANNOUNCED = {
     "refusal": "message",
@@ -45,63 +30,6 @@ _UNANNOUNCED = {
 _INPUTS = ("action", "arguments", "code", "operation", "queries", "prompt", "revised_prompt")
 # What is the same in every call, and has a place of its own.
 _OF_CALLS = frozenset({"arguments", "call_id", "id", "input", "name", "status", "type"})
-
-
-class _Piece(Struct):
-    """Of a message, a thought or its summary."""
-
-    text: str | None = None
-    refusal: str | None = None
-    annotations: list[Raw] | None = None
-
-
-class _Known(Struct):
-    """What is read of an item; the rest is kept as it came."""
-
-    type: str = ""
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: Any = None
-    input: str | None = None
-    status: str | None = None
-    phase: str | None = None
-    content: list[_Piece] | None = None
-    summary: list[_Piece] | None = None
-
-
-class _Barely(Struct):
-    """What every item has."""
-
-    type: str
-    id: str | None = None
-
-
-_known = msgspec.json.Decoder(_Known, strict=False)
-_barely = msgspec.json.Decoder(_Barely)
-
-Role = Literal["message", "thought", "call", "server call", "output", "other"]
-
-
-class Item:
-    """One that has begun. `place` is where in the answer it stands, `key` its present block."""
-
-    __slots__ = ("annotated", "id", "key", "kind", "open", "place", "role", "said", "saying")
-
-    def __init__(self, kind: str, place: int, id: str, key: int) -> None:
-        self.kind = kind
-        self.role = _role(kind)
-        self.place = place
-        self.id = id
-        self.key = key
-        self.open = True
-        self.said: dict[str, list[str]] = {}
-        self.saying: str | None = None
-        self.annotated: dict[str, int] = {}
-
-    @property
-    def all_said(self) -> str:
-        return "".join(text for pieces in self.said.values() for text in pieces)
 
 
 class _Awaited(NamedTuple):
@@ -126,7 +54,7 @@ class Items:
         self._awaited: list[_Awaited] = []
 
     def open(self, place: int, raw: Raw, parts: list[Part]) -> Item:
-        known = _read(raw)
+        known = read_item(raw)
         if before := self._items.get(place):
             _leave(before, parts)
         item = self._items[place] = Item(known.type, place, self._id_of(known), self._take_key())
@@ -139,7 +67,7 @@ class Items:
                 begun = '{"input":"' if item.kind == CUSTOM else ""
                 parts.append(BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED))
             case "server call":
-                name = known.name or _stem(item.kind)
+                name = known.name or stem_of(item.kind)
                 called = {"type": SERVER_CALL, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
                 parts.append(BlockOpened(item.key, SERVER_CALL, encoded(called), "", item.id, name))
             case _:  # opened when there is something to say
@@ -160,7 +88,7 @@ class Items:
 
     def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
         """The item as it is at its end: what of it nobody has said is said now."""
-        raw, known = _storable(raw), _read(raw)
+        raw, known = _storable(raw), read_item(raw)
         item = self._items.get(place)
         if item is None or item.kind != known.type or not item.open:
             item = self.open(place, raw, parts)
@@ -175,7 +103,7 @@ class Items:
                 self._close_server_call(item, known, raw, parts)
             case "output":
                 asked = self._awaited_by(known)
-                self._tell(item.key, f"{_stem(item.kind)}_tool_result", raw, parts, asked.id, asked.thought)
+                self._tell(item.key, f"{stem_of(item.kind)}_tool_result", raw, parts, asked.id, asked.thought)
             case _:
                 self._tell(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
@@ -224,7 +152,7 @@ class Items:
 
     # --- how items end -------------------------------------------------------------------------------------------
 
-    def _close_message(self, item: Item, known: _Known, parts: list[Part]) -> None:
+    def _close_message(self, item: Item, known: Known, parts: list[Part]) -> None:
         for number, piece in enumerate(known.content or ()):
             member = f"refusal {number}" if piece.refusal else f"text {number}"
             self._catch_up(item, member, piece.refusal or piece.text or "", parts)
@@ -236,7 +164,7 @@ class Items:
         if item.saying is not None:
             parts.append(BlockClosed(item.key))
 
-    def _close_thought(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_thought(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
         for kind, pieces in (("summary", known.summary), ("thought", known.content)):
             for number, piece in enumerate(pieces or ()):
                 self._catch_up(item, f"{kind} {number}", piece.text or "", parts)
@@ -245,7 +173,7 @@ class Items:
         parts.append(BlockData(item.key, "item", raw))
         parts.append(BlockClosed(item.key))
 
-    def _close_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_call(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
         extras = rest_of(members_of(raw), _OF_CALLS)
         if item.kind == CUSTOM:
             self._catch_up(item, "input", known.input or "", parts)
@@ -258,16 +186,16 @@ class Items:
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
 
-    def _close_server_call(self, item: Item, known: _Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_server_call(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
         members = rest_of(members_of(raw), ())
         asked = {name: members[name] for name in _INPUTS if name in members}
         self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
-        if item.kind in _AWAITED:
-            self._awaited.append(_Awaited(_stem(item.kind), item.id, self._thought))
+        if item.kind in AWAITED:
+            self._awaited.append(_Awaited(stem_of(item.kind), item.id, self._thought))
             parts += (BlockData(item.key, "item", raw), *_bound(item.key, self._thought), BlockClosed(item.key))
         else:
             parts.append(BlockClosed(item.key))
-            self._tell(self._take_key(), f"{_stem(item.kind)}_tool_result", raw, parts, item.id, self._thought)
+            self._tell(self._take_key(), f"{stem_of(item.kind)}_tool_result", raw, parts, item.id, self._thought)
 
     def _tell(
         self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None
@@ -279,7 +207,7 @@ class Items:
 
     # --- ids and keys --------------------------------------------------------------------------------------------
 
-    def _id_of(self, known: _Known) -> str:
+    def _id_of(self, known: Known) -> str:
         """By which a call is answered; nothing else may have it."""
         id = known.call_id or known.id
         if id is None or (id in self._ids and not known.type.endswith("_output")):
@@ -287,9 +215,9 @@ class Items:
         self._ids.add(id)
         return id
 
-    def _awaited_by(self, known: _Known) -> _Awaited:
+    def _awaited_by(self, known: Known) -> _Awaited:
         """The call that an output belongs to: the one it names, else the last one of its kind."""
-        same = [call for call in self._awaited if known.call_id in {call.id, None} and call.stem == _stem(known.type)]
+        same = [call for call in self._awaited if known.call_id in {call.id, None} and call.stem == stem_of(known.type)]
         return same[-1] if same else _Awaited(known.type, known.call_id, self._thought)
 
     def _take_key(self) -> int:
@@ -305,35 +233,8 @@ def _leave(item: Item, parts: list[Part]) -> None:
         item.open = False
 
 
-def _read(raw: Raw) -> _Known:
-    try:
-        return _known.decode(raw)
-    except msgspec.ValidationError:  # a member is of a type that nobody has seen yet
-        barely = _barely.decode(raw)
-        return _Known(barely.type, barely.id)
-
-
-def _role(kind: str) -> Role:
-    match kind:
-        case "message":
-            return "message"
-        case "reasoning":
-            return "thought"
-        case "function_call" | "custom_tool_call":
-            return "call"
-        case _ if kind in _AWAITED or kind.endswith("_call"):
-            return "server call"
-        case _:
-            return "output" if kind.endswith("_output") else "other"
-
-
 def _as_json(value: Any) -> str:
     return value if isinstance(value, str) else encoded(value or {})
-
-
-def _stem(type: str) -> str:
-    """`web_search` of a `web_search_call`, `shell` of a `shell_call_output`."""
-    return _STEMS.get(type) or type.removesuffix("_output").removesuffix("_call")
 
 
 def _bound(key: int, thought: str | None) -> list[Part]:

@@ -19,7 +19,8 @@ from app.llm.openai_params import LONGEST_NAME, request_bytes
 from app.llm.openai_quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 from app.llm.raw import members_of
-from app.llm.responses_items import PROGRAM, PROVIDER, SERVER_CALL
+from app.llm.responses_items import PROVIDER, SERVER_CALL
+from app.llm.responses_kinds import PROGRAM
 from app.llm.responses_params import sent_params
 from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
 
