@@ -56,7 +56,7 @@ class Journaling:
                     await self._journal.begin()
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
-                taken = frozenset()
+                return  # the same is written again from the same places: readers elsewhere go by those
             if len(taken) < len(pieces):
                 for view in [view for view, piece in pieces.items() if piece.turn not in taken]:
                     del written[view]

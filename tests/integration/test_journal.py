@@ -14,8 +14,10 @@ from app.engine.journaling import Journaling
 from app.storage.database import Statement
 from app.storage.journal import Journal, Piece
 from app.storage.queue import Queue
+from app.storage.snapshots import Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
+from app.stream.mirror import Mirror
 from tests.integration.harness import OWNER, Asked, Harness
 from tests.integration.records import begun, records_of
 
@@ -91,6 +93,30 @@ async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypa
             await desk.write("you")
         await desk.write(".", " Hm?")
     assert await desk.journaled() == "Ahoy, you. Hm?"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_who_reads_elsewhere_reads_on_behind_text_whose_fate_was_not_known(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    append, elsewhere = Journal.append, Directory()
+    mirror = Mirror(Snapshots(desk.harness.database), elsewhere, 1)
+    view = elsewhere.view(await desk.harness.turn(desk.asked))
+
+    async def lose_the_answer(journal: Journal, pieces: Sequence[Piece]) -> frozenset[object]:
+        if stored:
+            await append(journal, pieces)
+        raise StorageUnavailable("the connection was lost")
+
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy", ", ")
+        await mirror.look()
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", lose_the_answer)
+            await desk.write("you")
+        await desk.write(".", " Hm?")
+        await mirror.look()
+    assert view.open_text(0) == "Ahoy, you. Hm?"
 
 
 async def test_an_owner_that_lost_its_claim_journals_nothing(desk: Desk) -> None:
