@@ -6,11 +6,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.chats import json_response
-from app.api.schemas import WholeOut
+from app.api.response_schemas import WholeOut
 from app.api.services import begin, id_of, idempotency_key_of, read_body
 from app.api.tool_schemas import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
-from app.api.views import turn_out
+from app.api.views import json_response, turn_out
 from app.domain.asks import Answer
 from app.domain.errors import RequestRefused
 from app.domain.turns import ToolSpec, Turn

@@ -17,11 +17,11 @@ from app.api.ai_sdk_answers import decisions_in
 from app.api.ai_sdk_messages import ui_message
 from app.api.ai_sdk_schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk_stream import ui_stream
-from app.api.chats import json_response
 from app.api.codec import frame, to_json
-from app.api.schemas import NewTurn
+from app.api.request_schemas import NewTurn
 from app.api.services import Services, begin, invalid, read_body
 from app.api.turns import answer_again, say
+from app.api.views import json_response
 from app.domain.cursor import START
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from app.api.documents import checked_path
-from app.api.schemas import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
+from app.api.request_schemas import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
 from app.domain.errors import RequestRefused

@@ -6,9 +6,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.chats import json_response
-from app.api.schemas import ModelOut, ModelsOut, ToolOut, ToolsOut
+from app.api.response_schemas import ModelOut, ModelsOut, ToolOut, ToolsOut
 from app.api.services import begin
+from app.api.views import json_response
 from app.llm.models import Model
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.codec import block_json, named, to_json
 from app.api.errors import BadRequest
-from app.api.schemas import TurnOut
+from app.api.response_schemas import TurnOut
 from app.api.services import Services, begin, id_of
 from app.api.stream import FrameResponse, asked_cursor
 from app.api.views import chat_out

@@ -4,15 +4,15 @@ import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.errors import BadRequest
-from app.api.schemas import ChatChanges, ChatPage, ChatSettings, Deleted, ListedChat, NewChat
+from app.api.request_schemas import ChatChanges, ChatSettings, NewChat
+from app.api.response_schemas import ChatPage, Deleted, ListedChat
 from app.api.services import Services, begin, id_of, limit_of, read_body
 from app.api.toolbox import choose
-from app.api.views import chat_out, listed_chat
+from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.domain.text import unstorable
 
@@ -21,10 +21,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SEARCH = 200
 _MOST_WORDS = 8
 _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
-
-
-def json_response(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(body.model_dump_json(), status, headers, media_type="application/json")
 
 
 async def create_chat(request: Request) -> Response:

@@ -5,10 +5,10 @@ import re
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from app.api.chats import json_response
 from app.api.errors import UnsupportedMedia
-from app.api.schemas import DocumentDeleted, DocumentOut, DocumentPage
+from app.api.response_schemas import DocumentDeleted, DocumentOut, DocumentPage
 from app.api.services import begin, limit_of, read_bytes
+from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import unstorable
 

@@ -26,13 +26,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`takes` and `gives` are the JSON bodies; a str is the media type of a body that is not JSON. `statuses` are the
-    good answers, `problems` the refusals that are particular to the call. One that `streams` answers with the stream
-    where the client asks for it, and `events` says which stream that is; one that is `open` asks nobody who they are.
+    """`call` is its method and path. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is
+    not JSON. `statuses` are the good answers, `problems` the refusals that are particular to the call. One that
+    `streams` answers with the stream where the client asks for it, and `events` says which stream that is; one that is
+    `open` asks nobody who they are.
     """
 
-    method: str
-    path: str
+    call: str
     handler: Handler
     summary: str
     takes: type[BaseModel] | str | None = None
@@ -44,3 +44,11 @@ class Endpoint:
     streams: bool = False
     events: Literal["Stream", "ChatStream", "ChatStreams", "UiMessageStream"] = "Stream"
     open: bool = False
+
+    @property
+    def method(self) -> str:
+        return self.call.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.call.partition(" ")[2]

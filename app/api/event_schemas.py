@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, create_model
 
 from app.api.fields import Absent, without_defaults
-from app.api.schemas import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, Status, WantedOut
+from app.api.response_schemas import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, Status, WantedOut
 from app.domain.output import Phase
 
 

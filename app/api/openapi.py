@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.endpoint import Endpoint, Query
 from app.api.event_schemas import CHAT_EVENTS, CHATS_EVENTS, EVENTS
-from app.api.schemas import Problem
+from app.api.response_schemas import Problem
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.api.schemas import ChatSettings, LimitsIn, Params, TurnOptions
+from app.api.request_schemas import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused

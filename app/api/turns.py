@@ -10,21 +10,13 @@ from starlette.responses import Response
 
 from app.api.attachments import check_attachments, spoken, told
 from app.api.chat_stream import cursor_behind
-from app.api.chats import checked_settings, json_response
+from app.api.chats import checked_settings
+from app.api.request_schemas import NewChat, NewTurn, NewTurnInNewChat, TextBlockIn, TurnOptions
 from app.api.resolve import again, resolve
-from app.api.schemas import (
-    ExchangeOut,
-    NewChat,
-    NewTurn,
-    NewTurnInNewChat,
-    PathPage,
-    SiblingsOut,
-    TextBlockIn,
-    TurnOptions,
-)
+from app.api.response_schemas import ExchangeOut, PathPage, SiblingsOut
 from app.api.services import Services, begin, id_of, idempotency_key_of, limit_of, read_body
 from app.api.stream import stream_response
-from app.api.views import stream_url, turn_out
+from app.api.views import json_response, stream_url, turn_out
 from app.domain.errors import RequestRefused
 from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest

@@ -1,12 +1,15 @@
-"""Domain values as response models."""
+"""Domain values as response models, and those as responses."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
+from pydantic import BaseModel
+from starlette.responses import Response
+
 from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
-from app.api.schemas import (
+from app.api.response_schemas import (
     BlockOut,
     ChatOut,
     DegradedOut,
@@ -28,6 +31,10 @@ from app.domain.turns import Turn
 from app.llm.models import Models
 from app.storage.chats import Chat
 from app.stream.live import LiveView
+
+
+def json_response(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body.model_dump_json(), status, headers, media_type="application/json")
 
 
 def chat_out(chat: Chat) -> ChatOut:

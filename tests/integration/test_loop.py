@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from app.api.request_schemas import TurnOptions
 from app.api.resolve import Defaults, resolve
-from app.api.schemas import TurnOptions
 from app.domain.ids import new_id
 from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
 from app.llm.models import Models, Offer

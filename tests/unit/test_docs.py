@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 
 from app import telemetry
 from app.api.event_schemas import EVENTS
+from app.api.request_schemas import NewTurnInNewChat
 from app.api.routes import ENDPOINTS
-from app.api.schemas import NewTurnInNewChat
 from app.config import Settings
 from app.domain.turns import TERMINAL, TRANSITIONS
 

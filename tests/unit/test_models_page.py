@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app import main
-from app.api.schemas import NewTurn
+from app.api.request_schemas import NewTurn
 from app.domain.turns import OutputSpec
 from app.llm.registry import read_registry
 from app.tools.outputs import Outputs

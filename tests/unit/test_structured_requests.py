@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.api.request_schemas import OutputIn, TurnOptions
 from app.api.resolve import again
-from app.api.schemas import OutputIn, TurnOptions
 from app.domain.turns import Limits, TurnRequest
 from app.llm.demo import DemoProvider
 from app.llm.models import Model, Models, Offer

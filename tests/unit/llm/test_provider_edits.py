@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.api.request_schemas import LimitsIn, TurnOptions
 from app.api.resolve import again
-from app.api.schemas import LimitsIn, TurnOptions
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.steps import CallModel, Finish, next_step
