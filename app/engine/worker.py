@@ -124,7 +124,7 @@ class Worker:
             _interrupt(run, "cancel")
         else:
             self.ring()
-            await self._queue.notify(f"{CANCEL} {turn}")
+            await self._ring_all(f"{CANCEL} {turn}")
 
     async def tell(self, turn: UUID) -> None:
         """Has a turn look at what was said to it, wherever it runs, and claimed where it waited for that."""
@@ -132,7 +132,7 @@ class Worker:
             run.told.set()
         else:
             self.ring()
-            await self._queue.notify(f"{TOLD} {turn}")
+            await self._ring_all(f"{TOLD} {turn}")
 
     async def drain(self) -> None:
         """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged. The second
@@ -146,8 +146,12 @@ class Worker:
         for run in self._runs.values():
             _interrupt(run, "release")
         await self._end_all()
+        await self._ring_all(QUEUED)
+
+    async def _ring_all(self, what: str) -> None:
+        """At every replica. It may be lost: the rows say it too, and are looked at in time."""
         with suppress(StorageUnavailable):
-            await self._queue.notify(QUEUED)
+            await self._queue.notify(what)
 
     async def _end_all(self) -> None:
         """Postgres may be away for long: then nobody waits for what is to be written."""
@@ -197,7 +201,7 @@ class Worker:
                 return await self._queue.claim(min(free, _CLAIM))
             if self._pass_on:  # never for what was heard: full replicas would ring each other without end
                 self._pass_on = False
-                await self._queue.notify(QUEUED)
+                await self._ring_all(QUEUED)
         except StorageUnavailable as error:
             log.error("queue.unavailable", error=str(error))
         return ()

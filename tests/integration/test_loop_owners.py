@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.ids import new_id
 from app.domain.turns import Limits, RecoveryPolicy, Turn
 from app.engine import worker
 from app.engine.calls import OUTCOME_UNKNOWN
@@ -326,6 +327,18 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
         way.cut()
         await asyncio.wait_for(replica.stop(), 10)
     assert (await harness.turn(asked)).status == "running"
+
+
+async def test_a_ring_that_cannot_be_passed_on_is_no_failure_of_what_it_was_for(harness: Harness) -> None:
+    """The row says it already; whoever asked for it must not be told that it failed."""
+    async with (
+        proxied(harness.url) as (url, way),
+        connect(url, size=5) as database,
+        Harness(url, database).replica(ScriptedProvider([])) as replica,
+    ):
+        way.cut()
+        await replica.worker.cancel(new_id())
+        await replica.worker.tell(new_id())
 
 
 async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness: Harness) -> None:
