@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.codec import output_text, to_json
 from app.api.response_schemas import WholeOut
 from app.api.services import begin, id_of, idempotency_key_of, read_body
 from app.api.tool_schemas import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
@@ -47,8 +47,7 @@ def _decisions(actions: Sequence[ActionIn], turn: Turn) -> list[Decision]:
 def _decision(action: ActionIn, turn: Turn, field: str) -> Decision:
     match action:
         case ResultIn(output=output):
-            text = output if isinstance(output, str) else "" if output is None else _json(output)
-            answer = Answer("result", text, action.is_error)
+            answer = Answer("result", output_text(output), action.is_error)
             return Decision(action.tool_use_id, None, answer, field)
         case ApproveIn():
             answer = Answer("approve", input=_edited(action, turn, field))
@@ -64,14 +63,10 @@ def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:
         return None
     if complaint := InputSchema(spec.input_schema).complaint(action.input):
         raise RequestRefused(complaint, field=f"{field}.input")
-    return _json(action.input)
+    return to_json(action.input).decode()
 
 
 def _spec_of(tool_use_id: str, turn: Turn) -> ToolSpec | None:
     names = {ask.name for ask in turn.asks if ask.tool_use_id == tool_use_id}
     specs = turn.request.tools if turn.request else ()
     return next((spec for spec in specs if spec.name in names), None)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,14 +19,14 @@ from app.api.ai_sdk_stream import ui_stream
 from app.api.codec import frame, to_json
 from app.api.request_schemas import NewTurn
 from app.api.services import Services, begin, invalid, read_body
-from app.api.turns import answer_again, say
+from app.api.turns import answer_again, say, stop
 from app.api.views import json_response
 from app.domain.cursor import START
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey
-from app.stream.tail import Load, tail
+from app.stream.tail import tail
 
 _FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # Whoever lost the connection just before the end may still ask for the rest.
@@ -82,7 +81,7 @@ async def stop_chat(request: Request) -> Response:
     await services.chats.get(owner, id)
     standing = await services.chat_news.standing(id)
     for turn in standing.open:
-        await _cancel(services, owner, id, turn)
+        await stop(services, owner, id, turn)
     return json_response(UiStopped(stopped=[str(turn) for turn in standing.open]))
 
 
@@ -165,7 +164,7 @@ async def _regenerate(services: Services, owner: str, chat: UUID, asked: UiReque
     if turn is None:
         return await _say(services, owner, chat, asked)
     if not turn.ended and asked.turnstream.on_busy == "interrupt":
-        await _cancel(services, owner, chat, turn.id)
+        await stop(services, owner, chat, turn.id)
         await _ended(services, owner, turn)
     return await answer_again(services, owner, chat, turn.id, asked.turnstream, None)
 
@@ -196,21 +195,13 @@ async def _said_before(services: Services, owner: str, key: IdempotencyKey | Non
 async def _ended(services: Services, owner: str, turn: Turn) -> None:
     """Returns when the turn has ended, which was told to stop. Raises Conflict when it takes too long."""
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
+    frames = tail(services.directory, services.directory.view(turn), load, START, frame)
     try:
-        async with asyncio.timeout(_PATIENCE), aclosing(_tail(services, turn, load)) as frames:
+        async with asyncio.timeout(_PATIENCE), aclosing(frames):
             async for _ in frames:
                 pass
     except TimeoutError:
         raise Conflict(f"turn {turn.id} was told to stop and is still running; try again") from None
-
-
-def _tail(services: Services, turn: Turn, load: Load) -> AsyncGenerator[bytes, None]:
-    return tail(services.directory, services.directory.view(turn), load, START, frame)
-
-
-async def _cancel(services: Services, owner: str, chat: UUID, turn: UUID) -> None:
-    if not (await services.turns.cancel(owner, chat, turn)).ended:
-        await services.cancel(turn)
 
 
 # --- what waits for a person -----------------------------------------------------------------------------------------

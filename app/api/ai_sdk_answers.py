@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.api.codec import to_json
+from app.api.codec import output_text
 from app.domain.asks import Answer, Ask
 from app.domain.errors import RequestRefused
 from app.domain.text import unstorable
@@ -29,8 +29,7 @@ def _decisions(calls: Mapping[str, Json], turn: Turn) -> Iterator[Decision]:
 
 def _result(ask: Ask, part: Json) -> Decision | None:
     if part.get("state") == "output-available":
-        output = part.get("output")
-        text = output if isinstance(output, str) else "" if output is None else to_json(output).decode()
+        text = output_text(part.get("output"))
         return Decision(ask.tool_use_id, None, Answer("result", _storable(text)), "messages")
     if part.get("state") == "output-error":
         error = Answer("result", _storable(str(part.get("errorText", ""))), is_error=True)

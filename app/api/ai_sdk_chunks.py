@@ -7,14 +7,13 @@ from app.api.ai_sdk_parts import (
     CALLS,
     Json,
     approval_id,
-    ask_about,
+    approval_json,
     client_tools,
     data_part,
-    denied,
     end_metadata,
     finish_reason,
     input_json,
-    output_json,
+    result_json,
     result_of_provider,
     runs_here,
     sources_of,
@@ -60,7 +59,7 @@ class UiEncoder:
         self._step_is_void = False
         self._waits_for_client = False
         self._provider_calls: list[str] = []
-        self._approvals: set[str] = set()
+        self._approvals: dict[str, str] = {}
 
     def __call__(self, event: Event | Notice, _cursor: Cursor | None) -> bytes:
         if isinstance(event, BlockDelta):  # the token path
@@ -166,24 +165,17 @@ class UiEncoder:
         return {"type": "tool-input-available", **call}
 
     def _result(self, block: Block) -> Iterator[Json]:
-        call = {"toolCallId": block.tool_use_id}
-        if block.tool_use_id in self._approvals and (ask := ask_about(block, self._asks())) and ask.answer:
-            answer = {"approvalId": approval_id(ask.tool_use_id, ask.digest), "approved": ask.answer.kind == "approve"}
-            if answer["approved"] or ask.answer.kind == "deny":
-                reason = {"reason": ask.answer.text} if ask.answer.text else {}
-                yield {"type": "tool-approval-response", **answer, **reason}
-        if denied(block, self._asks()):
-            yield {"type": "tool-output-denied", **call}
-        elif block.is_error:
-            yield {"type": "tool-output-error", **call, "errorText": block.text}
-        else:
-            yield {"type": "tool-output-available", **call, "output": output_json(block.text)}
+        asks = self._asks()
+        approval = self._approvals.get(block.tool_use_id or "")
+        if approval is not None and (decided := approval_json(block, asks)):
+            yield {"type": "tool-approval-response", "approvalId": approval, **decided}
+        result = result_json(block, asks)
+        yield {"type": f"tool-{result.pop('state')}", "toolCallId": block.tool_use_id, **result}
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
         for wanted in event.wanted:
             if wanted.kind == "approval":
-                self._approvals.add(wanted.tool_use_id)
-                identity = approval_id(wanted.tool_use_id, wanted.digest)
+                identity = self._approvals[wanted.tool_use_id] = approval_id(wanted.tool_use_id, wanted.digest)
                 yield {"type": "tool-approval-request", "approvalId": identity, "toolCallId": wanted.tool_use_id}
 
     def _reset(self, index: int) -> Iterator[Json]:
@@ -206,8 +198,7 @@ class UiEncoder:
         if self._waits_for_client:  # the SDK would send the results of the last step again, and again
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
-            metadata = end_metadata(end) | {"error": {"type": end.error.type, "message": end.error.message}}
-            yield {"type": "message-metadata", "messageMetadata": metadata}
+            yield {"type": "message-metadata", "messageMetadata": end_metadata(end)}
             yield {"type": "error", "errorText": end.error.message}
             return
         if end.status == "cancelled":

@@ -1,19 +1,16 @@
 """Turns as the AI SDK's UI messages: what a page begins with, and what a stream of the turn puts together."""
 
-from typing import Any
-
 from app.api.ai_sdk_parts import (
     CALLS,
     PROVIDER_CALLS,
     Json,
     approval_id,
-    ask_about,
+    approval_json,
     client_tools,
     data_part,
-    denied,
     end_metadata,
     input_json,
-    output_json,
+    result_json,
     result_of_provider,
     runs_here,
     sources_of,
@@ -21,7 +18,7 @@ from app.api.ai_sdk_parts import (
 )
 from app.api.ai_sdk_schemas import UiMessageOut
 from app.api.codec import block_details
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.blocks import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
 from app.domain.log import marks_of
 from app.domain.turns import Turn
@@ -80,7 +77,7 @@ class _Message:
         elif block.type in CALLS:
             self._call(block)
         elif block.type == TOOL_RESULT:
-            self._calls[block.tool_use_id or ""] |= self._result(block)
+            self._calls[block.tool_use_id or ""] |= result_json(block, self._turn.asks)
         elif found := result_of_provider(block, self._provider_calls):
             self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
         else:
@@ -103,28 +100,12 @@ class _Message:
         for wanted in asked.wanted:
             if wanted.kind == "approval":
                 part = self._calls[wanted.tool_use_id]
-                part["approval"] = {"id": approval_id(wanted.tool_use_id, wanted.digest), **self._answer(part, asked)}
-                responded = "approved" in part["approval"]
-                part["state"] = "approval-responded" if responded else "approval-requested"
-
-    def _answer(self, part: Json, asked: ActionRequired) -> dict[str, Any]:
-        call = Block(0, asked.round, 0, "tool_use", tool_use_id=part["toolCallId"])
-        ask = ask_about(call, self._turn.asks)
-        if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
-            return {}
-        reason = {"reason": ask.answer.text} if ask.answer.text else {}
-        return {"approved": ask.answer.kind == "approve", **reason}
-
-    def _result(self, block: Block) -> Json:
-        if denied(block, self._turn.asks):
-            return {"state": "output-denied"}
-        if block.is_error:
-            return {"state": "output-error", "errorText": block.text}
-        return {"state": "output-available", "output": output_json(block.text)}
+                call = Block(0, asked.round, 0, TOOL_USE, tool_use_id=wanted.tool_use_id)
+                decided = approval_json(call, self._turn.asks)
+                part["approval"] = {"id": approval_id(wanted.tool_use_id, wanted.digest), **decided}
+                part["state"] = "approval-responded" if decided else "approval-requested"
 
     def _end(self, end: TurnEnd) -> None:
         self.metadata |= end_metadata(end)
-        if end.error is not None:
-            self.metadata["error"] = {"type": end.error.type, "message": end.error.message}
         if self._asked_client:
             self.parts.append({"type": "step-start"})

@@ -35,7 +35,8 @@ def start_metadata(turn: Turn) -> Json:
 
 
 def end_metadata(end: TurnEnd) -> Json:
-    return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage}
+    error = {"error": {"type": end.error.type, "message": end.error.message}} if end.error else {}
+    return {"status": end.status, "stopReason": end.stop_reason, "usage": end.usage, **error}
 
 
 def client_tools(turn: Turn) -> frozenset[str]:
@@ -63,13 +64,26 @@ def approval_id(tool_use_id: str, digest: str) -> str:
     return f"{tool_use_id}:{digest}"
 
 
-def denied(block: Block, asks: Sequence[Ask]) -> bool:
-    ask = ask_about(block, asks)
-    return ask is not None and ask.answer is not None and ask.answer.kind == "deny"
+def result_json(block: Block, asks: Sequence[Ask]) -> Json:
+    """What came of a call, and the SDK's name for that."""
+    if approval_json(block, asks).get("approved") is False:
+        return {"state": "output-denied"}
+    if block.is_error:
+        return {"state": "output-error", "errorText": block.text}
+    return {"state": "output-available", "output": output_json(block.text)}
 
 
-def ask_about(block: Block, asks: Sequence[Ask]) -> Ask | None:
-    """The ask for leave to run the call that `block` is, or is the result of."""
+def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
+    """What a person has decided about the call that `block` is, or is the result of; nothing where nobody has."""
+    ask = _ask_about(block, asks)
+    if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
+        return {}
+    reason = {"reason": ask.answer.text} if ask.answer.text else {}
+    return {"approved": ask.answer.kind == "approve", **reason}
+
+
+def _ask_about(block: Block, asks: Sequence[Ask]) -> Ask | None:
+    """The ask for leave to run the call."""
     return next(
         (
             ask

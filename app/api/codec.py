@@ -157,6 +157,13 @@ def _from_provider(block: Block) -> dict[str, Any]:
     return {"data": members}
 
 
+def output_text(output: Any) -> str:
+    """What a client tool returned, as the model is told it."""
+    if output is None:
+        return ""
+    return output if isinstance(output, str) else to_json(output).decode()
+
+
 def parsed(text: str) -> Any:
     """The value, or the text itself where it is no JSON or is nested too deeply to be written again."""
     try:

@@ -11,6 +11,7 @@ from app.api.services import begin, limit_of, read_bytes
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import unstorable
+from app.storage.documents import DocumentInfo
 
 _MOST_PATH = 1024  # bytes
 # Control characters, and what stands for bytes that are no UTF-8: two such paths would look alike.
@@ -22,8 +23,7 @@ async def put_document(request: Request) -> Response:
     path = _path_of(request)
     content = _text(await read_bytes(request))
     info, created = await services.documents.put(owner, path, content)
-    body = DocumentOut(path=info.path, size=info.size, updated_at=info.updated_at)
-    return json_response(body, 201 if created else 200)
+    return json_response(_document_out(info), 201 if created else 200)
 
 
 async def get_document(request: Request) -> Response:
@@ -48,8 +48,12 @@ async def list_documents(request: Request) -> Response:
     limit = limit_of(request, default=200, most=1000)
     prefix, after = _query(request, "prefix"), _query(request, "after")
     found = await services.documents.tree(owner, prefix, after=after, limit=limit + 1)
-    shown = [DocumentOut(path=info.path, size=info.size, updated_at=info.updated_at) for info in found[:limit]]
+    shown = list(map(_document_out, found[:limit]))
     return json_response(DocumentPage(documents=shown, next=shown[-1].path if len(found) > limit else None))
+
+
+def _document_out(info: DocumentInfo) -> DocumentOut:
+    return DocumentOut(path=info.path, size=info.size, updated_at=info.updated_at)
 
 
 def _path_of(request: Request) -> str:

@@ -58,9 +58,7 @@ async def regenerate(request: Request) -> Response:
 
 async def cancel(request: Request) -> Response:
     services, owner = await begin(request)
-    turn = await services.turns.cancel(owner, id_of(request, "chat"), id_of(request, "turn"))
-    if not turn.ended:
-        await services.cancel(turn.id)
+    turn = await stop(services, owner, id_of(request, "chat"), id_of(request, "turn"))
     return json_response(turn_out(turn, services), 200 if turn.ended else 202)
 
 
@@ -151,6 +149,14 @@ async def answer_again(
     return exchange
 
 
+async def stop(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
+    """As it is now: one that runs has not ended yet."""
+    found = await services.turns.cancel(owner, chat, turn)
+    if not found.ended:
+        await services.cancel(turn)
+    return found
+
+
 async def _made_before(services: Services, owner: str, key: IdempotencyKey | None) -> Exchange:
     assert key is not None
     exchange = await services.exchanges.find(owner, key)
@@ -161,18 +167,6 @@ async def _made_before(services: Services, owner: str, key: IdempotencyKey | Non
 def _ring(services: Services, exchange: Exchange) -> None:
     services.ring()
     services.chat_bells.ring(exchange.assistant_turn.chat_id)
-
-
-def _steered(request: Request, services: Services, owner: str, turn: Turn) -> Response:
-    if _wants_stream(request):
-        return stream_response(services, owner, turn)
-    answer = turn_out(turn, services)
-    url = stream_url(turn.chat_id, turn.id)
-    return json_response(ExchangeOut(user_turn=None, assistant_turn=answer, stream_url=url, steered=True), 202)
-
-
-def _wants_stream(request: Request) -> bool:
-    return request.headers.get("accept", "").startswith("text/event-stream")
 
 
 def _request_of(turn: Turn | None) -> TurnRequest:
@@ -213,15 +207,16 @@ def _turn_in_query(request: Request, name: str) -> UUID | None:
 async def _answer(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and its repetition."""
     turn = exchange.assistant_turn
-    if exchange.steered:
-        return _steered(request, services, owner, turn)
-    if _wants_stream(request):
+    if request.headers.get("accept", "").startswith("text/event-stream"):
         return stream_response(services, owner, turn)
     body = ExchangeOut(
-        user_turn=turn_out(exchange.user_turn, services),
+        user_turn=None if exchange.steered else turn_out(exchange.user_turn, services),
         assistant_turn=turn_out(turn, services),
         stream_url=stream_url(turn.chat_id, turn.id),
+        steered=exchange.steered,
     )
+    if exchange.steered:
+        return json_response(body, 202)
     return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
 
 
