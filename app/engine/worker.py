@@ -175,17 +175,19 @@ class Worker:
         while True:
             self._rung.clear()
             # Whoever stops us now must know what was claimed, to hand it back.
-            if await to_the_end(self._take_turns(group)) < _CLAIM:
+            if not await to_the_end(self._take_turns(group)):
                 await self._rung_in_time()
             if monotonic() - compared >= self._policy.poll_interval:
                 await self._compare(group)
                 compared = monotonic()
 
-    async def _take_turns(self, group: asyncio.TaskGroup) -> int:
-        claimed = await self._claim()
+    async def _take_turns(self, group: asyncio.TaskGroup) -> bool:
+        """Whether there may be more: as many were taken as were wanted."""
+        wanted = 0 if self._draining else min(_CLAIM, self._policy.concurrent_turns - len(self._runs))
+        claimed = await self._claim(wanted)
         for turn in claimed:
             self._start(group, turn)
-        return len(claimed)
+        return len(claimed) == wanted > 0
 
     def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
         """A turn may come back to where it still runs: this replica was taken for dead in between."""
@@ -194,11 +196,10 @@ class Worker:
         run = self._runs[turn] = Run()
         run.task = group.create_task(self._run(turn, run), name=f"turn {turn}")
 
-    async def _claim(self) -> Sequence[UUID]:
-        free = 0 if self._draining else self._policy.concurrent_turns - len(self._runs)
+    async def _claim(self, wanted: int) -> Sequence[UUID]:
         try:
-            if free > 0:
-                return await self._queue.claim(min(free, _CLAIM))
+            if wanted > 0:
+                return await self._queue.claim(wanted)
             if self._pass_on:  # never for what was heard: full replicas would ring each other without end
                 self._pass_on = False
                 await self._ring_all(QUEUED)

@@ -505,6 +505,22 @@ async def test_a_full_replica_passes_the_ring_on_and_full_replicas_do_not_ring_f
             await harness.finish(here, first)
 
 
+async def test_what_one_ring_brings_to_a_replica_beyond_its_room_is_passed_on_at_once(harness: Harness) -> None:
+    pause, reply = paused_after(0, text("Hello."))
+    full = replace(POLICY, concurrent_turns=1)
+    async with (
+        harness.replica(ScriptedProvider([reply]), policy=full, hears=True) as here,
+        harness.replica(ScriptedProvider([answer()]), hears=True) as there,
+        harness.locker() as other,
+    ):
+        await _listens(other.connection, 2)
+        first, second = await harness.ask(), await harness.ask()
+        here.worker.ring()
+        await asyncio.wait_for(harness.follow(there, second), 10)
+        pause.go.set()
+        await harness.finish(here, first)
+
+
 async def _listens(connection: Any, count: int) -> None:
     """Returns when so many replicas listen."""
     listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
