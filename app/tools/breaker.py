@@ -18,14 +18,9 @@ class Circuit:
     def __init__(self, breaker: Breaker | None, clock: Callable[[], float]) -> None:
         self._breaker = breaker
         self._clock = clock
-        self._failures = 0
+        self.failures = 0  # calls in a row
         self._open_until = 0.0
         self._tried = False
-
-    @property
-    def failures(self) -> int:
-        """How many calls in a row have failed."""
-        return self._failures
 
     @property
     def wait(self) -> float | None:
@@ -48,16 +43,16 @@ class Circuit:
     def succeeded(self) -> None:
         if self._tripped:
             log.info("tool.breaker_closed")
-        self._failures = 0
+        self.failures = 0
 
     def failed(self) -> None:
         if self._breaker is None:
             return
-        self._failures += 1
+        self.failures += 1
         if self._tripped and self._clock() >= self._open_until:
             self._open_until = self._clock() + self._breaker.pause
-            log.warning("tool.breaker_open", failures=self._failures, pause=self._breaker.pause)
+            log.warning("tool.breaker_open", failures=self.failures, pause=self._breaker.pause)
 
     @property
     def _tripped(self) -> bool:
-        return self._breaker is not None and self._failures >= self._breaker.failures
+        return self._breaker is not None and self.failures >= self._breaker.failures

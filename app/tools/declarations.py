@@ -15,8 +15,6 @@ from app.tools.policy import Policy, PolicyOptions, policy_of
 from app.tools.tables import File, HttpTable, McpTable, PolicyTable, read_file
 from app.tools.tool import Tool
 
-_SEPARATOR = "__"  # between the prefix of an MCP server and its own name for a tool
-
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
@@ -40,6 +38,11 @@ class McpServer:
     trusted: bool = False
     policy: Policy = field(default_factory=Policy)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def beginning(self) -> str:
+        """Of the names that its tools have here."""
+        return f"{self.prefix or self.name}__"
 
     def policy_of(self, tool: str) -> Policy:
         return self.policies.get(tool, self.policy)
@@ -82,7 +85,7 @@ class Declarations:
         return [self._governed(tool) for tool in found]
 
     def _may_come(self, name: str) -> bool:
-        return any(name.startswith(_beginning(server)) for server in self.servers)
+        return any(name.startswith(server.beginning) for server in self.servers)
 
     def _governed(self, tool: Tool) -> Tool:
         name = tool.spec.name
@@ -153,18 +156,14 @@ def _policies(
     server: McpServer, table: McpTable, by_full_name: Mapping[str, PolicyTable]
 ) -> Iterator[tuple[str, Policy]]:
     """For one tool its own choices go before those for the server, and those by its full name before both."""
-    beginning = _beginning(server)
-    named = {name.removeprefix(beginning): said for name, said in by_full_name.items() if name.startswith(beginning)}
+    full = {name: said for name, said in by_full_name.items() if name.startswith(server.beginning)}
+    named = {name.removeprefix(server.beginning): said for name, said in full.items()}
     for tool in {**table.policy, **named}:
         chosen = [each.options() for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
         options = {key: value for each in chosen for key, value in each.items()}
         with _said_of(f"policy.{tool}", ValueError):
             policy = Policy(**cast("PolicyOptions", options))
         yield tool, policy
-
-
-def _beginning(server: McpServer) -> str:
-    return f"{server.prefix or server.name}{_SEPARATOR}"
 
 
 @contextmanager

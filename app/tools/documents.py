@@ -1,7 +1,6 @@
 """The document tools: look around in a library, read from it, search it."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Annotated, Protocol
@@ -9,26 +8,13 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from app.domain.text import storable
-from app.tools.listing import excerpt, listing, near
+from app.tools.listing import Entry, excerpt, listing, near
 from app.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
-
-
-class DocumentInfo(Protocol):
-    """`size` counts characters."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def updated_at(self) -> datetime: ...
 
 
 class SearchHit(Protocol):
     @property
     def path(self) -> str: ...
-    @property
-    def rank(self) -> float: ...
     @property
     def snippet(self) -> str: ...
 
@@ -36,7 +22,7 @@ class SearchHit(Protocol):
 class Library(Protocol):
     """Every owner's documents. `tree` takes any beginning of a path; `search` gives the best hits first."""
 
-    async def tree(self, owner: str, prefix: str) -> Sequence[DocumentInfo]: ...
+    async def tree(self, owner: str, prefix: str) -> Sequence[Entry]: ...
     async def read(self, owner: str, path: str) -> str | None: ...
     async def search(self, owner: str, query: str, limit: int) -> Sequence[SearchHit]: ...
 

@@ -14,13 +14,12 @@ from app.tools.http_answer import outcome_of, phrase
 from app.tools.http_client import Answer, AnswerTooLong, HttpClient, Request, Unreachable, parsed
 from app.tools.policy import Policy
 from app.tools.schemas import InputSchema
-from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable
+from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable, check_name
 
 log = structlog.get_logger(__name__)
 
 LONGEST_TIMEOUT = 600.0  # of a tool that was declared with a request: others wait for its slot
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 _RESERVED = frozenset(
@@ -107,14 +106,10 @@ class HttpTools:
     ) -> None:
         await self._client.__aexit__(kind, error, traceback)
 
-    def check(self, spec: ToolSpec) -> None:
-        """Raises ValueError, in words for whoever declares it, for a spec that came with a request and cannot work."""
-        InputSchema.checked(spec.input_schema)
-        self.tool_for(spec)
-
     def tool_for(self, spec: ToolSpec) -> HttpTool:
-        """The tool of such a spec, whose schema was checked before. Raises ValueError too. It is signed for hosts of
-        the operator alone: a signature made for a stranger could be shown to the operator's own services.
+        """The tool of a spec that came with a request, whose schema was checked before. Raises ValueError, in words for
+        whoever declares it. It is signed for hosts of the operator alone: a signature made for a stranger could be
+        shown to the operator's own services.
         """
         call = _checked(spec, self._allowed)
         if not 0 < call.timeout <= LONGEST_TIMEOUT:
@@ -134,8 +129,7 @@ class HttpTools:
 
 
 def _checked(spec: ToolSpec, allowed: Allowed) -> HttpCall:
-    if not _NAME.fullmatch(spec.name):
-        raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {spec.name!r} has not")
+    check_name(spec.name)
     call = spec.http
     if call is None:
         raise ValueError(f"{spec.name} has no URL")

@@ -9,7 +9,7 @@ import msgspec
 from app.tools.http_client import Answer
 from app.tools.policy import ResultForm
 from app.tools.serialise import written
-from app.tools.tool import Outcome
+from app.tools.tool import RETURNED_NOTHING, Outcome
 
 _SHOWN_OF_AN_ERROR = 2000
 _SHORTEST_SECRET = 6
@@ -22,9 +22,7 @@ def outcome_of(name: str, answer: Answer, results: ResultForm, secrets: Mapping[
     words, failed = _told(answer, results)
     words = _hidden(words, secrets)
     if 200 <= answer.status < 300:
-        nothing = (
-            "The call failed, and nothing is said of why." if failed else "The call succeeded and returned nothing."
-        )
+        nothing = "The call failed, and nothing is said of why." if failed else RETURNED_NOTHING
         return Outcome(words if words.strip() else nothing, is_error=failed)
     shown = words if len(words) <= _SHOWN_OF_AN_ERROR else f"{words[:_SHOWN_OF_AN_ERROR]}…"
     return Outcome(f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else "."), is_error=True)

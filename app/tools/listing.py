@@ -12,14 +12,16 @@ _GUESSES = 5
 _MOST_COMPARED = 2_000
 
 
-class _Entry(Protocol):
+class Entry(Protocol):
+    """A document; `size` counts characters."""
+
     @property
     def path(self) -> str: ...
     @property
     def size(self) -> int: ...
 
 
-def listing(documents: Sequence[_Entry], folder: str = "") -> str:
+def listing(documents: Sequence[Entry], folder: str = "") -> str:
     """The documents, all of them below `folder`, as an indented tree; one level of it when they are many."""
     size = sum(document.size for document in documents)
     rows = list(_tree(documents) if len(documents) <= _MOST_ROWS else _level(documents, folder))
@@ -31,7 +33,7 @@ def listing(documents: Sequence[_Entry], folder: str = "") -> str:
     return "\n".join([f"{head}:", *rows])
 
 
-def _tree(documents: Sequence[_Entry]) -> Iterator[str]:
+def _tree(documents: Sequence[Entry]) -> Iterator[str]:
     shown: list[str] = []
     for document in sorted(documents, key=lambda document: document.path.split("/")):
         *folders, name = document.path.split("/")
@@ -42,7 +44,7 @@ def _tree(documents: Sequence[_Entry]) -> Iterator[str]:
         shown = folders
 
 
-def _level(documents: Sequence[_Entry], folder: str) -> Iterator[str]:
+def _level(documents: Sequence[Entry], folder: str) -> Iterator[str]:
     """The folders right below `folder` with what they hold, then the documents beside them."""
     prefix = f"{folder}/" if folder else ""
     inside: dict[str, int] = {}

@@ -8,7 +8,6 @@ from typing import NoReturn, Self
 
 from app.tools.declarations import McpServer
 from app.tools.mcp_connection import Changes, Connection
-from app.tools.mcp_tool import prefix_of
 from app.tools.tool import Tool
 
 
@@ -31,10 +30,10 @@ class McpServers:
         self._connections: dict[str, Connection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
         for server in servers:
-            prefix = prefix_of(server)
-            if prefix in self._connections:
-                raise ValueError(f"the tools of two MCP servers would begin with {prefix}__: give one a prefix")
-            self._connections[prefix] = Connection(
+            beginning = server.beginning
+            if beginning in self._connections:
+                raise ValueError(f"the tools of two MCP servers would begin with {beginning}: give one a prefix")
+            self._connections[beginning] = Connection(
                 server,
                 self.changed,
                 patience=patience,

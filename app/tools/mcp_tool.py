@@ -16,9 +16,8 @@ from app.domain.turns import ToolSpec
 from app.tools.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
 from app.tools.serialise import written
-from app.tools.tool import Outcome, ToolContext
+from app.tools.tool import RETURNED_NOTHING, Outcome, ToolContext, is_name
 
-_FITS = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
 
@@ -46,16 +45,12 @@ def tool_of(server: McpServer, tool: types.Tool, call: Call) -> McpTool:
     return McpTool(_spec(server, tool), server.policy_of(tool.name), tool.name, call)
 
 
-def prefix_of(server: McpServer) -> str:
-    return server.prefix or server.name
-
-
-def tool_name(prefix: str, name: str) -> str:
+def tool_name(beginning: str, name: str) -> str:
     """A name that models may be told. One that had to be changed carries a digest of what it was, so that no two names
     become the same, whatever else is listed.
     """
-    wanted = f"{prefix}__{name}"
-    if _FITS.fullmatch(wanted):
+    wanted = beginning + name
+    if is_name(wanted):
         return wanted
     digest = sha256(wanted.encode()).hexdigest()[:8]
     return f"{_UNFIT.sub('_', wanted)[:_KEPT_OF_A_NAME]}_{digest}"
@@ -64,7 +59,7 @@ def tool_name(prefix: str, name: str) -> str:
 def _spec(server: McpServer, tool: types.Tool) -> ToolSpec:
     said = tool.annotations if server.trusted else None
     return ToolSpec(
-        name=tool_name(prefix_of(server), tool.name),
+        name=tool_name(server.beginning, tool.name),
         description=storable(tool.description or tool.title or tool.name),
         input_schema=msgspec.json.encode(tool.input_schema).decode(),
         read_only=tool.name in server.read_only or bool(said and said.read_only_hint),
@@ -84,9 +79,7 @@ def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
 
 
 def _nothing(result: types.CallToolResult) -> str:
-    return (
-        "The call failed; nothing was said of why." if result.is_error else "The call succeeded and returned nothing."
-    )
+    return "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
 
 
 def _texts(result: types.CallToolResult) -> list[str]:

@@ -16,6 +16,7 @@ from app.tools.serialise import written
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class FunctionTool:
         if isinstance(result, Outcome):
             return result
         if result is None or result == "":
-            return Outcome("The call succeeded and returned nothing.")
+            return Outcome(RETURNED_NOTHING)
         return Outcome(result if isinstance(result, str) else written(result, self.policy.results))
 
 
@@ -106,6 +107,16 @@ class ToolSource(Protocol):
     """Tools that come and go, by their names: asked whenever a tool is looked up."""
 
     def tools(self) -> Mapping[str, Tool]: ...
+
+
+def is_name(text: str) -> bool:
+    """Whether models may be told of a tool by it."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(name: str) -> None:
+    if not is_name(name):
+        raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {name!r} has not")
 
 
 def tool(
@@ -121,8 +132,7 @@ def tool(
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
         tool_name = name or function.__name__
-        if not _NAME.fullmatch(tool_name):
-            raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {tool_name!r} has not")
+        check_name(tool_name)
         if not iscoroutinefunction(function):
             raise TypeError(f"{tool_name} must be `async def`; give blocking work to asyncio.to_thread")
         description, parameters = split_docstring(cleandoc(function.__doc__ or ""))

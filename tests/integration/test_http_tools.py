@@ -429,7 +429,6 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
         (spec("https://example.com", headers={"Webhook-Signature": "v1,x"}), "'Webhook-Signature'"),
         (spec("https://example.com", headers={"a b": "c"}), "'a b'"),
         (spec("https://example.com", headers={"x-key": "a\r\nhost: b"}), "line break"),
-        (ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), "type object"),
         (ToolSpec("a b", "", SCHEMA, http=HttpCall("https://example.com")), "letters, digits"),
         (spec("https://ada@example.com/"), "user or a password"),
         (ToolSpec("weather", "", SCHEMA), "has no URL"),
@@ -439,11 +438,11 @@ async def test_what_could_not_work_is_refused_when_it_is_declared(
     strict: HttpTools, given: ToolSpec, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
-        strict.check(given)
+        strict.tool_for(given)
 
 
 async def test_what_can_work_is_not(strict: HttpTools) -> None:
-    strict.check(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
+    strict.tool_for(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
 
 
 async def test_a_declared_tool_needs_a_schema(strict: HttpTools) -> None:

@@ -257,7 +257,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(paces: McpSer
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
-    outcome = await paces.tools()[tool_name("paces", "was.abandoned")](context_with(), "{}")
+    outcome = await paces.tools()[tool_name("paces__", "was.abandoned")](context_with(), "{}")
     assert outcome.text == "yes"
 
 
@@ -351,11 +351,11 @@ async def test_only_the_tools_that_are_declared_are_offered_with_the_policies_de
 
 def test_every_name_becomes_one_that_models_may_be_told_and_no_two_become_the_same() -> None:
     names = ["read_file", "read.file", "read/file", "x" * 100, "x" * 101, "größe", ""]
-    ours = [tool_name("files", name) for name in names]
+    ours = [tool_name("files__", name) for name in names]
     assert ours[0] == "files__read_file"
     assert all(len(name) <= 64 and name.isascii() and name.replace("-", "_").isidentifier() for name in ours)
     assert len(set(ours)) == len(names)
-    assert ours == [tool_name("files", name) for name in names]
+    assert ours == [tool_name("files__", name) for name in names]
 
 
 def test_two_servers_with_the_same_prefix_are_refused() -> None:
