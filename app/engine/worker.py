@@ -237,8 +237,6 @@ class Worker:
             await self._run_claimed(turn, run)
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
-        except StorageUnavailable as error:
-            log.error("turn.abandoned", reason=str(error))
         except Exception:
             log.exception("turn.abandoned")
         finally:
@@ -306,7 +304,7 @@ class Worker:
                 raise
             # The cancellation has done its work; what follows must not be cut short by it.
             run.task.uncancel()
-        except (ClaimLost, StorageUnavailable):
+        except ClaimLost:
             raise
         except Exception:
             log.exception("turn.failed")
@@ -330,7 +328,7 @@ async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None
 async def _stop(executor: Executor, status: Status, error: TurnError | None = None) -> None:
     try:
         await executor.stop(status, status, error)
-    except (ClaimLost, StorageUnavailable):
+    except ClaimLost:
         raise
     except Exception:  # what was being written cannot be stored
         log.exception("turn.not_tidied")
