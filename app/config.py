@@ -39,7 +39,9 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = Field(None, description="Postgres; without it one is embedded")
-    anthropic_api_key: SecretStr | None = Field(None, description="without it the model is the scripted demo")
+    anthropic_api_key: SecretStr | None = Field(
+        None, description="for Anthropic's models; without the key of any provider the model is a scripted demo"
+    )
     anthropic_base_url: str | None = Field(None, description="another address of the Anthropic API")
     openai_api_key: SecretStr | None = Field(None, description="for OpenAI's models")
     openai_base_url: str | None = Field(None, description="another server that speaks OpenAI's API")

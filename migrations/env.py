@@ -4,6 +4,7 @@ import asyncio
 import os
 from typing import Any
 
+import asyncpg
 from alembic import context
 from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -11,13 +12,14 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from app.storage.tables import metadata
 
 LOCK = 7_481_516_342
+_DIALECT = "postgresql+asyncpg://"
 
 
 def _url() -> str:
     url: str | None = context.config.attributes.get("url") or os.environ.get("DATABASE_URL")
     if not url:
         raise SystemExit("DATABASE_URL is not set")
-    return "postgresql+asyncpg://" + url.split("://", 1)[1]
+    return url
 
 
 def _migrate(connection: Connection) -> None:
@@ -27,7 +29,9 @@ def _migrate(connection: Connection) -> None:
 
 
 async def _online() -> None:
-    engine = create_async_engine(_url(), poolclass=pool.NullPool)
+    url = _url()
+    # asyncpg reads the URL as it does for the server's own connections, with `sslmode` and whatever else stands in it.
+    engine = create_async_engine(_DIALECT, async_creator=lambda: asyncpg.connect(url), poolclass=pool.NullPool)
     async with engine.begin() as connection:
         await connection.run_sync(_migrate)
     await engine.dispose()
@@ -40,6 +44,6 @@ def _offline(options: dict[str, Any]) -> None:
 
 
 if context.is_offline_mode():
-    _offline({"url": _url(), "target_metadata": metadata, "literal_binds": True})
+    _offline({"url": _DIALECT, "target_metadata": metadata, "literal_binds": True})
 else:
     asyncio.run(_online())

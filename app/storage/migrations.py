@@ -6,6 +6,7 @@ from pathlib import Path
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.errors import ConfigError
@@ -36,5 +37,10 @@ async def upgrade_in_thread(url: str) -> None:
     """The same, inside an event loop. Raises ConfigError where no such database can be reached."""
     try:
         await asyncio.to_thread(upgrade, url)
+    except CommandError as error:  # it does not know the revision that the database is at
+        raise ConfigError(
+            f"DATABASE_URL: {error}: a newer turnstream has used this database. Run that one, or have it take the"
+            " database back to a revision that this one knows: `alembic downgrade REVISION`"
+        ) from error
     except (OSError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise ConfigError(f"DATABASE_URL: the database cannot be used: {error}") from error

@@ -16,7 +16,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade
+from app.domain.errors import ConfigError
+from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade, upgrade_in_thread
 from app.storage.tables import metadata
 from tests.integration.locks import Locker
 
@@ -109,6 +110,20 @@ def test_down_to_nothing_and_up_again_leaves_no_trace(database_url: str) -> None
     assert schema(database_url) == before
     upgrade(database_url)
     assert schema(database_url) == before
+
+
+async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: str, database_url: str) -> None:
+    address = urlsplit(empty_database_url)
+    more = "&".join(filter(None, [address.query, "sslmode=prefer&application_name=migration"]))
+    await upgrade_in_thread(address._replace(query=more).geturl())
+    for query in (COLUMNS, CONSTRAINTS, INDEXES):
+        assert await look(database_url, query) == await look(empty_database_url, query)
+
+
+async def test_a_database_of_a_newer_version_is_refused_with_what_to_do(database_url: str) -> None:
+    await _execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(ConfigError, match=r"'9999'.*newer turnstream.*alembic downgrade"):
+        await upgrade_in_thread(database_url)
 
 
 @pytest.fixture
