@@ -8,13 +8,14 @@ import anthropic
 import httpx2
 import msgspec
 
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from app.domain.errors import ProviderError, TooLong, TransientError
 from app.llm.anthropic_render import betas_of, render, render_count
 from app.llm.anthropic_wire import AnthropicWire, ErrorEvent
+from app.llm.failures import LONGEST_MESSAGE, kind_of
 from app.llm.http import Adapter, connections, lost, retry_after
 from app.llm.provider import ModelRequest
 from app.llm.tap import Tap
-from app.llm.wire import LONGEST_MESSAGE, Wire
+from app.llm.wire import Wire
 
 # The provider's names for what will be the same next time, and for what will not.
 _PERMANENT = frozenset(
@@ -28,7 +29,6 @@ _PERMANENT = frozenset(
     }
 )
 _TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
-_TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _TOO_LARGE = 413
 _TOO_LONG_WORDS = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
 
@@ -64,7 +64,7 @@ class AnthropicProvider(Adapter):
 
     def _failure(self, wire: Wire, status: int) -> ProviderError:
         failure: ErrorEvent = wire.failure
-        kind = _kind(failure.type, status, None)
+        kind = kind_of([failure.type], status, None, _PERMANENT, _TRANSIENT)
         request_id = failure.request_id or wire.request_id
         return kind(failure.type, failure.message[:LONGEST_MESSAGE], request_id=request_id)
 
@@ -108,20 +108,11 @@ def _refusal(error: anthropic.APIStatusError) -> ProviderError:
     if error.status_code == _TOO_LARGE or _TOO_LONG_WORDS.search(words):
         kind: type[ProviderError] = TooLong
     else:
-        kind = _kind(error.type, error.status_code, headers.get("x-should-retry"))
+        should_retry = headers.get("x-should-retry")
+        kind = kind_of([error.type], error.status_code, should_retry, _PERMANENT, _TRANSIENT)
     return kind(
         error.type or f"http_{error.status_code}",
         words,
         request_id=error.request_id or body.get("request_id"),
         retry_after=retry_after(headers),
     )
-
-
-def _kind(type: str | None, status: int, should_retry: str | None) -> type[TransientError] | type[PermanentError]:
-    """The server's own word first, then the name of the error: errors in mid-stream have status 200."""
-    if should_retry in {"true", "false"}:
-        return TransientError if should_retry == "true" else PermanentError
-    if type in _PERMANENT or type in _TRANSIENT:
-        return PermanentError if type in _PERMANENT else TransientError
-    permanent = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
-    return PermanentError if permanent else TransientError

@@ -14,9 +14,10 @@ from typing import Protocol, Self
 import httpx2
 
 from app.domain.errors import ProviderError, TransientError
+from app.llm.failures import LONGEST_MESSAGE
 from app.llm.provider import ModelRequest, Part
 from app.llm.tap import Tap, tapped
-from app.llm.wire import LONGEST_MESSAGE, BadStream, Wire
+from app.llm.wire import BadStream, Wire
 
 _LONGEST_DRAIN = 1.0  # seconds
 # Seconds that a server may be silent after it has said why the model stopped: some never say that they are done.

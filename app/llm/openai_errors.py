@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.wire import LONGEST_MESSAGE
+from app.domain.errors import PermanentError, ProviderError, TooLong
+from app.llm.failures import LONGEST_MESSAGE, kind_of
 
 TOO_LONG = "context_length_exceeded"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
-_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 # Names that say more than the status they come with, which in mid-stream is 200.
 _PERMANENT = frozenset(
     {
@@ -71,7 +70,7 @@ def provider_error(
     type = _type(members, status)
     if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_WORDS.search(message):
         type = TOO_LONG
-    kind = TooLong if type == TOO_LONG else _kind(members, type, status, should_retry, message)
+    kind = _kind(members, type, status, should_retry, message)
     return kind(type, message[:LONGEST_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
@@ -112,17 +111,12 @@ def _type(members: Mapping[str, Any], status: int) -> str:
 
 def _kind(
     members: Mapping[str, Any], type: str, status: int, should_retry: str | None, message: str
-) -> type[TransientError] | type[PermanentError]:
-    """The server's own word first, then what it calls the failure, then the status."""
-    if type == TOO_LONG or _is_too_large_for_any_minute(type, status, message):
+) -> type[ProviderError]:
+    if type == TOO_LONG:
+        return TooLong
+    if _is_too_large_for_any_minute(type, status, message):
         return PermanentError
-    if should_retry in {"true", "false"}:
-        return TransientError if should_retry == "true" else PermanentError
-    for name in (type, members.get("type")):
-        if name in _PERMANENT or name in _TRANSIENT:
-            return PermanentError if name in _PERMANENT else TransientError
-    permanent = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
-    return PermanentError if permanent else TransientError
+    return kind_of([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)
 
 
 def _is_too_large_for_any_minute(type: str, status: int, message: str) -> bool:

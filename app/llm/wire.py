@@ -9,8 +9,6 @@ from app.llm.provider import Part
 from app.llm.raw import mended
 from app.llm.sse import Frames
 
-LONGEST_MESSAGE = 1_000  # characters, of what a provider says of its failure
-
 
 class BadStream(ValueError):
     """The provider sent something that is not JSON."""
