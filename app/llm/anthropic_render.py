@@ -18,10 +18,9 @@ from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw import members_of
 from app.llm.sendable import SERVER_CALLS, THOUGHTS
-from app.llm.translation import CallRules, tool_input, with_fitting_calls, without_foreign
+from app.llm.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
-SILENT_FAILURE = "The tool failed and said nothing."
 # The model parameters that are passed on. Sampling parameters are not: the provider refuses them.
 PARAMS = frozenset(
     {

@@ -10,12 +10,11 @@ from typing import Any
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
 from app.llm.messages import GO_ON
 from app.llm.provider import Message
+from app.llm.translation import SILENT_FAILURE
 
-SILENT_FAILURE = "The tool failed and said nothing."
 FAILED = "Error: "
 NO_OUTPUT = "(no output)"
 LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
-
 
 Said = dict[str, Any]
 Says = Callable[[Sequence[Block]], Iterable[Any]]

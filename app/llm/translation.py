@@ -18,6 +18,8 @@ from app.llm.provider import Message
 from app.llm.raw import encoded, is_object, members_of, mended
 from app.llm.sendable import drop_blank_reply, drop_last_thoughts, grouped
 
+SILENT_FAILURE = "The tool failed and said nothing."
+
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
