@@ -52,14 +52,11 @@ class Journaling:
             start = perf_counter()
             try:
                 taken = await self._journal.append(list(pieces.values()))
-                if len(taken) < len(pieces):
-                    await self._journal.begin()
+                if len(taken) < len(pieces) and await self._journal.begin():
+                    written.clear()  # Postgres has crashed and forgotten it: all is written again
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
                 return  # the same is written again from the same places: readers elsewhere go by those
-            if len(taken) < len(pieces):
-                for view in [view for view, piece in pieces.items() if piece.turn not in taken]:
-                    del written[view]
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
         self._written = written
 

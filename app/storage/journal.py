@@ -27,8 +27,9 @@ APPEND_TEXT = Statement(
 )
 SET_MARK = Statement(
     """
-    INSERT INTO open_text (turn_id, attempt, index, start, round, type, text) VALUES (:mark, 0, 0, 0, 0, 'mark', '')
-    ON CONFLICT DO NOTHING
+    INSERT INTO open_text (turn_id, attempt, index, start, round, type, text)
+    SELECT :fresh, 0, 0, 0, 0, 'mark', '' WHERE NOT EXISTS (SELECT FROM open_text WHERE turn_id = :mark)
+    RETURNING turn_id
     """
 )
 GET_OPEN_TEXT = Statement("SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start")
@@ -73,12 +74,18 @@ class Journal:
         self._database = database
         self._mark = new_id()
 
-    async def begin(self) -> None:
-        """Sets the mark: before it, only beginnings are taken. Raises StorageUnavailable."""
-        await self._database.rows(SET_MARK, mark=self._mark)
+    async def begin(self) -> bool:
+        """Sets the mark: before it, only beginnings are taken. False where it stands. Raises StorageUnavailable, after
+        which one that was set after all does not count.
+        """
+        fresh = new_id()
+        row = await self._database.row(SET_MARK, mark=self._mark, fresh=fresh)
+        if row is not None:
+            self._mark = fresh
+        return row is not None
 
     async def append(self, pieces: Sequence[Piece]) -> frozenset[UUID]:
-        """The turns whose pieces were taken; those of the others begin anew, if their claim still stands.
+        """The turns whose pieces were taken. The others have lost their claim, or Postgres has forgotten the mark.
 
         Raises StorageUnavailable; then nothing is known to be written.
         """

@@ -1,7 +1,8 @@
 """The journal in Postgres: what a crash of either side leaves of the text of an open block."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from app.domain.events import BlockStart
 from app.domain.ids import new_id
 from app.domain.turns import Turn
 from app.engine.journaling import Journaling
-from app.storage.database import Statement
+from app.storage.database import Database, Row, Statement
 from app.storage.journal import Journal, Piece
 from app.storage.queue import Queue
 from app.storage.snapshots import Snapshots
@@ -77,6 +78,48 @@ async def test_a_journal_that_a_crash_of_postgres_has_emptied_is_written_anew(de
         await desk.write("you")
         await desk.write(".")
     assert await desk.journaled() == "Ahoy, you."
+
+
+async def test_a_crash_of_postgres_is_seen_for_all_whichever_text_it_was_noticed_by(desk: Desk) -> None:
+    asked = await desk.harness.ask()
+    other = Desk(desk.harness, asked, await begun(desk.harness, asked))
+    with desk.directory.host(desk.view, OWNER), desk.directory.host(other.view, OWNER):
+        other.view.append("Still ")
+        await desk.write("Ahoy", ", ")
+        await desk.harness.database.row(EMPTY)
+        await desk.write("you.")
+        other.view.append("here.")
+        await desk.journaling.flush()
+    assert (await desk.journaled(), await other.journaled()) == ("Ahoy, you.", "Still here.")
+
+
+async def test_a_journal_that_was_emptied_is_written_anew_though_postgres_goes_away_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Journal.begin
+
+    async def lose_the_answer(journal: Journal) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "row", _then_away(Database.row))
+            return await begin(journal)
+
+    with desk.directory.host(desk.view, OWNER):
+        await desk.write("Ahoy", ", ")
+        await desk.harness.database.row(EMPTY)
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "begin", lose_the_answer)
+            await desk.write("you")
+        await desk.write(".")
+        await desk.journaling.flush()
+    assert await desk.journaled() == "Ahoy, you."
+
+
+def _then_away(row: Callable[..., Awaitable[Row | None]]) -> Callable[..., Awaitable[Row | None]]:
+    async def lose(*args: Any, **values: Any) -> Row | None:
+        await row(*args, **values)
+        raise StorageUnavailable("the connection was lost")
+
+    return lose
 
 
 async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
