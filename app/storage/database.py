@@ -31,7 +31,8 @@ LAST_WORDS = 5.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
-# What passes: no connection, no room, an operator at work, a deadlock, tables that a newer version has just changed.
+# What passes: no connection, no room, an operator at work, a deadlock, tables that a newer version has just changed, a
+# server that only reads while another one takes its place.
 _AWAY = (
     OSError,
     asyncpg.PostgresConnectionError,
@@ -39,6 +40,7 @@ _AWAY = (
     asyncpg.OperatorInterventionError,
     asyncpg.TransactionRollbackError,
     asyncpg.InvalidCachedStatementError,
+    asyncpg.ReadOnlySQLTransactionError,
 )
 _AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 

@@ -104,6 +104,16 @@ async def test_a_table_that_changes_under_a_statement_is_postgres_being_away_for
             assert await connection.rows(rounds) == []
 
 
+async def test_a_postgres_that_only_reads_for_a_while_is_away_for_who_writes(database_url: str) -> None:
+    """As it does while another one takes its place."""
+    async with connect(database_url, size=1) as database:
+        await database.rows(Statement("SET default_transaction_read_only = on"))
+        with pytest.raises(StorageUnavailable):
+            await database.rows(Statement("DELETE FROM replicas"))
+        await database.rows(Statement("SET default_transaction_read_only = off"))
+        assert await database.rows(Statement("DELETE FROM replicas")) == []
+
+
 async def test_who_keeps_a_connection_does_not_keep_the_database_from_being_closed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
