@@ -120,7 +120,7 @@ def _services(
         documents=Documents(database),
         uploads=Uploads(database),
         directory=engine.directory,
-        authenticator=Authenticator(Tokens(database)),
+        authenticator=Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
         toolset=toolset,
         models=models,
         defaults=defaults,
@@ -136,8 +136,12 @@ def _services(
     )
 
 
+def _on_loopback(settings: Settings) -> bool:
+    return settings.host in _LOOPBACK
+
+
 async def _check_exposure(settings: Settings, tokens: Tokens) -> None:
-    if settings.host not in _LOOPBACK and not await tokens.exist():
+    if not _on_loopback(settings) and not await tokens.exist():
         raise ConfigError(
             f"TURNSTREAM_HOST is {settings.host}, which others can reach, and there is no token yet: make one with"
             " `turnstream tokens create NAME`, or listen on 127.0.0.1"

@@ -1,4 +1,4 @@
-"""Who asks: the owner of a bearer token, or the one local owner while no token was ever made."""
+"""Who asks: the owner of a bearer token, or the one local owner while there is no token."""
 
 import re
 import time
@@ -17,8 +17,13 @@ _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re
 
 
 class Authenticator:
-    def __init__(self, tokens: Tokens) -> None:
+    """`on_loopback`: nobody but this machine reaches the server. Anywhere else it is never open, also when the last
+    token was taken back: what a request says of its host is the caller's own word.
+    """
+
+    def __init__(self, tokens: Tokens, *, on_loopback: bool) -> None:
         self._tokens = tokens
+        self._on_loopback = on_loopback
         self._known: dict[str, tuple[str, float]] = {}
         self._open_until = 0.0
 
@@ -27,7 +32,7 @@ class Authenticator:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
             return await self._owner_of_token(token.strip())
-        if await self._is_open():
+        if self._on_loopback and await self._is_open():
             return _local_owner(headers)
         raise Unauthorized("send Authorization: Bearer TOKEN; `turnstream tokens create NAME` makes one")
 

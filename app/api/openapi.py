@@ -21,8 +21,9 @@ STREAM = "text/event-stream"
 _ABOUT = """\
 Say something with POST, follow the answer with GET …/stream, come back with the id of the last event you received.
 
-Requests carry `Authorization: Bearer TOKEN`. While no token was ever made, the server answers to this machine alone and
-asks for none. Every refusal is a problem document (RFC 9457); `errors` names the fields that are wrong."""
+Requests carry `Authorization: Bearer TOKEN`. While there is no token, a server on loopback answers to
+its own machine alone and asks for none. Every refusal is a problem document (RFC 9457); `errors` names the fields that
+are wrong."""
 
 _REASONS = {
     200: "Done",

@@ -1,4 +1,4 @@
-"""While no token was ever made, this machine needs none, and nobody else is answered."""
+"""While there is no token, this machine needs none, and nobody else is answered."""
 
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
+from app.storage.database import connect
+from app.storage.tokens import Tokens
 from tests.integration.api.client import Client
 from tests.integration.api.document import Document
 from tests.integration.api.server import Server, serving
@@ -67,3 +69,16 @@ async def test_the_first_token_closes_the_server_while_it_runs(
     assert (await local.get("/api/chats")).status_code == 401
     async with Client(local_server.url, document, await local_server.token("local")) as owner:
         assert [chat["title"] for chat in (await owner.json("GET", "/api/chats"))["chats"]] == ["Local"]
+
+
+async def test_a_server_that_others_can_reach_stays_closed_when_its_last_token_is_taken_back(
+    database_url: str, document: Document
+) -> None:
+    async with connect(database_url, size=2) as database:
+        tokens = Tokens(database)
+        await tokens.create("only", "ada")
+        async with serving(database_url, host="0.0.0.0") as server, Client(server.url, document) as anyone:
+            await tokens.delete("only")
+            for host in ("localhost", "127.0.0.1", "example.org"):
+                assert (await anyone.get("/api/chats", headers={"Host": host})).status_code == 401, host
+                assert (await anyone.post("/api/chats", headers={"Host": host})).status_code == 401, host
