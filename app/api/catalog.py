@@ -18,7 +18,7 @@ async def list_models(request: Request) -> Response:
     listed = dict(services.models.listed())
     chosen = services.models.check(default)
     listed.setdefault(chosen.id, (chosen, services.models.provider_for(default).name))
-    models = [_model_out(model, provider, default=model is chosen) for model, provider in listed.values()]
+    models = [_model_out(model, provider, default=model.id == chosen.id) for model, provider in listed.values()]
     return json_response(ModelsOut(models=models))
 
 

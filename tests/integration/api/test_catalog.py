@@ -1,0 +1,11 @@
+import pytest
+
+from tests.integration.api.client import Client
+from tests.integration.api.server import MODEL
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_model_that_answers_where_nobody_names_one_is_told(api: Client) -> None:
+    models = (await api.json("GET", "/api/models"))["models"]
+    assert [model["id"] for model in models if model["default"]] == [MODEL]
