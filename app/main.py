@@ -17,7 +17,7 @@ from app.llm.demo import DEMO
 from app.llm.models import Models
 from app.setup.databases import database_url
 from app.setup.engine import Engine, started
-from app.setup.models import default_model, open_models
+from app.setup.models import default_among, default_model, open_models
 from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
 from app.storage.actions import Actions
 from app.storage.chat_news import ChatNews
@@ -85,7 +85,7 @@ async def running(
         await upgrade_in_thread(url)
         database = await stack.enter_async_context(connect(url, size=settings.pool_size, webhook=receiver is not None))
         await _check_exposure(settings, Tokens(database))
-        model = default_model(settings) if models is None else settings.model or next(iter(models.listed()))
+        model = default_model(settings) if models is None else default_among(models, settings.model)
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
         if toolset is None:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 import structlog
 
 from app.config import Settings, read_environment
-from app.domain.errors import ConfigError
+from app.domain.errors import ConfigError, RequestRefused
 from app.llm.chaos import ChaosPlan, ChaosTap
 from app.llm.connect import connect_providers
 from app.llm.demo import DEMO, DemoProvider
@@ -87,9 +87,22 @@ class _Given(dict[str, str]):
 def default_model(settings: Settings) -> str:
     """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
     providers = _providers(settings)
-    if settings.model is not None or not providers:
-        return settings.model or DEMO
+    if not providers:
+        return default_among(Models([Offer(DemoProvider(), [DEMO])]), settings.model)
+    if settings.model is not None:
+        return settings.model
     listed = [model.id for provider in providers for model in provider.models]
     if not listed:
         raise ConfigError("TURNSTREAM_MODEL: say which model answers where nobody names one")
     return PREFERRED if PREFERRED in listed else listed[0]
+
+
+def default_among(models: Models, wanted: str | None) -> str:
+    """The same where the models are given. Raises ConfigError where `wanted` is none of them."""
+    if wanted is None:
+        return next(iter(models.listed()))
+    try:
+        models.check(wanted)
+    except RequestRefused as error:
+        raise ConfigError(f"TURNSTREAM_MODEL: {error.detail}") from None
+    return wanted

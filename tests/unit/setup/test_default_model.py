@@ -1,0 +1,36 @@
+"""Which model answers where nobody names one."""
+
+from typing import Any
+
+import pytest
+
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.llm.models import Models, Offer
+from app.llm.scripted import ScriptedProvider
+from app.setup.models import default_among, default_model
+
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(_env_file=None, **{**NO_KEYS, **given})
+
+
+def test_without_a_key_there_is_the_demo_and_no_other() -> None:
+    assert default_model(settings()) == default_model(settings(model="demo")) == "demo"
+    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL: there is no model 'nope' here; there are: demo$"):
+        default_model(settings(model="nope"))
+
+
+def test_with_a_key_any_name_may_be_one_that_a_gateway_knows() -> None:
+    assert default_model(settings(anthropic_api_key="sk-secret")) == "claude-sonnet-5-5"
+    for name in ("claude-new", "claude-haiku-5-5", "what the gateway calls it"):
+        assert default_model(settings(anthropic_api_key="sk-secret", model=name)) == name
+
+
+def test_of_models_that_a_program_gives_it_is_one_of_theirs() -> None:
+    models = Models([Offer(ScriptedProvider([]), ["small", "big"], ["x-"])])
+    assert [default_among(models, wanted) for wanted in (None, "big", "x-1")] == ["small", "big", "x-1"]
+    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL: there is no model 'nope' here; there are: small, big$"):
+        default_among(models, "nope")
