@@ -11,6 +11,8 @@ import msgspec
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
+log = structlog.get_logger(__name__)
+
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"])
@@ -19,7 +21,7 @@ STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
     "turnstream_rounds_per_turn", "Sealed rounds of ended turns", buckets=(1, 2, 3, 4, 5, 6, 10, 20)
 )
-CONTINUATIONS = Counter("turnstream_tool_continuations", "Turns that called tools", ["outcome"])
+CONTINUATIONS = Counter("turnstream_tool_continuations", "Turns that called tools: ok, error or cancelled", ["outcome"])
 CONTINUATION_ROUNDS = Histogram(
     "turnstream_tool_continuation_iterations",
     "Tool rounds of turns that called tools",
@@ -62,9 +64,21 @@ def _json(line: object, default: Callable[[Any], Any], **_options: object) -> by
     return msgspec.json.encode(line, enc_hook=default)
 
 
+class _Libraries(logging.Handler):
+    """What libraries log, in lines like ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
+        if record.levelno >= logging.ERROR:
+            log.error("library.error", **said)
+        else:
+            log.warning("library.warning", **said)
+
+
 def configure_logging(level: str) -> None:
     """JSON lines on standard error, or coloured ones where a person looks at it."""
     for_people = sys.stderr.isatty()
+    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

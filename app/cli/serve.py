@@ -88,7 +88,7 @@ async def _serve(settings: Settings) -> None:
                 http="httptools",
                 lifespan="off",
                 access_log=False,
-                log_level="warning",
+                log_config=None,
                 backlog=4096,
                 timeout_graceful_shutdown=5,
                 server_header=False,
