@@ -133,15 +133,14 @@ def _report(answered: Mapping[str, _Answered], words: Sequence[str], path: str |
     view, tree, search = (answered.get(name) for name in ("doc_view", "doc_tree", "doc_search"))
     if failed := [name for name, answer in answered.items() if answer.is_error]:
         return f"{failed[0]} failed, and this is what it said:\n\n{_quoted(answered[failed[0]].text)}"
+    listed = [f"This is what the library holds:\n\n```\n{tree.text}\n```"] if tree else []
     if view:
-        lines = _lines_about(view.text, words)
-        return (
-            f"I found this in **{view.input.get('path')}**:\n\n{_quoted(lines)}\n\nThat is as far as a script can go."
-        )
+        found = f"I found this in **{view.input.get('path')}**:\n\n{_quoted(_lines_about(view.text, words))}"
+        return "\n\n".join([*listed, found, "That is as far as a script can go."])
     if path is not None and search:
-        return f"The search names **{path}** first:\n\n{_quoted(search.text)}"
+        return "\n\n".join([*listed, f"The search names **{path}** first:\n\n{_quoted(search.text)}"])
     if tree:
-        return f"This is what the library holds:\n\n```\n{tree.text}\n```\n\nAsk me about something in it."
+        return "\n\n".join([*listed, "Ask me about something in it."])
     return search.text if search else "The tools I called are none that I know how to read."
 
 

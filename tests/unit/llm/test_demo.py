@@ -100,6 +100,21 @@ async def test_it_shows_the_library_when_that_is_all_it_asked_for() -> None:
     assert "```\n1 document, 5 characters:\nsetup.md  5\n```" in words(await heard(asking("hi", *tree)))
 
 
+async def test_asked_for_the_files_it_lists_them_whatever_else_it_found() -> None:
+    question = "What files are in my project?"
+    first = await heard(asking(question))
+    assert [name for name, _ in calls(first)] == ["doc_search", "doc_tree"]
+    found = (
+        *used("doc_search", '{"query":"project"}', HITS),
+        *used("doc_tree", "{}", "2 documents:\nguides/setup.md  5"),
+    )
+    view = used("doc_view", '{"path":"guides/setup.md"}', EXCERPT)
+    for since, tools in ((found, ("doc_search", "doc_tree")), ((*found, *view), ALL)):
+        said = words(await heard(asking(question, *since, tools=tools)))
+        assert said.startswith("This is what the library holds:\n\n```\n2 documents:\nguides/setup.md  5\n```")
+        assert "**guides/setup.md**" in said
+
+
 async def test_it_says_what_a_search_without_hits_said() -> None:
     search = used("doc_search", '{"query":"x"}', "No document matches 'x'.")
     assert words(await heard(asking("x marks the spot", *search))) == "No document matches 'x'."
