@@ -74,9 +74,12 @@ async def unavailable(_request: Request, error: Exception) -> Response:
     return problem(503, "Temporarily unavailable", detail, headers={"Retry-After": "1"})
 
 
-async def no_route(_request: Request, error: Exception) -> Response:
+async def no_route(request: Request, error: Exception) -> Response:
+    """Nothing is there, or not with this method."""
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, error.detail, headers=error.headers)
+    allowed = (error.headers or {}).get("Allow")
+    detail = f"{request.method} is not one of {allowed}" if allowed else "See /openapi.json for what there is"
+    return problem(error.status_code, error.detail, f"{detail}.", headers=error.headers)
 
 
 async def failed(request: Request, error: Exception) -> Response:

@@ -17,7 +17,7 @@ from app.api.auth import Authenticator
 from app.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMedia
 from app.api.fields import Body
 from app.api.resolve import Defaults
-from app.api.tool_schemas import ALTERNATIVES
+from app.api.tool_schemas import ALTERNATIVES, NAME
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import storable
 from app.llm.models import Models
@@ -134,11 +134,22 @@ def invalid(error: ValidationError) -> Invalid:
         [
             {
                 "field": storable(".".join(_steps(problem))) or "(body)",
-                "message": storable(problem["msg"].removeprefix("Value error, ")),
+                "message": storable(_message(problem)),
             }
             for problem in error.errors(include_url=False, include_input=False)
         ]
     )
+
+
+def _message(problem: ErrorDetails) -> str:
+    match problem["type"]:
+        case "union_tag_not_found":
+            return "is missing, or is none: it says what the rest of the object is"
+        case "union_tag_invalid":
+            kinds = str(problem["ctx"]["expected_tags"]).removeprefix(f"'{NAME}', ")
+            return f"must be one of {kinds}"
+        case _:
+            return problem["msg"].removeprefix("Value error, ")
 
 
 def _steps(problem: ErrorDetails) -> Iterator[str]:

@@ -43,10 +43,12 @@ class ProviderToolIn(Body):
     definition: JsonObject
 
 
-def _kind_of(item: Any) -> str:
+def _kind_of(item: Any) -> str | None:
     """Which of them a wrong item was meant to be: a complaint shall be about that one alone."""
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", NAME)
-    return kind if isinstance(kind, str) else NAME
+    if isinstance(item, dict):
+        kind = item.get("type")
+        return kind if isinstance(kind, str) and kind != NAME else None
+    return getattr(item, "type", NAME)
 
 
 ToolIn = Annotated[

@@ -98,7 +98,7 @@ class Client:
             chat: Json = found[0]
             return chat
         what = f"{len(found)} chats have an id that begins" if found else "no chat has an id that begins"
-        raise Refused(404, f"{what} with {prefix}; `turnstream chat --list` shows them")
+        raise Refused(404, f"{what} with {prefix}; /list shows them, and so does `turnstream chat --list`")
 
     async def path(self, chat: str, limit: int) -> Json:
         """The newest `limit` turns of the chat, oldest first; `next` says whether there are older ones."""

@@ -52,7 +52,7 @@ async def place_beside_others(connection: Connection, chat: UUID, before: Turn |
         return Place(before)
     match on_busy:
         case "reject":
-            raise still_running(before)
+            raise still_running(before, ", or say `on_busy`")
         case "enqueue":
             return Place(before)
         case "interrupt":
@@ -76,7 +76,7 @@ async def _steerable(connection: Connection, busy: Sequence[Turn]) -> Turn | Non
     return None
 
 
-def still_running(turn: Turn) -> Conflict:
+def still_running(turn: Turn, otherwise: str = "") -> Conflict:
     if turn.status == "waiting":
-        return Conflict(f"turn {turn.id} on this branch waits for an action; answer it, cancel it, or say `on_busy`")
-    return Conflict(f"turn {turn.id} is still running on this branch; wait for its end, cancel it, or say `on_busy`")
+        return Conflict(f"turn {turn.id} on this branch waits for an action; answer it or cancel it{otherwise}")
+    return Conflict(f"turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}")

@@ -15,11 +15,14 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(api: Client
     answer = await api.request(method, "/api/chats")
     assert answer.status_code == 405
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+    assert answer.json()["detail"] == f"{method} is not one of {answer.headers['allow']}."
 
 
 async def test_a_path_that_is_not_there_is_a_problem(api: Client) -> None:
     for path in ("/api/nothing", "/api/chats/", "/api/turns/x", "/api//chats"):
-        assert (await api.get(path)).status_code == 404
+        answer = await api.get(path)
+        assert answer.status_code == 404
+        assert "/openapi.json" in answer.json()["detail"]
 
 
 async def test_head_gives_the_headers_of_get_and_no_body(api: Client) -> None:

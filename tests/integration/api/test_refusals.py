@@ -40,6 +40,8 @@ BAD_TURNS: dict[str, tuple[Any, str]] = {
     "unknown tool": ({**said("x"), "tools": ["doc_view", "none such"]}, "tools.1"),
     "tool that is no text": ({**said("x"), "tools": ["\ud800"]}, "tools.0"),
     "tool that is a number": ({**said("x"), "tools": [1]}, "tools.0"),
+    "tool of no type": ({**said("x"), "tools": [{"name": "x"}]}, "tools.0.type"),
+    "tool of an unknown type": ({**said("x"), "tools": [{"type": "name", "name": "x"}]}, "tools.0.type"),
     "system prompt with NUL": ({**said("x"), "system_prompt": "\0"}, "system_prompt"),
     "system prompt too long": ({**said("x"), "system_prompt": "x" * 200_001}, "system_prompt"),
     "sampling parameter": ({**said("x"), "params": {"temperature": 1}}, "params.temperature"),
@@ -96,6 +98,19 @@ UNREADABLE: dict[str, bytes] = {
 async def stored(api: Client) -> Any:
     chats = (await api.json("GET", "/api/chats"))["chats"]
     return chats, [await api.json("GET", f"/api/chats/{chat['id']}/turns") for chat in chats]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (BAD_TURNS["unknown block type"], "must be one of 'text', 'image', 'document'"),
+        (({**said("x"), "tools": [{"type": "x"}]}, "tools.0.type"), "must be one of 'client', 'http', 'provider'"),
+        (BAD_TURNS["no block type"], "is missing, or is none: it says what the rest of the object is"),
+    ],
+)
+async def test_a_refusal_says_which_types_there_are(api: Client, body: tuple[Any, str], message: str) -> None:
+    refused = await api.json("POST", "/api/turns", 422, json=body[0])
+    assert refused["errors"] == [{"field": body[1], "message": message}]
 
 
 @pytest.mark.parametrize("what", BAD_TURNS)
