@@ -43,7 +43,7 @@ def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, 
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two rounds' figures, nested objects too. What is not a number keeps its latest value."""
+    """The sum of two rounds' figures, nested objects too. Lists follow one another, the rest keeps its latest value."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)
@@ -51,6 +51,8 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
             total[key] = add_usage(known if isinstance(known, Mapping) else {}, value)
         elif _is_count(value) and _is_count(known):
             total[key] = known + value
+        elif isinstance(value, list) and isinstance(known, list):
+            total[key] = [*known, *value]
         elif value is not None:
             total[key] = value
     return total

@@ -29,7 +29,7 @@ def account_for(turn: Turn, tools_started: float | None) -> None:
     TURNS.labels(turn.status, stop_reason).inc()
     ROUNDS_PER_TURN.observe(rounds)
     if asked := tool_rounds(turn.blocks):
-        CONTINUATIONS.labels("error" if turn.status == "error" else "ok").inc()
+        CONTINUATIONS.labels("ok" if turn.status == "complete" else turn.status).inc()
         CONTINUATION_ROUNDS.observe(asked)
     if tools_started is not None:
         CONTINUATION_SECONDS.observe(perf_counter() - tools_started)

@@ -40,6 +40,11 @@ def test_rounds_are_summed_and_words_keep_the_latest() -> None:
     }
 
 
+def test_lists_of_two_rounds_follow_one_another() -> None:
+    assert add_usage({"iterations": [{"a": 1}]}, {"iterations": [{"a": 2}]}) == {"iterations": [{"a": 1}, {"a": 2}]}
+    assert add_usage({"iterations": 1}, {"iterations": [2]}) == {"iterations": [2]}
+
+
 def test_a_figure_that_changes_its_shape_is_taken_as_it_comes() -> None:
     assert add_usage({"tokens": 3}, {"tokens": {"thinking": 1}}) == {"tokens": {"thinking": 1}}
     assert add_usage({"tokens": {"thinking": 1}}, {"tokens": 3}) == {"tokens": 3}
