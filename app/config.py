@@ -125,10 +125,11 @@ def read_environment() -> Mapping[str, str]:
 def _refuse_unknown() -> None:
     """A misspelt name would be a setting that silently does nothing."""
     known = list(map(_variable, Settings.model_fields))
-    for name in os.environ:
+    for name in read_environment():
         if name.startswith("TURNSTREAM_") and name not in known and name not in OF_THE_CLIENT:
+            where = "" if name in os.environ else ".env: "
             close = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(f"{name} is no setting" + (f"; is {close[0]} meant?" if close else ""))
+            raise ConfigError(f"{where}{name} is no setting" + (f"; is {close[0]} meant?" if close else ""))
 
 
 def _sentence(location: tuple[int | str, ...], message: str) -> str:
