@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from hypothesis import settings
 
-from app.storage.embedded import EmbeddedPostgres
+from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
 
 # A loaded machine is no reason to fail.

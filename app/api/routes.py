@@ -9,7 +9,6 @@ from starlette.routing import Route
 
 from app.api import (
     actions,
-    ai_sdk,
     catalog,
     chat_stream,
     chat_streams,
@@ -20,7 +19,8 @@ from app.api import (
     turns,
     uploads,
 )
-from app.api.ai_sdk_schemas import UiChatOut, UiRequest, UiStopped
+from app.api.ai_sdk import endpoints as ai_sdk
+from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.endpoint import Endpoint, Handler, Query
 from app.api.openapi import openapi

@@ -24,7 +24,7 @@ from app.llm.recordings import Recordings
 from app.setup.databases import database_url
 from app.storage.copies import find_turn
 from app.storage.database import Database, connect
-from app.storage.embedded import embedded_postgres
+from app.storage.embedded.server import embedded_postgres
 from app.storage.migrations import upgrade_in_thread
 from app.telemetry import configure_logging
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import assert_never
 
 from app.llm.models import Offer
-from app.llm.openai_quirks import QUIRKS
+from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import Provider
 from app.llm.registry import ProviderSpec
 from app.llm.tap import Announced, Tap
@@ -27,13 +27,13 @@ async def connect_providers(specs: Sequence[ProviderSpec], taps: Sequence[Tap] =
 async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Tap]) -> Provider:
     match spec.api:
         case "anthropic":
-            from app.llm.anthropic import AnthropicProvider  # noqa: PLC0415
+            from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415
 
             return await stack.enter_async_context(
                 aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
             )
         case "openai-chat" | "openai-responses":
-            from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
+            from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
 
             provider = (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
                 spec.key or "",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.domain.errors import ConfigError
 from app.llm.models import Ability, Model, Prices
-from app.llm.openai_quirks import QUIRKS
+from app.llm.openai.quirks import QUIRKS
 
 _OWN = Path(__file__).with_name("models.toml")
 _NAME = re.compile(r"\$(\w+)|\$\{(\w+)\}")

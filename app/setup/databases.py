@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from app.config import Settings
 from app.storage.database import Database, connect, plain_url
-from app.storage.embedded import embedded_postgres
+from app.storage.embedded.server import embedded_postgres
 from app.storage.migrations import upgrade_in_thread
 
 

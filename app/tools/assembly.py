@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from app.domain.errors import ConfigError
 from app.domain.signature import key_of
-from app.tools.addresses import Allowed
 from app.tools.declarations import Declarations, McpServer, read_declarations
-from app.tools.http import HttpTools
+from app.tools.http.addresses import Allowed
+from app.tools.http.toolset import HttpTools
 from app.tools.loading import load_installed, load_toolset
 from app.tools.outputs import Outputs
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
 
 if TYPE_CHECKING:
-    from app.tools.mcp import McpServers
+    from app.tools.mcp.toolset import McpServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ async def open_toolset(own: Iterable[Tool], wanted: Wanted, outputs: Outputs | N
 
 def _mcp(servers: Sequence[McpServer]) -> "McpServers":
     """Its package costs a second to import."""
-    from app.tools.mcp import McpServers  # noqa: PLC0415
+    from app.tools.mcp.toolset import McpServers  # noqa: PLC0415
 
     return McpServers(servers)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.storage.database import connect
 from app.storage.migrations import upgrade
 from app.telemetry import configure_logging

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import psutil
 
-from app.storage.embedded import embedded_postgres
+from app.storage.embedded.server import embedded_postgres
 from tests.bench.processes import TOOLS_CPU, family, on_cpu, own_cpu_seconds
 
 

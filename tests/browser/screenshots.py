@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from app.llm.models import Offer
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text
-from app.storage.embedded import EmbeddedPostgres
+from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
 from tests.browser.conftest import find_chromium
 from tests.browser.person import Person, sit_down

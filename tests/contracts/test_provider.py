@@ -13,9 +13,9 @@ from app.domain.blocks import Block
 from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.demo import DemoProvider
-from app.llm.openai import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
+from app.llm.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from tests.integration.canned import Answer, canned_server

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from app.storage.embedded import EmbeddedPostgres
+from app.storage.embedded.server import EmbeddedPostgres
 
 
 class Postgres:

@@ -10,8 +10,8 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import ProviderError
-from app.llm.anthropic import AnthropicProvider
-from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import BlockText, Message, ModelRequest, Part
 from tests.integration.canned import Answer, CannedServer, canned_server
 

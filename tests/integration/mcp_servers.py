@@ -12,7 +12,7 @@ import psutil
 
 from app.domain.turns import ToolSpec
 from app.tools.declarations import McpServer
-from app.tools.mcp import McpServers
+from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, Tool, ToolContext
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from random import Random
 
 from app.domain.errors import PermanentError, TransientError
-from app.llm.anthropic_render import render
+from app.llm.anthropic.render import render
 from app.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
 from app.llm.scripted import message_of, text, thinking, tool_use
 from tests.integration.people_tools import NAMES

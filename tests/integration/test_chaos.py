@@ -13,12 +13,14 @@ import pytest
 
 from app.domain.blocks import TEXT, Block
 from app.domain.turns import Limits, Turn
-from app.llm import anthropic_render, openai_render, responses_render
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic import render as anthropic_render
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap
 from app.llm.messages import build_messages
-from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.openai import render as openai_render
+from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import ModelRequest, Provider
+from app.llm.responses import render as responses_render
 from app.tools.tool import tool
 from tests.integration.harness import POLICY, Asked, Harness, Replica, with_model
 from tests.integration.openai_plays import ChatAuthor, ResponsesAuthor

@@ -13,7 +13,7 @@ from app.domain.errors import ProviderError, TransientError
 from app.domain.history import COMPACTED
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine import counting
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models import Model, Models, Offer
 from app.llm.provider import Call, Message, ModelRequest, tokens_of
 from app.llm.recordings import Recordings, RecordingTap

@@ -20,13 +20,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.domain.errors import ConfigError
-from app.storage.embedded import EmbeddedPostgres, embedded_postgres
+from app.storage.embedded.server import EmbeddedPostgres, embedded_postgres
 
 FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 USER = f"""
 import sys
 from pathlib import Path
-from app.storage.embedded import EmbeddedPostgres
+from app.storage.embedded.server import EmbeddedPostgres
 with EmbeddedPostgres(Path(sys.argv[1]), {FAST}) as dsn:
     print(dsn, flush=True)
     sys.stdin.read()

@@ -18,8 +18,8 @@ from aiohttp import web
 
 from app.domain.signature import verify
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.addresses import Allowed
-from app.tools.http import LONGEST_TIMEOUT, HttpTool, HttpTools
+from app.tools.http.addresses import Allowed
+from app.tools.http.toolset import LONGEST_TIMEOUT, HttpTool, HttpTools
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset

@@ -18,8 +18,8 @@ from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.declarations import McpServer, read_declarations
-from app.tools.mcp import McpServers
-from app.tools.mcp_tool import McpTool, outcome_of, tool_name, tool_of
+from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
+from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
 from app.tools.tool import Tool, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.llm import http
-from app.llm.openai import OpenAIChatProvider
-from app.llm.openai_quirks import Quirks
+from app.llm.openai.provider import OpenAIChatProvider
+from app.llm.openai.quirks import Quirks
 from app.llm.provider import MessageEnded, Part
 from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, texts
 from tests.integration.canned import Ending

@@ -10,7 +10,7 @@ from app.domain.blocks import SHORTENED, SUMMARY
 from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models import Prices
 from app.tools.tool import tool
 from app.tools.toolset import Toolset

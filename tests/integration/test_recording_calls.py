@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError, ProviderError, TransientError
-from app.llm.anthropic import AnthropicProvider
-from app.llm.openai import OpenAIChatProvider
+from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.openai.provider import OpenAIChatProvider
 from app.llm.provider import Call, Message, ModelRequest, Part, Provider
 from app.llm.recording import Read, Recording
 from app.llm.recordings import Recordings, RecordingTap

@@ -9,9 +9,9 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, TooLong, TransientError
-from app.llm.anthropic import AnthropicProvider
-from app.llm.anthropic_render import render, render_block
-from app.llm.anthropic_wire import AnthropicWire
+from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.anthropic.render import render, render_block
+from app.llm.anthropic.wire import AnthropicWire
 from app.llm.messages import build_messages
 from app.llm.provider import ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server

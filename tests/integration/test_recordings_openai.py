@@ -12,9 +12,9 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.accumulator import Accumulator
-from app.llm.openai import OpenAIChatProvider
-from app.llm.openai_render import render
-from app.llm.openai_wire import STOP_REASONS, ChatWire
+from app.llm.openai.provider import OpenAIChatProvider
+from app.llm.openai.render import render
+from app.llm.openai.wire import STOP_REASONS, ChatWire
 from app.llm.provider import Message, ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server
 from tests.integration.recordings import (

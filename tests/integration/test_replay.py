@@ -18,7 +18,7 @@ from app.config import Settings
 from app.domain.asks import Answer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.chaos import ChaosPlan, ChaosTap
 from app.llm.recording import Recording
 from app.llm.recordings import Recordings, RecordingTap

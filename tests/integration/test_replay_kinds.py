@@ -17,7 +17,7 @@ from app.domain.blocks import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
 from app.domain.turns import Limits, OutputSpec, Turn
 from app.engine.executor import ModelPolicy
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.provider import BlockOpened, Part
 from app.llm.recordings import Recordings, RecordingTap
 from app.llm.scripted import text, tool_use

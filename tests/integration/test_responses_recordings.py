@@ -10,10 +10,10 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError
-from app.llm.openai_usage import usage_of
+from app.llm.openai.usage import usage_of
 from app.llm.provider import Message, ModelRequest
-from app.llm.responses_render import render
-from app.llm.responses_wire import STOP_REASONS, ResponsesWire
+from app.llm.responses.render import render
+from app.llm.responses.wire import STOP_REASONS, ResponsesWire
 from tests.integration.adapters import Talk, talking
 from tests.integration.canned import Answer
 from tests.integration.recordings import (

@@ -17,7 +17,7 @@ from app.api.codec import block_json, error_json, frame, to_json
 from app.domain.blocks import TOOL_RESULT
 from app.domain.cursor import Cursor
 from app.domain.turns import Limits, Turn
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.stream.tail import tail
 from app.tools.tool import tool
 from tests.integration.harness import Asked, Harness, Replica, assert_is_whole

@@ -16,9 +16,9 @@ from app.domain.blocks import NOT_TAKEN, TEXT, VERDICT, Block
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.messages import NO_TEXT
-from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.copies import say_as_then

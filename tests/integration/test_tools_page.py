@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.demo import DemoProvider
 from app.llm.models import Offer
 from app.llm.provider import ModelRequest

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.ai_sdk_chunks import UiEncoder
-from app.api.ai_sdk_messages import ui_message
+from app.api.ai_sdk.chunks import UiEncoder
+from app.api.ai_sdk.messages import ui_message
 from app.api.codec import to_json
 from app.domain.blocks import Block
 from app.domain.cursor import START

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
-from app.api.ai_sdk_schemas import UiRequest
+from app.api.ai_sdk.schemas import UiRequest
 from app.api.codec import frame
 from app.api.endpoint import Endpoint
 from app.api.event_schemas import EVENTS

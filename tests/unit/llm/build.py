@@ -9,7 +9,7 @@ from uuid import UUID
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
-from app.llm.anthropic_render import render_block
+from app.llm.anthropic.render import render_block
 from app.llm.provider import Message
 
 REQUEST = TurnRequest("claude-opus-5-5", "Be kind.")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
-from app.llm.anthropic_render import render, render_block
+from app.llm.anthropic.render import render, render_block
 from app.llm.provider import Message, ModelRequest
 from app.llm.translation import SILENT_FAILURE
 from tests.unit.llm.build import call, redacted, result, server_call, server_result, text, thinking

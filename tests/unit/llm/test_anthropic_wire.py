@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from app.llm.anthropic_wire import AnthropicWire, ErrorEvent
+from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.provider import (
     BlockClosed,
     BlockData,

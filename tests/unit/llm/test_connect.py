@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from app.llm.anthropic import AnthropicProvider
+from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.connect import connect_providers
 from app.llm.models import Models
-from app.llm.openai import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.registry import read_registry
 from app.llm.think_tags import Untagged
 

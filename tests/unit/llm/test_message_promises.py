@@ -30,7 +30,7 @@ from app.domain.steps import (
     settle,
 )
 from app.domain.turns import Limits, Turn, TurnRequest
-from app.llm.anthropic_render import render_block
+from app.llm.anthropic.render import render_block
 from app.llm.messages import GIVEN_UP, GO_ON, build_messages, messages_to_summarise
 from tests.unit.llm.build import (
     REQUEST,

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from app.domain.blocks import Block
 from app.domain.steps import CallModel
 from app.domain.turns import Limits, Turn
-from app.llm import anthropic_render, openai_render, responses_render
+from app.llm.anthropic import render as anthropic_render
 from app.llm.messages import GO_ON, build_messages
-from app.llm.openai_quirks import QUIRKS, Quirks
+from app.llm.openai import render as openai_render
+from app.llm.openai.quirks import QUIRKS, Quirks
 from app.llm.provider import Message, ModelRequest
+from app.llm.responses import render as responses_render
 from tests.unit.llm import legal, openai_legal, responses_legal
 from tests.unit.llm.build import REQUEST, assistant, result, text, user
 from tests.unit.llm.test_message_promises import BLOCKS, WORDS, Chat, any_round, without_abandoned, without_stand_in

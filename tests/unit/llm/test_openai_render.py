@@ -10,8 +10,8 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.messages import GO_ON
-from app.llm.openai_quirks import OPENAI, QUIRKS, Quirks
-from app.llm.openai_render import render
+from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
+from app.llm.openai.render import render
 from app.llm.provider import Message, ModelRequest
 from tests.unit.llm.build import redacted, result, server_call, server_result, text, thinking
 from tests.unit.llm.openai_legal import request_problems

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from app.domain.blocks import Block
-from app.llm.anthropic_render import render
+from app.llm.anthropic.render import render
 from app.llm.provider import Message, ModelRequest
 from app.llm.translation import CallRules, provider_of, with_fitting_calls, without_foreign
 from tests.unit.llm.build import call, result, server_call, server_result, text, thinking

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
-from app.llm.openai_wire import ChatWire
+from app.llm.openai.wire import ChatWire
 from app.llm.provider import (
     BlockClosed,
     BlockData,

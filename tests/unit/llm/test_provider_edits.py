@@ -12,7 +12,7 @@ from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.steps import CallModel, Finish, next_step
 from app.domain.turns import Limits, Turn, TurnRequest
-from app.llm.anthropic_render import betas_of, render, render_count
+from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.demo import DemoProvider
 from app.llm.messages import build_messages
 from app.llm.models import Model, Models, Offer, Prices

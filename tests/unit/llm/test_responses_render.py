@@ -8,9 +8,9 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.messages import GO_ON
-from app.llm.openai_quirks import OPENAI, QUIRKS, Quirks
+from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
 from app.llm.provider import Message, ModelRequest
-from app.llm.responses_render import render
+from app.llm.responses.render import render
 from tests.unit.llm.build import redacted, result, server_call, server_result, thinking
 from tests.unit.llm.responses_legal import request_problems
 from tests.unit.llm.test_openai_render import answered, called, said, thought

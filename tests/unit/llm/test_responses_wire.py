@@ -8,7 +8,7 @@ import pytest
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.responses_wire import ResponsesWire
+from app.llm.responses.wire import ResponsesWire
 from app.llm.wire import BadStream
 
 Json = dict[str, Any]

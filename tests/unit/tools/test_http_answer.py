@@ -1,7 +1,7 @@
 import pytest
 
-from app.tools.http_answer import outcome_of
-from app.tools.http_client import Answer
+from app.tools.http.answer import outcome_of
+from app.tools.http.client import Answer
 from app.tools.tool import Outcome
 
 NOTHING = "The call succeeded and returned nothing."

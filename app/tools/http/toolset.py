@@ -9,9 +9,9 @@ from typing import Self
 import structlog
 
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.addresses import Allowed, UrlRefused
-from app.tools.http_answer import outcome_of, phrase
-from app.tools.http_client import Answer, AnswerTooLong, HttpClient, Request, Unreachable, parsed
+from app.tools.http.addresses import Allowed, UrlRefused
+from app.tools.http.answer import outcome_of, phrase
+from app.tools.http.client import Answer, AnswerTooLong, HttpClient, Request, Unreachable, parsed
 from app.tools.policy import Policy
 from app.tools.schemas import InputSchema
 from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable, check_name

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.llm.openai_usage import usage_of
+from app.llm.openai.usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.raw import NULL, words_of
-from app.llm.responses_items import Items
+from app.llm.responses.items import Items
 from app.llm.wire import Wire
 
 # Why a response is incomplete, in our words; any other reason stays as it is.

@@ -14,14 +14,14 @@ from msgspec import Raw, Struct
 
 from app.domain.blocks import TEXT, THINKING, Block
 from app.domain.turns import ToolSpec
-from app.llm.openai_history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
-from app.llm.openai_params import LONGEST_NAME, request_bytes
-from app.llm.openai_quirks import OPENAI, Quirks
+from app.llm.openai.history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
+from app.llm.openai.params import LONGEST_NAME, request_bytes
+from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 from app.llm.raw import members_of
-from app.llm.responses_items import PROVIDER, SERVER_CALL
-from app.llm.responses_kinds import PROGRAM
-from app.llm.responses_params import sent_params
+from app.llm.responses.items import PROVIDER, SERVER_CALL
+from app.llm.responses.kinds import PROGRAM
+from app.llm.responses.params import sent_params
 from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
 
 # An id of a call is used once: by it alone a result finds its call.

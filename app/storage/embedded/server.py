@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.domain.errors import ConfigError
-from app.storage.embedded_account import ELSEWHERE
-from app.storage.embedded_cluster import PATIENCE, Cluster
+from app.storage.embedded.account import ELSEWHERE
+from app.storage.embedded.cluster import PATIENCE, Cluster
 
 _POLL = 0.01
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from app.tools.declarations import McpServer
-from app.tools.mcp_connection import Changes, Connection
+from app.tools.mcp.connection import Changes, Connection
 from app.tools.tool import Tool
 
 

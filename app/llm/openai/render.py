@@ -12,10 +12,10 @@ from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, Block
 from app.domain.turns import ToolSpec
-from app.llm.openai_blocks import SIGNED
-from app.llm.openai_history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
-from app.llm.openai_params import LONGEST_NAME, request_bytes, sent_params
-from app.llm.openai_quirks import OPENAI, Quirks
+from app.llm.openai.blocks import SIGNED
+from app.llm.openai.history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
+from app.llm.openai.params import LONGEST_NAME, request_bytes, sent_params
+from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 from app.llm.translation import CallRules, tool_input, with_fitting_calls
 

@@ -1,4 +1,4 @@
-"""One PostgreSQL data folder, and the wheel's programs for it. embedded.py says who may call what."""
+"""One PostgreSQL data folder, and the wheel's programs for it. server.py says who may call what."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from app.domain.errors import ConfigError
-from app.storage.embedded_account import ELSEWHERE, Account, account_for
+from app.storage.embedded.account import ELSEWHERE, Account, account_for
 
 PATIENCE = 300  # seconds: crash recovery of a large database takes its time
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from app.domain.strict import is_strict
 from app.domain.turns import ToolSpec
-from app.llm.openai_quirks import Quirks
+from app.llm.openai.quirks import Quirks
 from app.llm.provider import ModelRequest
 
 LONGEST_NAME = 64  # of a tool

@@ -20,7 +20,7 @@ from aiohttp import (
 from yarl import URL
 
 from app.domain.signature import headers_of
-from app.tools.addresses import AddressRefused, Allowed, UrlRefused
+from app.tools.http.addresses import AddressRefused, Allowed, UrlRefused
 
 _MOST_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -1,6 +1,6 @@
 """Turns as the AI SDK's UI messages: what a page begins with, and what a stream of the turn puts together."""
 
-from app.api.ai_sdk_parts import (
+from app.api.ai_sdk.parts import (
     CALLS,
     PROVIDER_CALLS,
     Json,
@@ -16,7 +16,7 @@ from app.api.ai_sdk_parts import (
     sources_of,
     start_metadata,
 )
-from app.api.ai_sdk_schemas import UiMessageOut
+from app.api.ai_sdk.schemas import UiMessageOut
 from app.api.codec import block_details
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.tools.http_client import Answer
+from app.tools.http.client import Answer
 from app.tools.policy import ResultForm
 from app.tools.serialise import written
 from app.tools.tool import RETURNED_NOTHING, Outcome

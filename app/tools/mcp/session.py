@@ -12,7 +12,7 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
 from app.tools.declarations import McpServer
-from app.tools.mcp_transport import transport_to
+from app.tools.mcp.transport import transport_to
 
 _MOST_PAGES = 100
 _LISTEN_AGAIN = 5.0

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from app.llm.openai_params import effort, mapping, output_schema, tool_choice
-from app.llm.openai_quirks import Quirks
+from app.llm.openai.params import effort, mapping, output_schema, tool_choice
+from app.llm.openai.quirks import Quirks
 from app.llm.provider import ModelRequest
 
 # Those that are called the same, or that only OpenAI and its imitators know.

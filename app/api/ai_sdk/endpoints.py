@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.ai_sdk_answers import decisions_in
-from app.api.ai_sdk_messages import ui_message
-from app.api.ai_sdk_schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
-from app.api.ai_sdk_stream import ui_stream
+from app.api.ai_sdk.answers import decisions_in
+from app.api.ai_sdk.messages import ui_message
+from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
+from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import frame, to_json
 from app.api.request_schemas import NewTurn
 from app.api.services import Services, begin, invalid, read_body

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.llm.openai_blocks import Blocks, Fragment
-from app.llm.openai_usage import usage_of
+from app.llm.openai.blocks import Blocks, Fragment
+from app.llm.openai.usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
 from app.llm.raw import NULL, encoded, members_of, rest_as_text, words_of
 from app.llm.wire import Wire

@@ -7,13 +7,14 @@ import httpx2
 import openai
 
 from app.domain.errors import ProviderError, TransientError
-from app.llm import openai_render, responses_render
 from app.llm.http import Adapter, connections, lost, retry_after
-from app.llm.openai_errors import provider_error
-from app.llm.openai_quirks import OPENAI, Quirks
-from app.llm.openai_wire import ChatWire
+from app.llm.openai import render as chat_render
+from app.llm.openai.errors import provider_error
+from app.llm.openai.quirks import OPENAI, Quirks
+from app.llm.openai.wire import ChatWire
 from app.llm.provider import ModelRequest
-from app.llm.responses_wire import ResponsesWire
+from app.llm.responses import render as responses_render
+from app.llm.responses.wire import ResponsesWire
 from app.llm.tap import Tap
 from app.llm.wire import Wire
 
@@ -81,7 +82,7 @@ class OpenAIChatProvider(OpenAIProvider):
     """Chat Completions."""
 
     path = "/chat/completions"
-    render = staticmethod(openai_render.render)
+    render = staticmethod(chat_render.render)
     wire = ChatWire
 
 

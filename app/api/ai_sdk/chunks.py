@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
-from app.api.ai_sdk_parts import (
+from app.api.ai_sdk.parts import (
     CALLS,
     Json,
     approval_id,

@@ -9,8 +9,8 @@ import httpx2
 import msgspec
 
 from app.domain.errors import ProviderError, TooLong, TransientError
-from app.llm.anthropic_render import betas_of, render, render_count
-from app.llm.anthropic_wire import AnthropicWire, ErrorEvent
+from app.llm.anthropic.render import betas_of, render, render_count
+from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.failures import LONGEST_MESSAGE, kind_of
 from app.llm.http import Adapter, connections, lost, retry_after
 from app.llm.provider import ModelRequest

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Collection
 from functools import partial
 
-from app.api.ai_sdk_chunks import UiEncoder
+from app.api.ai_sdk.chunks import UiEncoder
 from app.api.services import Services
 from app.api.stream import FrameResponse
 from app.domain.cursor import START, Cursor

@@ -13,8 +13,8 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from app.telemetry import MCP_CONNECTED
 from app.tools.declarations import McpServer
-from app.tools.mcp_session import Session, session_with
-from app.tools.mcp_tool import McpTool, tool_of
+from app.tools.mcp.session import Session, session_with
+from app.tools.mcp.tool import McpTool, tool_of
 from app.tools.policy import repeatable
 from app.tools.tool import ToolError, ToolUnavailable
 

@@ -11,10 +11,10 @@ from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE
 from app.domain.text import storable
-from app.llm.openai_blocks import UNNAMED, made_id
+from app.llm.openai.blocks import UNNAMED, made_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from app.llm.raw import encoded, is_object, members_of, rest_of, words_of
-from app.llm.responses_kinds import AWAITED, CUSTOM, Item, Known, read_item, stem_of
+from app.llm.responses.kinds import AWAITED, CUSTOM, Item, Known, read_item, stem_of
 
 PROVIDER = "openai-responses"
 SERVER_CALL = "server_tool_use"
