@@ -26,6 +26,14 @@ FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].paren
 REQUEST = TurnRequest("recorded")
 ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 
+# What the recorded client changed on the way back; the provider's own bytes are what we send instead.
+CLIENT_EDITS = {
+    "anth-llmanth-tools": "the client put a blank text block before the calls",
+    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "the client dropped a text block",
+    "anth-fantasy-testanthropicwebsearch-stream": "the client dropped page_age and citations",
+    "anth-chatlas-search-panel": "the client dropped citations",
+}
+
 needs_recordings = pytest.mark.skipif(
     not FOLDER.is_dir(), reason=f"no recordings in {FOLDER}: set RECORDED_STREAMS to their folder"
 )
@@ -55,6 +63,18 @@ def sessions(kind: str = "anthropic") -> list[str]:
     """The sessions whose requests were recorded too."""
     known = manifest()["sessions"].items()
     return [name for name, one in known if one["kind"] == kind and one["requests_recorded"]]
+
+
+def sessions_without_requests(kind: str = "anthropic") -> list[str]:
+    """The sessions of which only the replies were recorded."""
+    known = manifest()["sessions"].items()
+    return [name for name, one in known if one["kind"] == kind and not one["requests_recorded"]]
+
+
+def asked(session: str, number: int) -> Json:
+    """The recorded request of a round."""
+    found: Json = json.loads(read(f"sessions/{session}/{number:02}-request.json"))
+    return found
 
 
 def rounds_of(session: str) -> int:

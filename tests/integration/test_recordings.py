@@ -16,9 +16,11 @@ from app.llm.messages import build_messages
 from app.llm.provider import ModelRequest
 from tests.integration.canned import Answer, CannedServer, canned_server
 from tests.integration.recordings import (
+    CLIENT_EDITS,
     Heard,
     Json,
     answer,
+    asked,
     conversation,
     errors,
     hear,
@@ -47,14 +49,6 @@ CUT_INPUTS = {
     "anthropic/composite-overloaded-after-server-tool.sse": "an error inside the input of a server tool",
     "anthropic/truncated-eof-mid-tool-input.sse": "the connection ended inside the input",
     "anthropic/vercel-spliced-message-start.sse": "a second message_start inside the input, its keys used again",
-}
-
-# What the recorded client changed on the way back; the provider's own bytes are what we send instead.
-CLIENT_EDITS = {
-    "anth-llmanth-tools": "the client put a blank text block before the calls",
-    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "the client dropped a text block",
-    "anth-fantasy-testanthropicwebsearch-stream": "the client dropped page_age and citations",
-    "anth-chatlas-search-panel": "the client dropped citations",
 }
 
 
@@ -172,11 +166,6 @@ def test_a_reply_of_a_recorded_session_goes_back_block_by_block_unchanged(name: 
         sent = conversation(json.loads(render(ModelRequest("m", build_messages(path))))["messages"])
         said = oracle(f"sessions/{name}/{number:02}-response.sse")["message"]["content"]
         assert sent[1] == ("assistant", [plain(block) for block in said])
-
-
-def asked(name: str, number: int) -> Json:
-    found: Json = json.loads(read(f"sessions/{name}/{number:02}-request.json"))
-    return found
 
 
 def reply_of(name: str, number: int) -> tuple[list[Block], str | None]:
