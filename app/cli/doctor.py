@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from app.config import Settings, read_settings
 from app.domain.errors import TurnstreamError
-from app.setup.databases import open_database
+from app.setup.databases import open_present_database
 from app.setup.models import default_model
 from app.storage.tokens import Tokens
 
@@ -28,7 +28,7 @@ def doctor() -> None:
 
 
 async def _count_tokens(settings: Settings) -> int:
-    async with open_database(settings) as database:
+    async with open_present_database(settings) as database:
         return len(await Tokens(database).list())
 
 

@@ -2,21 +2,28 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import click
 
-from app.config import read_settings
+from app.cli.names import checked_name
+from app.config import Settings, read_settings
 from app.domain.errors import NotFound
-from app.setup.databases import open_database
+from app.setup.databases import database_name, open_database, open_present_database
+from app.storage.database import Database
 from app.storage.tokens import Tokens
 
 T = TypeVar("T")
 
 
-def _with_tokens(work: Callable[[Tokens], Awaitable[T]]) -> T:
+def _with_tokens(
+    settings: Settings,
+    work: Callable[[Tokens], Awaitable[T]],
+    opened: Callable[[Settings], AbstractAsyncContextManager[Database]] = open_present_database,
+) -> T:
     async def run() -> T:
-        async with open_database(read_settings()) as database:
+        async with opened(settings) as database:
             return await work(Tokens(database))
 
     return asyncio.run(run())
@@ -28,17 +35,20 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.argument("name")
-@click.option("--owner", help="whose chats and documents it opens; NAME when left out")
+@click.argument("name", callback=checked_name)
+@click.option("--owner", callback=checked_name, help="whose chats and documents it opens; NAME when left out")
 def create(name: str, owner: str | None) -> None:
     """Make a token called NAME and print it, this once. From then on the server asks for one."""
-    click.echo(_with_tokens(lambda all_tokens: all_tokens.create(name, owner or name)))
+    settings = read_settings()
+    token = _with_tokens(settings, lambda all_tokens: all_tokens.create(name, owner or name), open_database)
+    click.echo(f"a token of {owner or name}, in {database_name(settings)}:", err=True)
+    click.echo(token)
 
 
 @tokens.command("list")
 def list_tokens() -> None:
     """Names and owners; the tokens themselves are not stored."""
-    for token in _with_tokens(lambda all_tokens: all_tokens.list()):
+    for token in _with_tokens(read_settings(), lambda all_tokens: all_tokens.list()):
         click.echo(f"{token.name}\t{token.owner}\t{token.created_at:%Y-%m-%d}")
 
 
@@ -46,5 +56,5 @@ def list_tokens() -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Take the token called NAME back; a running server forgets it within seconds."""
-    if not _with_tokens(lambda all_tokens: all_tokens.delete(name)):
+    if not _with_tokens(read_settings(), lambda all_tokens: all_tokens.delete(name)):
         raise NotFound(f"there is no token named {name}")

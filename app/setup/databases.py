@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from app.config import Settings
+from app.domain.errors import ConfigError
 from app.storage.database import Database, connect, plain_url
 from app.storage.embedded.server import embedded_postgres
 from app.storage.migrations import upgrade_in_thread
@@ -21,8 +22,31 @@ async def database_url(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The database of the settings, migrated."""
+    """The database of the settings, migrated; an embedded one is made where there is none."""
     async with database_url(settings) as url:
         await upgrade_in_thread(url)
         async with connect(url, size=settings.pool_size) as database:
             yield database
+
+
+@asynccontextmanager
+async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
+    """The same for what needs a database that a server uses: in a wrong folder a new one would only look like it.
+
+    Raises ConfigError where an embedded one would have to be made.
+    """
+    if settings.database_url is None and not (settings.data_dir / "postgres").is_dir():
+        raise ConfigError(
+            f"there is no database in {settings.data_dir.absolute()}: go to the folder in which the server is started,"
+            " or set TURNSTREAM_DATA_DIR or DATABASE_URL"
+        )
+    async with open_database(settings) as database:
+        yield database
+
+
+def database_name(settings: Settings) -> str:
+    """For people: without user and password."""
+    if settings.database_url is None:
+        return f"the database in {settings.data_dir.absolute()}"
+    address = plain_url(settings.database_url.get_secret_value()).partition("?")[0].removeprefix("postgresql://")
+    return f"the database of DATABASE_URL ({address.rpartition('@')[2]})"
