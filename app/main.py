@@ -19,6 +19,7 @@ from app.setup.databases import database_url
 from app.setup.engine import Engine, started
 from app.setup.models import default_among, default_model, open_models
 from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
+from app.setup.samples import offer_samples
 from app.storage.actions import Actions
 from app.storage.chat_news import ChatNews
 from app.storage.chats import Chats
@@ -32,7 +33,7 @@ from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import open_toolset
-from app.tools.documents import document_tools, sample_documents
+from app.tools.documents import document_tools
 from app.tools.outputs import Outputs
 from app.tools.results import result_tools
 from app.tools.toolset import Toolset
@@ -91,7 +92,7 @@ async def running(
         if toolset is None:
             toolset = await stack.enter_async_context(_own_toolset(settings, database, outputs))
         if model == DEMO:
-            await _offer_samples(Documents(database))
+            await offer_samples(Documents(database), LOCAL_OWNER)
         settle_garbage_collector()
         engine = await stack.enter_async_context(started(settings, url, database, models, toolset, hooks, receiver))
         defaults = Defaults(model, settings.system_prompt, turn_limits(settings))
@@ -146,10 +147,3 @@ async def _check_exposure(settings: Settings, tokens: Tokens) -> None:
             f"TURNSTREAM_HOST is {settings.host}, which others can reach, and there is no token yet: make one with"
             " `turnstream tokens create NAME`, or listen on 127.0.0.1"
         )
-
-
-async def _offer_samples(documents: Documents) -> None:
-    """So that the demo has something to look at."""
-    if not await documents.tree(LOCAL_OWNER, limit=1):
-        for path, content in sample_documents().items():
-            await documents.put(LOCAL_OWNER, path, content)

@@ -1,16 +1,20 @@
 """`turnstream docs`."""
 
 import asyncio
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from app.api.auth import LOCAL_OWNER
 from app.api.documents import checked_path
+from app.cli.names import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
-from app.domain.text import unstorable
-from app.setup.databases import open_database
+from app.domain.text import storable, unstorable
+from app.setup.databases import database_name, open_present_database
+from app.setup.samples import drop_samples
 from app.storage.documents import Documents
 
 
@@ -20,35 +24,64 @@ def docs() -> None:
 
 
 @docs.command("import")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--owner", default=LOCAL_OWNER, show_default=True, help="whose documents they become")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
+@click.option(
+    "--owner", default=LOCAL_OWNER, show_default=True, callback=checked_name, help="whose documents they become"
+)
 @click.option("--prefix", default="", help="put before every path")
 def import_folder(folder: Path, owner: str, prefix: str) -> None:
-    """Import every text file of FOLDER. Hidden files and what is no UTF-8 text are left out, and named."""
-    written, left_out = asyncio.run(_import(read_settings(), folder, owner, prefix))
-    click.echo(f"{written} documents imported for {owner}" + (f", {len(left_out)} left out:" if left_out else ""))
+    """Import every text file of FOLDER. Hidden files, what is no UTF-8 text and what links lead out of FOLDER for are
+    left out, and named. The samples of the demo go, where nobody has changed them.
+    """
+    settings = read_settings()
+    written, left_out = asyncio.run(_import(settings, folder, owner, prefix))
+    imported = f"{written} document{'' if written == 1 else 's'} imported for {owner} into {database_name(settings)}"
+    click.echo(imported + (f", {len(left_out)} left out:" if left_out else ""))
     for line in left_out:
-        click.echo(f"  {line}")
+        click.echo(f"  {storable(line)}")
 
 
 async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> tuple[int, list[str]]:
     written, left_out = 0, []
-    async with open_database(settings) as database:
+    async with open_present_database(settings) as database:
         documents = Documents(database)
-        for path in _files(folder):
+        for path, problem in _files(folder, root=folder):
             name = prefix + path.relative_to(folder).as_posix()
-            content = _content(name, path, settings.max_body_bytes)
+            content = ValueError(problem) if problem else _content(name, path, settings.max_body_bytes)
             if isinstance(content, Exception):
                 left_out.append(f"{name}: {content}")
                 continue
+            if not written:
+                await drop_samples(documents, owner)
             await documents.put(owner, name, content)
             written += 1
     return written, left_out
 
 
-def _files(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+def _files(folder: Path, root: Path) -> Iterator[tuple[Path, str | None]]:
+    """Each file with what speaks against it; of a folder that is not looked into, the folder alone."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError as error:
+        yield folder, str(error.strerror)
+        return
+    for path in found:
+        problem = _problem(path, root)
+        if problem is None and path.is_dir():
+            yield from _files(path, root)
+        else:
+            yield path, problem
+
+
+def _problem(path: Path, root: Path) -> str | None:
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(root):
+        return "a link out of the folder"
+    if any(part.startswith(".") for part in (path.name, *target.relative_to(root).parts)):
+        return "hidden"
+    if path.is_dir():
+        return "a link to a folder" if path.is_symlink() else None
+    return None if path.is_file() else "no file"
 
 
 def _content(name: str, path: Path, most: int) -> str | Exception:
