@@ -42,8 +42,7 @@ def examples(heading: str, kind: str) -> list[str]:
 @asynccontextmanager
 async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
     """As `make run` starts it without a key."""
-    async with serving(database_url, model="demo", **settings) as server:
-        server.scripts.offers.append(Offer(DemoProvider(0), ["demo"]))
+    async with serving(database_url, offers=[Offer(DemoProvider(0), ["demo"])], model="demo", **settings) as server:
         yield server
 
 
@@ -88,11 +87,10 @@ async def test_a_client_tool_is_answered_as_the_page_says(database_url: str, tmp
 
 @needs_curl
 async def test_a_tool_of_the_provider_is_offered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
-    async with model_api(searches_the_web) as model, serving(database_url, model="claude-x") as server:
-        provider = AnthropicProvider("sk-ant-0", model.url)
-        server.scripts.offers.append(Offer(provider, ["claude-x"]))
-        printed = await shell("The provider's own tools", server, tmp_path)
-        await provider.aclose()
+    async with model_api(searches_the_web) as model, AnthropicProvider("sk-ant-0", model.url) as provider:
+        offer = Offer(provider, ["claude-x"])
+        async with serving(database_url, offers=[offer], model="claude-x") as server:
+            printed = await shell("The provider's own tools", server, tmp_path)
     assert '"type":"web_search_tool_result"' in printed
     assert "\nevent: turn_complete\n" in printed
     assert model.requests[0]["tools"][-1]["type"] == "web_search_20250305"
@@ -145,8 +143,8 @@ async def test_a_call_is_allowed_with_another_input_as_the_page_says(database_ur
 
 @needs_curl
 async def test_a_busy_branch_does_as_the_page_says(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, model="slow") as server:
-        server.scripts.offers.append(Offer(ScriptedProvider(never_done_with_the_battery), ["slow"]))
+    offer = Offer(ScriptedProvider(never_done_with_the_battery), ["slow"])
+    async with serving(database_url, offers=[offer], model="slow") as server:
         printed = await shell("While the model talks", server, tmp_path)
         first, second, last, beside = [
             await turn_of(server, exchange(tmp_path, f"{name}.json")) for name in ("first", "second", "last", "beside")

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,8 +78,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(database_url: str, toolset: Toolset | None = None, **settings: Any) -> AsyncIterator[Server]:
+async def serving(
+    database_url: str, toolset: Toolset | None = None, offers: Sequence[Offer] = (), **settings: Any
+) -> AsyncIterator[Server]:
     scripts = Scripts()
+    scripts.offers.extend(offers)
     given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
     app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
     with _listener() as listener:
