@@ -13,21 +13,28 @@ from tests.integration.api.client import Client
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 
-# Everything that the page says of its turns, folded or not.
+# Everything that the page says of its turns, folded or not. What is unfolded is drawn when the browser tells of it.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details')) folded.open = true
-  return new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve(
-    [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
-      id: turn.dataset.turn,
-      status: turn.dataset.status,
-      blocks: [...turn.querySelectorAll('[data-block]')].map((block) => ({
-        index: Number(block.dataset.block),
-        text: (block.querySelector('.input, .plain') ?? block).textContent,
-        prose: block.matches('.prose') ? block.textContent : null,
-        result: block.querySelector('.result .plain')?.textContent ?? null,
-      })),
-    }))
-  ))))
+  const read = () => [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
+    id: turn.dataset.turn,
+    status: turn.dataset.status,
+    blocks: [...turn.querySelectorAll('[data-block]')].map((block) => ({
+      index: Number(block.dataset.block),
+      text: (block.querySelector('.input, .plain') ?? block).textContent,
+      prose: block.matches('.prose') ? block.textContent : null,
+      result: block.querySelector('.result .plain')?.textContent ?? null,
+    })),
+  }))
+  return new Promise((resolve) => {
+    let frames = 0
+    const look = () => {
+      const undrawn = document.querySelector('#turns details[open] > .input:empty')
+      if (frames++ < 2 || (undrawn && frames < 600)) requestAnimationFrame(look)
+      else resolve(read())
+    }
+    look()
+  })
 }"""
 
 

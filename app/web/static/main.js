@@ -66,9 +66,9 @@ async function answer(turn, decision) {
 
 /** Whether it could be done; if not, the page says why. */
 async function tried(work) {
+  setText(find('#trouble'), '') // first, so that what ends well hides no trouble of what began later
   try {
     await work()
-    setText(find('#trouble'), '')
     return true
   } catch (error) {
     setText(find('#trouble'), error instanceof TypeError ? 'The server cannot be reached. Try again.' : error.message)

@@ -108,6 +108,8 @@ class World:
     async def running(self, endpoint: Endpoint) -> str:
         model = self.server.scripts.model(pausing(Pause(), "One ", "two."))
         turn = await self.api.say(await self.api.chat(), model=model)
+        async with self.api.follow(turn.stream_url) as events:
+            assert "block_delta" in [event.name async for event in until("block_delta", events)]
         return filled(endpoint, {"{chat}": turn.assistant["chat_id"], "{turn}": turn.assistant["id"]})
 
     async def waiting(self, endpoint: Endpoint) -> str:
