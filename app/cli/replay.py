@@ -21,7 +21,7 @@ from app.domain.turns import Turn
 from app.llm.differences import difference, difference_of_requests
 from app.llm.recording import Recording
 from app.llm.recordings import Recordings
-from app.setup.databases import database_url
+from app.setup.databases import check_present, database_url
 from app.storage.copies import find_turn
 from app.storage.database import Database, connect
 from app.storage.embedded.server import embedded_postgres
@@ -70,6 +70,7 @@ def replay(turn: UUID, folder: Path | None, speed: float) -> None:
 async def _replay(
     settings: Settings, identity: UUID, recordings: Recordings, speed: float
 ) -> tuple[Turn, Sequence[Recording], Rerun]:
+    check_present(settings)
     async with database_url(settings) as url, connect(url, size=2) as source:
         owner, then = await find_turn(source, identity)
         found = recordings.of(identity)

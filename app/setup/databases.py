@@ -31,17 +31,19 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
-    """The same for what needs a database that a server uses: in a wrong folder a new one would only look like it.
+    """The same for what needs a database that a server uses. Raises ConfigError where an embedded one is not there."""
+    check_present(settings)
+    async with open_database(settings) as database:
+        yield database
 
-    Raises ConfigError where an embedded one would have to be made.
-    """
+
+def check_present(settings: Settings) -> None:
+    """Raises ConfigError where an embedded one would have to be made: in a wrong folder it would only look like one."""
     if settings.database_url is None and not (settings.data_dir / "postgres").is_dir():
         raise ConfigError(
             f"there is no database in {settings.data_dir.absolute()}: go to the folder in which the server is started,"
             " or set TURNSTREAM_DATA_DIR or DATABASE_URL"
         )
-    async with open_database(settings) as database:
-        yield database
 
 
 def database_name(settings: Settings) -> str:

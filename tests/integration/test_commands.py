@@ -26,7 +26,14 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize(
-    "arguments", [("docs", "import", "."), ("tokens", "list"), ("tokens", "delete", "ada"), ("doctor",)]
+    "arguments",
+    [
+        ("docs", "import", "."),
+        ("tokens", "list"),
+        ("tokens", "delete", "ada"),
+        ("doctor",),
+        ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
+    ],
 )
 def test_where_no_database_is_none_is_made_by_the_way(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
