@@ -9,6 +9,7 @@ from alembic import context
 from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from app.storage.database import plain_url
 from app.storage.tables import metadata
 
 LOCK = 7_481_516_342
@@ -19,7 +20,7 @@ def _url() -> str:
     url: str | None = context.config.attributes.get("url") or os.environ.get("DATABASE_URL")
     if not url:
         raise SystemExit("DATABASE_URL is not set")
-    return url
+    return plain_url(url)
 
 
 def _migrate(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from app.engine.hooks import Hooks, Observers, TurnEnded
 from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
-from app.storage.database import Database, patiently
+from app.storage.database import LAST_WORDS, Database, patiently
 from app.storage.journal import Journal
 from app.storage.queue import Queue
 from app.storage.record import Records
@@ -40,9 +40,6 @@ Reason = Literal["cancel", "release", "lost"]
 QUEUED = "queued"
 CANCEL = "cancel"
 TOLD = "told"
-
-# Seconds that the last writes of a drain may take; after that, whoever takes the turns over finds what the rows hold.
-LAST_WORDS = 5.0
 
 # What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
 _CLAIM = 50
@@ -154,7 +151,9 @@ class Worker:
             await self._queue.notify(what)
 
     async def _end_all(self) -> None:
-        """Postgres may be away for long: then nobody waits for what is to be written."""
+        """Postgres may be away for long: then nobody waits for what is to be written, and whoever takes the turns over
+        finds what the rows hold.
+        """
         patience = LAST_WORDS
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=patience)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.storage.database import Database, connect, plain_url
-from app.storage.embedded.server import embedded_postgres
+from app.storage.embedded.server import embedded_postgres, is_made
 from app.storage.migrations import upgrade_in_thread
 
 
@@ -39,7 +39,7 @@ async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
 
 def check_present(settings: Settings) -> None:
     """Raises ConfigError where an embedded one would have to be made: in a wrong folder it would only look like one."""
-    if settings.database_url is None and not (settings.data_dir / "postgres").is_dir():
+    if settings.database_url is None and not is_made(settings.data_dir):
         raise ConfigError(
             f"there is no database in {settings.data_dir.absolute()}: go to the folder in which the server is started,"
             " or set TURNSTREAM_DATA_DIR or DATABASE_URL"

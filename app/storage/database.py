@@ -26,7 +26,7 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
-# Seconds that connections get to end in peace; one that is stuck is cut.
+# Seconds that the last writes get when a server stops, and then the connections to end in peace.
 LAST_WORDS = 5.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]

@@ -115,7 +115,7 @@ def test_down_to_nothing_and_up_again_leaves_no_trace(database_url: str) -> None
 async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: str, database_url: str) -> None:
     address = urlsplit(empty_database_url)
     more = "&".join(filter(None, [address.query, "sslmode=prefer&application_name=migration"]))
-    await upgrade_in_thread(address._replace(query=more).geturl())
+    await upgrade_in_thread(address._replace(scheme="postgresql+asyncpg", query=more).geturl())
     for query in (COLUMNS, CONSTRAINTS, INDEXES):
         assert await look(database_url, query) == await look(empty_database_url, query)
 

@@ -21,6 +21,7 @@ from app.storage.embedded.account import ELSEWHERE
 from app.storage.embedded.cluster import PATIENCE, Cluster
 
 _POLL = 0.01
+_CLUSTER = "postgres"  # within the data folder
 
 _Result = TypeVar("_Result")
 
@@ -38,12 +39,17 @@ async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None =
         await _to_its_end(server.leave)
 
 
+def is_made(data_dir: Path) -> bool:
+    """Whether a server has ever been started on `data_dir`."""
+    return (data_dir / _CLUSTER).is_dir()
+
+
 class EmbeddedPostgres:
-    """The same for callers without an event loop."""
+    """`embedded_postgres` for callers without an event loop."""
 
     def __init__(self, data_dir: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder = data_dir.absolute()
-        self._cluster = Cluster(self._folder / "postgres", settings or {})
+        self._cluster = Cluster(self._folder / _CLUSTER, settings or {})
         self._use: int | None = None
 
     def __enter__(self) -> str:
