@@ -1,9 +1,12 @@
 """The commands that go to the database, as they are called."""
 
+import logging
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner
 
 from app.cli import commands
@@ -11,6 +14,15 @@ from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
 from tests.acceptance.server import TURNSTREAM, clean_environment
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command decides how its process logs; the process of these tests has others to run."""
+    before, handlers = structlog.get_config(), [*logging.root.handlers]
+    yield
+    structlog.configure(**before)
+    logging.root.handlers[:] = handlers
 
 
 def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
