@@ -11,10 +11,11 @@ from app.domain.output import phase_of
 from app.domain.turns import OutputSpec, Turn
 from app.llm.provider import MessageEnded, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from app.storage.turns import Turns
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import Harness
+from tests.integration.harness import OWNER, Harness
 
 SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"],"additionalProperties":false}'
 JUDGED = OutputSpec(SCHEMA, validator="never")
@@ -103,15 +104,15 @@ async def test_a_cancelled_turn_tells_its_phase(
 
 async def test_one_that_waits_in_the_queue_was_about_to_be_built(harness: Harness) -> None:
     asked = await harness.ask(output=JUDGED)
+    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     async with harness.replica(ScriptedProvider([])) as replica:
-        await replica.cancel(asked)
         turn = await harness.finish(replica, asked)
     assert phase_of(turn) == "building"
 
 
 async def test_turns_that_are_not_cancelled_or_not_structured_are_in_no_phase(harness: Harness) -> None:
     asked, other = await harness.ask(), await harness.ask(output=OutputSpec(SCHEMA, native=True))
+    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     async with harness.replica(ScriptedProvider([message_of(text('{"year":1}'))])) as replica:
-        await replica.cancel(asked)
         assert phase_of(await harness.finish(replica, asked)) is None
         assert phase_of(await harness.finish(replica, other)) is None
