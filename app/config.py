@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         description="hosts and networks that HTTP tools may call though they are internal or without TLS, by comma",
     )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
-    max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document")
+    max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document, of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
     journal_interval: float = Field(
         0.1, gt=0, description="tick of the journal; remote readers are told twice as often"

@@ -1,27 +1,33 @@
 """What people answer to calls that wait for them: results of client tools, and decisions about approvals."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.attachments import as_parts, told
 from app.api.codec import output_text, to_json
 from app.api.response_schemas import WholeOut
-from app.api.services import begin, id_of, idempotency_key_of, read_body
+from app.api.services import Services, begin, id_of, idempotency_key_of, read_body
 from app.api.tool_schemas import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
 from app.api.views import json_response, turn_out
 from app.domain.asks import Answer
 from app.domain.errors import RequestRefused
+from app.domain.results import layout_of, words_of
 from app.domain.turns import ToolSpec, Turn
 from app.storage.actions import Decision
 from app.tools.schemas import InputSchema
+
+ReadResult = Callable[[ResultIn, str], Awaitable[Answer]]
 
 
 async def act(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
-    told, body = await read_body(request, ActionsIn)
-    decisions = _decisions(told.actions, await services.turns.get(owner, chat, turn))
+    wanted, body = await read_body(request, ActionsIn)
+    before = await services.turns.get(owner, chat, turn)
+    decisions = await _decisions(wanted.actions, before, partial(_result, owner=owner, services=services))
     found = await services.actions.answer(owner, chat, turn, decisions, idempotency_key_of(request, body))
     if not found.ended:
         await services.tell(turn)
@@ -35,25 +41,31 @@ async def get_whole(request: Request) -> Response:
     return json_response(WholeOut(tool_use_id=call, text=text))
 
 
-def _decisions(actions: Sequence[ActionIn], turn: Turn) -> list[Decision]:
+async def _decisions(actions: Sequence[ActionIn], turn: Turn, result: ReadResult) -> list[Decision]:
     seen: set[str] = set()
     for place, action in enumerate(actions):
         if action.tool_use_id in seen:
             raise RequestRefused("is answered twice in this request", field=f"actions.{place}.tool_use_id")
         seen.add(action.tool_use_id)
-    return [_decision(action, turn, f"actions.{place}") for place, action in enumerate(actions)]
+    return [await _decision(action, turn, result, f"actions.{place}") for place, action in enumerate(actions)]
 
 
-def _decision(action: ActionIn, turn: Turn, field: str) -> Decision:
+async def _decision(action: ActionIn, turn: Turn, result: ReadResult, field: str) -> Decision:
     match action:
-        case ResultIn(output=output):
-            answer = Answer("result", output_text(output), action.is_error)
-            return Decision(action.tool_use_id, None, answer, field)
+        case ResultIn():
+            return Decision(action.tool_use_id, None, await result(action, field), field)
         case ApproveIn():
             answer = Answer("approve", input=_edited(action, turn, field))
             return Decision(action.tool_use_id, action.input_digest, answer, field)
         case DenyIn():
             return Decision(action.tool_use_id, action.input_digest, Answer("deny", action.reason), field)
+
+
+async def _result(result: ResultIn, field: str, *, owner: str, services: Services) -> Answer:
+    if result.blocks is None:
+        return Answer("result", output_text(result.output), result.is_error)
+    parts = as_parts(await told(result.blocks, owner, services, f"{field}.blocks"))
+    return Answer("result", words_of(parts), result.is_error, layout=layout_of(parts))
 
 
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:

@@ -8,12 +8,13 @@ from uuid import UUID
 
 import msgspec
 
+from app.api.block_schemas import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.documents import checked_path
-from app.api.request_schemas import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
 from app.domain.errors import RequestRefused
 from app.domain.media import IMAGES, PDF, PLAIN, media_type_of
+from app.domain.results import Json
 from app.llm.models import Model
 from app.storage.uploads import Upload
 
@@ -28,9 +29,14 @@ def spoken(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
     return tuple(Block(i, 0, 0, TEXT, b.text) for i, b in enumerate(blocks) if isinstance(b, TextBlockIn))
 
 
-async def told(blocks: Sequence[BlockIn], owner: str, services: Services) -> tuple[Block, ...]:
-    """The blocks of a user turn. Bytes become uploads; a document of the library is kept as it is now."""
-    return tuple([await _told(place, block, owner, services) for place, block in enumerate(blocks)])
+async def told(blocks: Sequence[BlockIn], owner: str, services: Services, field: str = "blocks") -> tuple[Block, ...]:
+    """The blocks as those of a user turn. Bytes become uploads; a document of the library is kept as it is now."""
+    return tuple([await _told(place, block, owner, services, field) for place, block in enumerate(blocks)])
+
+
+def as_parts(blocks: Sequence[Block]) -> list[str | Json]:
+    """The blocks as parts of a tool's result. A document of the library is its words there."""
+    return [block.text or msgspec.json.decode(block.data or "{}") for block in blocks]
 
 
 def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
@@ -42,14 +48,14 @@ def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
             raise RequestRefused(f"{model.id} cannot read documents", field=f"blocks.{place}.type")
 
 
-async def _told(place: int, block: BlockIn, owner: str, services: Services) -> Block:
-    field = f"blocks.{place}.source"
+async def _told(place: int, block: BlockIn, owner: str, services: Services, field: str) -> Block:
+    field = f"{field}.{place}.source"
     match block:
         case TextBlockIn():
             return Block(place, 0, 0, TEXT, block.text)
         case ImageBlockIn():
             upload = await _upload(block.source, owner, services, field, IMAGES)
-            return _block(place, IMAGE, {"source": _source(upload)})
+            return _block(place, IMAGE, {"source": upload.source})
         case DocumentBlockIn():
             return await _document(place, block, owner, services, field)
         case _:
@@ -66,15 +72,11 @@ async def _document(place: int, block: DocumentBlockIn, owner: str, services: Se
         return _block(place, DOCUMENT, {"title": block.title or path, "source": kept}, text)
     upload = await _upload(block.source, owner, services, field, _DOCUMENTS)
     title = {"title": block.title} if block.title else {}
-    return _block(place, DOCUMENT, {**title, "source": _source(upload)})
+    return _block(place, DOCUMENT, {**title, "source": upload.source})
 
 
 def _block(place: int, type: str, members: Mapping[str, object], text: str = "") -> Block:
     return Block(place, 0, 0, type, text, msgspec.json.encode({"type": type, **members}).decode())
-
-
-def _source(upload: Upload) -> dict[str, str]:
-    return {"type": "upload", "id": str(upload.id), "media_type": upload.media_type}
 
 
 async def _upload(

@@ -141,7 +141,7 @@ def block_details(block: Block) -> dict[str, Any]:
     if block.notes is not None:
         details["notes"] = parsed(block.notes)
     if block.data is not None:
-        details |= _from_provider(block)
+        details |= _from_data(block)
     return details
 
 
@@ -150,8 +150,10 @@ def input_of(text: str) -> Any:
     return {} if text.strip() == "" else parsed(text)
 
 
-def _from_provider(block: Block) -> dict[str, Any]:
+def _from_data(block: Block) -> dict[str, Any]:
     members = parsed(block.data or "{}")
+    if block.type == TOOL_RESULT:
+        return {"content": members["content"]}
     if block.type in (TEXT, THINKING, TOOL_USE):
         return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
     return {"data": members}

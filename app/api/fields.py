@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from app.domain.text import unstorable
@@ -17,6 +17,7 @@ def _storable(value: str) -> str:
 
 Absent = SkipJsonSchema[None]
 Storable = Annotated[str, AfterValidator(_storable)]
+Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
 
 def storable_throughout(value: dict[str, Any]) -> dict[str, Any]:

@@ -5,55 +5,12 @@ from uuid import UUID
 
 from pydantic import Field
 
-from app.api.fields import Body, JsonObject, Storable
+from app.api.block_schemas import BlockIn
+from app.api.fields import Body, JsonObject, Storable, Title
 from app.api.tool_schemas import ToolChoiceIn, ToolsIn
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
-Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
-
-
-class TextBlockIn(Body):
-    type: Literal["text"]
-    text: Annotated[Storable, Field(min_length=1)]
-
-
-class Base64In(Body):
-    """The bytes themselves. What they are is seen by them; a `media_type` that says something else is refused."""
-
-    type: Literal["base64"]
-    data: Annotated[str, Field(min_length=1)]
-    media_type: Storable | None = None
-
-
-class UploadIn(Body):
-    """A file that was uploaded before (POST /api/uploads)."""
-
-    type: Literal["upload"]
-    id: UUID
-
-
-class PathIn(Body):
-    """A document of the library, as it is now: the turn keeps this text."""
-
-    type: Literal["path"]
-    path: Storable
-
-
-class ImageBlockIn(Body):
-    type: Literal["image"]
-    source: Annotated[Base64In | UploadIn, Field(discriminator="type")]
-
-
-class DocumentBlockIn(Body):
-    """A PDF or a text."""
-
-    type: Literal["document"]
-    source: Annotated[Base64In | UploadIn | PathIn, Field(discriminator="type")]
-    title: Title | None = None
-
-
-BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]
 
 
 class Params(Body):

@@ -60,6 +60,13 @@ class BlockMembers(BaseModel):
     notes: Annotated[
         dict[str, Any] | Absent, Field(description="of a tool_result: how it came about; of a user_text: its steer")
     ] = None
+    content: Annotated[
+        list[dict[str, Any]] | Absent,
+        Field(
+            description="of a tool_result that holds files: each with its source, between the texts by their `length`"
+            " in code points; in `text`, which has all words, one line break stands between two texts"
+        ),
+    ] = None
     signature: Annotated[str | Absent, Field(description="of thinking: the provider's seal on it")] = None
     citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
     data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from app.api.block_schemas import BlockIn
 from app.api.fields import Body, JsonObject, Storable, storable_throughout
 
 # A tool of the server is named; a path to a field tells of this word, and of the types, by mistake.
@@ -79,17 +80,26 @@ class ToolChoiceIn(Body):
 
 
 class ResultIn(Body):
-    """The result of a client tool. What is no text is told to the model as JSON."""
+    """The result of a client tool. An `output` that is no text is told to the model as JSON; `blocks` are what there is
+    instead where images or documents are among it.
+    """
 
     type: Literal["result"]
     tool_use_id: Storable
     output: Any = None
+    blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=20)] = None
     is_error: bool = False
 
     @field_validator("output")
     @classmethod
     def _storable(cls, value: Any) -> Any:
         return storable_throughout({"output": value})["output"]
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> Self:
+        if self.output is not None and self.blocks is not None:
+            raise ValueError("the result is either the `output` or the `blocks`")
+        return self
 
 
 class ApproveIn(Body):

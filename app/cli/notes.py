@@ -34,6 +34,12 @@ def remarks(result: Json) -> list[str]:
     return edited + [_word(note) for note in _notes(result) if note not in _UNSAID]
 
 
+def files_in_words(result: Json) -> list[str]:
+    """The images and documents of a tool_result: `[image/png]`."""
+    content = result.get("content") or ()
+    return [f"[{part['source']['media_type']}]" for part in content if part["type"] != "text"]
+
+
 def why_not_run(result: Json) -> str:
     """Why a call that waited for a person was not run; empty for one that was."""
     return _NOT_RUN.get(_approval(result).get("decision", ""), "")

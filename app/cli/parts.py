@@ -9,7 +9,15 @@ from typing import Any, Final, Literal
 from rich.markdown import Markdown
 
 from app.cli.assembler import Assembler, Json
-from app.cli.notes import degraded_line, edited_input, remarks, shortened_in_words, what_is_wrong, why_not_run
+from app.cli.notes import (
+    degraded_line,
+    edited_input,
+    files_in_words,
+    remarks,
+    shortened_in_words,
+    what_is_wrong,
+    why_not_run,
+)
 
 Look = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
@@ -235,7 +243,7 @@ class _Calls:
             return Fold("stopped", name, details, why_not)
         if (edited := edited_input(result)) is not None:
             details = short_input(edited)
-        after = [*map(one_line, remarks(result)), seconds]
+        after = [*map(one_line, [*files_in_words(result), *remarks(result)]), seconds]
         if not result.get("is_error"):
             return Fold("ok", name, details, " · ".join(filter(None, after)))
         said = next(iter(result["text"].strip().splitlines()), "")

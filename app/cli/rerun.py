@@ -197,7 +197,7 @@ class _Results:
         found: defaultdict[str, list[Outcome]] = defaultdict(list)
         for block in then.blocks:
             if block.type == TOOL_RESULT and not (self._cancelled and _was_cut_short(block)):
-                found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error))
+                found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error, layout=block.data))
             elif block.type == VERDICT:
                 found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == NOT_TAKEN))
         self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}

@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from app.cli.assembler import Json
-from app.cli.notes import remarks, which_were_shortened
+from app.cli.notes import files_in_words, remarks, which_were_shortened
 from app.cli.parts import clean, one_line
 
 
@@ -34,4 +34,4 @@ def _content(block: Json) -> str:
         return json.dumps(value, ensure_ascii=False, indent=2)
     if block["type"] == "shortened" and block.get("data"):
         return f"{block['text']}\n{which_were_shortened(block['data'])}"
-    return str(block["text"] or value or "(nothing)")
+    return "\n".join(filter(None, [block["text"] or value, *files_in_words(block)])) or "(nothing)"

@@ -15,14 +15,15 @@ AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`text` is the result of a client tool, or why a call was denied. `input` is what the call is to be run with
-    instead, as JSON text.
+    """`text` is the result of a client tool, or why a call was denied; `layout` how a result with files is laid out
+    (app/domain/results.py). `input` is what the call is to be run with instead, as JSON text.
     """
 
     kind: AnswerKind
     text: str = ""
     is_error: bool = False
     input: str | None = None
+    layout: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,10 @@ class Block:
     """One closed block, as its row holds it.
 
     `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool
-    said. `data` is the provider's own JSON object for the block, with the streamed member left as it began; None where
-    `text` says it all. `attempt` is the attempt that wrote the block. `notes` are our own words about a tool_result
-    (what was cut, tried again, answered by another tool), a JSON object that no provider sees.
+    said. `data` is the provider's own JSON object for the block, with the streamed member left as it began; for a
+    tool_result how it is laid out (app/domain/results.py); None where `text` says it all. `attempt` is the attempt that
+    wrote the block. `notes` are our own words about a tool_result (what was cut, tried again, answered by another
+    tool), a JSON object that no provider sees.
     """
 
     index: int

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.blocks import SHORTENED, SUMMARY, THINKING, Block
+from app.domain.blocks import SHORTENED, SUMMARY, THINKING, TOOL_RESULT, Block
 from app.domain.history import COMPACTED, Position, Shortening, kept_of, shortenings_on, summary_on
+from app.domain.results import files_in
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 
 _CHARACTERS = 4  # of a token, roughly
-_IMAGE = 1600  # tokens
+_IMAGE = 1600  # tokens, of a document too: its pages are not known here
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _ADDED = frozenset({"tool_result", "user_text", "verdict"})
 
@@ -94,7 +95,8 @@ def size_of_block(block: Block, head: int | None = None) -> int:
     if block.type == "image":
         return _IMAGE
     data = tokens_of(len(block.data)) if block.data and block.type != THINKING else 0
-    return _size(block.text if head is None else block.text[:head]) + data
+    files = files_in(block) * _IMAGE if block.type == TOOL_RESULT else 0
+    return _size(block.text if head is None else block.text[:head]) + data + files
 
 
 def _size(text: str) -> int:

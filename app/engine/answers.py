@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from app.domain.asks import Answer, Ask
-from app.tools.tool import Outcome
+from app.tools.tool import RETURNED_NOTHING, Outcome
 
 _SUPERSEDED = "This call was not run: the user said something else instead of answering."
 
@@ -13,8 +13,8 @@ def outcome_of_answer(ask: Ask, answer: Answer) -> Outcome:
     """The outcome of a call that is not run here: its tool runs at the client, or nobody allowed it."""
     match answer.kind:
         case "result":
-            empty = "The call succeeded and returned nothing."
-            return Outcome(answer.text or empty, is_error=answer.is_error)
+            empty = "" if answer.layout else RETURNED_NOTHING
+            return Outcome(answer.text or empty, is_error=answer.is_error, layout=answer.layout)
         case "deny":
             because = f" The user says: {answer.text}" if answer.text else ""
             return _refused(f"The user did not allow this call of {ask.name}.{because}", "denied")

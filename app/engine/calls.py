@@ -12,6 +12,7 @@ from app.domain.blocks import TEXT, TOOL_RESULT, Block, CallState
 from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, TurnRequest
 from app.engine.answers import outcome_of_answer, with_approval
+from app.engine.files import Files
 from app.engine.hooks import AfterTool, BeforeTool, Observers
 from app.engine.memory import earlier_result, is_over_limit, over_limit, same_call
 from app.engine.recorder import Recorder
@@ -30,8 +31,8 @@ Key = tuple[int, str | None]
 
 
 class Calls:
-    """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
-    attempt started and did not see the end of.
+    """Owns every tool task of a turn; `close` ends those that are left. `files` keeps what they return.
+    `started_before` are the calls that an earlier attempt started and did not see the end of.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Calls:
         toolset: Toolset,
         owner: str,
         observers: Observers,
+        files: Files,
         started_before: frozenset[Key] = frozenset(),
     ) -> None:
         self._recorder = recorder
         self._toolset = toolset
         self._owner = owner
         self._observers = observers
+        self._files = files
         self._started_before = started_before
         self._running: dict[Key, asyncio.Task[Outcome]] = {}
         self.first_started: float | None = None
@@ -242,7 +245,7 @@ class Calls:
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
         outcome = replace(outcome, notes={**times, **outcome.notes})
-        return outcome if ask is None else with_approval(outcome, edited)
+        return await self._files.kept(outcome if ask is None else with_approval(outcome, edited))
 
     async def _outcome(self, call: Block, input_json: str, context: ToolContext) -> Outcome:
         role, output = self._role(call), self._request.output

@@ -28,7 +28,7 @@ def earlier_result(call: Block, blocks: Sequence[Block], harmless: Container[str
         if other.name not in harmless:
             break
         if same_call(other, call) and (result := results.get(_key(other))):
-            return Outcome(result.text, notes={"memo": other.tool_use_id})
+            return Outcome(result.text, notes={"memo": other.tool_use_id}, layout=result.data)
     return None
 
 

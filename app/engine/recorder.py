@@ -135,6 +135,7 @@ class Recorder:
             attempt=self.turn.attempt,
             type=TOOL_RESULT,
             text=outcome.text,
+            data=outcome.layout,
             tool_use_id=call.tool_use_id,
             name=call.name,
             is_error=outcome.is_error,

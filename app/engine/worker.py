@@ -15,6 +15,7 @@ from app.domain.turns import Status, Turn, TurnError
 from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
+from app.engine.files import Files
 from app.engine.hooks import Hooks, Observers, TurnEnded
 from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
@@ -255,7 +256,7 @@ class Worker:
         started = await patiently(lambda: self._recall(view))
         with self._directory.host(view, owner):
             recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
-            calls = Calls(recorder, self._toolset, owner, self._observers, started)
+            calls = Calls(recorder, self._toolset, owner, self._observers, Files(self._uploads, owner), started)
             executor = Executor(
                 recorder,
                 path[:-1],

@@ -1,64 +1,94 @@
-"""Images and documents of user turns. A row says which upload is meant; what is sent holds its bytes."""
+"""Images and documents, of user turns and of tools' results. A row says which upload is meant; what is sent holds its
+bytes, and what the model cannot see is said to be left out.
+"""
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
+from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.results import FILES, content_of
 from app.llm.provider import Message
 
 GONE = "[What was attached here is no longer stored.]"
+LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
+
+Json = dict[str, Any]
+# From the type of a file and its members to what is sent: the members themselves where they stay as they are.
+Change = Callable[[str, Json], Json]
 
 
 def uploads_in(messages: Sequence[Message]) -> frozenset[UUID]:
     """The uploads that the messages mean."""
-    blocks = (block for message in messages for block in message.blocks)
-    return frozenset(UUID(source["id"]) for block in blocks if (source := _source(block)).get("type") == "upload")
+    sources = (source for message in messages for block in message.blocks for source in _sources(block))
+    return frozenset(UUID(source["id"]) for source in sources if source.get("type") == "upload")
 
 
 def attached(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tuple[Message, ...]:
     """The messages with what they mean in them. An upload that is gone is said to be."""
+
+    def with_bytes(_type: str, file: Json) -> Json:
+        source = file.get("source") or {}
+        if source.get("type") != "upload":
+            return file
+        content = uploads.get(UUID(source["id"]))
+        return _text(GONE) if content is None else {**file, "source": _inline(content, source["media_type"])}
+
+    return _changed(messages, with_bytes)
+
+
+def without(messages: Sequence[Message], types: Collection[str]) -> tuple[Message, ...]:
+    """The messages without files of these types, for a model that cannot see them."""
+    return _changed(messages, lambda type, file: _text(LEFT_OUT.format(type=type)) if type in types else file)
+
+
+def _sources(block: Block) -> Iterator[Json]:
+    """Of the file that a block is, or of those that it holds."""
+    if block.data is not None and block.type in FILES:
+        yield json.loads(block.data).get("source") or {}
+    elif block.data is not None and block.type == TOOL_RESULT:
+        yield from (part.get("source") or {} for part in content_of(block.data))
+
+
+def _changed(messages: Iterable[Message], change: Change) -> tuple[Message, ...]:
     return tuple(
-        replace(message, blocks=tuple(_attached(block, uploads) for block in message.blocks))
-        if any(block.type in _ATTACHED for block in message.blocks)
+        replace(message, blocks=tuple(_changed_block(block, change) for block in message.blocks))
+        if any(block.type in _WITH_FILES and block.data is not None for block in message.blocks)
         else message
         for message in messages
     )
 
 
-_ATTACHED = frozenset({IMAGE, DOCUMENT})
+_WITH_FILES = FILES | {TOOL_RESULT}
 
 
-def _source(block: Block) -> dict[str, Any]:
-    if block.type not in _ATTACHED or block.data is None:
-        return {}
-    source: dict[str, Any] = json.loads(block.data).get("source") or {}
-    return source
+def _changed_block(block: Block, change: Change) -> Block:
+    if block.data is None or block.type not in _WITH_FILES:
+        return block
+    members: Json = json.loads(block.data)
+    if block.type == TOOL_RESULT:
+        content = [change(part["type"], part) if part["type"] in FILES else part for part in members["content"]]
+        return replace(block, data=_json({**members, "content": content}))
+    changed = change(block.type, members)
+    if changed.get("type") == TEXT:
+        return replace(block, type=TEXT, text=changed["text"], data=None)
+    if (source := changed.get("source") or {}).get("type") == "text" and "data" not in source:
+        return replace(block, text="", data=_json({**changed, "source": {**source, "data": block.text}}))
+    return block if changed is members else replace(block, data=_json(changed))
 
 
-def _attached(block: Block, uploads: Mapping[UUID, bytes]) -> Block:
-    source = _source(block)
-    match source.get("type"):
-        case "upload":
-            content = uploads.get(UUID(source["id"]))
-            if content is None:
-                return replace(block, type=TEXT, text=GONE, data=None)
-            return _with_source(block, _inline(content, source["media_type"]))
-        case "text":
-            return _with_source(replace(block, text=""), {**source, "data": block.text})
-        case _:
-            return block
+def _text(words: str) -> Json:
+    return {"type": TEXT, "text": words}
 
 
-def _inline(content: bytes, media_type: str) -> dict[str, str]:
+def _inline(content: bytes, media_type: str) -> Json:
     if media_type == "text/plain":
         return {"type": "text", "media_type": media_type, "data": content.decode()}
     return {"type": "base64", "media_type": media_type, "data": b64encode(content).decode()}
 
 
-def _with_source(block: Block, source: Mapping[str, str]) -> Block:
-    members = {**json.loads(block.data or "{}"), "source": source}
-    return replace(block, data=json.dumps(members, ensure_ascii=False, separators=(",", ":")))
+def _json(members: Json) -> str:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))

@@ -144,7 +144,7 @@ def _shortened(block: Block) -> Block:
     """For a summary the beginning of a long result will do."""
     if block.type != TOOL_RESULT or len(block.text) <= _RESULT_TO_SUMMARISE:
         return block
-    return replace(block, text=f"{block.text[:_RESULT_TO_SUMMARISE]}\n[…]")
+    return replace(block, text=f"{block.text[:_RESULT_TO_SUMMARISE]}\n[…]", data=None)
 
 
 def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | None:

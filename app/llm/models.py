@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from app.domain.blocks import DOCUMENT, IMAGE
 from app.domain.errors import PermanentError, RequestRefused
+from app.llm.attachments import without
 from app.llm.provider import ModelRequest, Provider, Wrapped
 from app.llm.think_tags import Untagged
 
@@ -21,6 +23,8 @@ Ability = Literal[
 ]
 
 _MILLION = 1_000_000
+# What a model must be able to do for files of a type.
+_SEEING: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class Models:
             raise PermanentError("model_not_available", f"no provider for the model {name!r} is configured here")
         offer, model = found
         provider = Untagged(offer.provider) if model.think_tags else offer.provider
+        if unseen := [type for type, ability in _SEEING.items() if not model.does(ability)]:
+            provider = _Unseeing(provider, unseen)
         return provider if model.upstream is None else _Renamed(provider, model.upstream)
 
     def fallbacks(self, name: str) -> Sequence[str]:
@@ -145,3 +151,13 @@ class _Renamed(Wrapped):
 
     def asked(self, request: ModelRequest) -> ModelRequest:
         return replace(request, model=self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseeing(Wrapped):
+    """For a model that cannot see these types of files: those of tools, and of turns that another model answered."""
+
+    types: Sequence[str]
+
+    def asked(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, messages=without(request.messages, self.types))

@@ -45,6 +45,7 @@ def wanted_tools(settings: Settings) -> Wanted:
         allowed=settings.http_tools_allow,
         max_parallel=settings.parallel_tools,
         max_result_chars=settings.max_result_chars,
+        max_file_bytes=settings.max_upload_bytes,
         environment=read_environment() if settings.tools_file else {},
     )
 

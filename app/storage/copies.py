@@ -66,7 +66,7 @@ async def copy_path(source: Database, target: Database, owner: str, turn: Turn) 
         await _copy(there, here, GET_CHAT, PUT_CHAT, chat=turn.chat_id)
         for id in before:
             await _copy(there, here, GET_ROW, PUT_ROW, turn=id)
-        await _copy_many(there, here, GET_UPLOADS, PUT_UPLOADS, before)
+        await _copy_many(there, here, GET_UPLOADS, PUT_UPLOADS, [*before, turn.id])
         for get, put in _CONTENTS.values():
             await _copy_many(there, here, get, put, before)
         await here.rows(

@@ -26,20 +26,27 @@ GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:i
 DELETE_UPLOAD = Statement(
     """
     DELETE FROM uploads
-    WHERE owner = :owner AND id = :id AND NOT (CAST(:only_unused AS boolean) AND EXISTS (
+    WHERE owner = :owner AND id = :id AND NOT (CAST(:only_unused AS boolean) AND (EXISTS (
         SELECT FROM chats JOIN turns ON chat_id = chats.id JOIN blocks ON turn_id = turns.id
-        WHERE chats.owner = :owner AND type IN ('image', 'document') AND position(uploads.id::text IN data::text) > 0
-    ))
+        WHERE chats.owner = :owner AND type IN ('image', 'document', 'tool_result')
+          AND position(uploads.id::text IN data::text) > 0
+    ) OR EXISTS (
+        SELECT FROM chats JOIN turns ON chat_id = chats.id JOIN asks ON turn_id = turns.id
+        WHERE chats.owner = :owner AND position(uploads.id::text IN answer::text) > 0
+    )))
     RETURNING id
     """
 )
-# Whatever looks like an id in a block of a file may be that of an upload: rather one too many is kept.
+# Whatever looks like an id in a block with files, or in an answer that became one or will, may be that of an upload:
+# rather one too many is kept.
 SWEEP = Statement(
     """
-    WITH used AS MATERIALIZED (
-        SELECT found[1] AS id
-        FROM blocks, LATERAL regexp_matches(data::text, '"([0-9a-f-]{36})"', 'g') AS found
-        WHERE type IN ('image', 'document')
+    WITH said AS (
+        SELECT data::text AS words FROM blocks WHERE type IN ('image', 'document', 'tool_result')
+        UNION ALL
+        SELECT answer::text FROM asks
+    ), used AS MATERIALIZED (
+        SELECT found[1] AS id FROM said, LATERAL regexp_matches(words, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found
     )
     DELETE FROM uploads
     WHERE created_at < now() - make_interval(secs => :kept) AND id::text NOT IN (SELECT id FROM used)
@@ -56,6 +63,11 @@ class Upload:
     media_type: str
     size: int
     created: bool = False
+
+    @property
+    def source(self) -> dict[str, str]:
+        """How a block names it."""
+        return {"type": "upload", "id": str(self.id), "media_type": self.media_type}
 
 
 class Uploads:

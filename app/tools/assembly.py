@@ -30,6 +30,7 @@ class Wanted:
     allowed: str | None = None
     max_parallel: int = 16
     max_result_chars: int = 100_000
+    max_file_bytes: int = 5_000_000
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,6 +53,7 @@ async def open_toolset(own: Iterable[Tool], wanted: Wanted, outputs: Outputs | N
                 governed,
                 wanted.max_parallel,
                 wanted.max_result_chars,
+                max_file_bytes=wanted.max_file_bytes,
                 outputs=outputs,
                 sources=sources,
                 declared=http.tool_for,

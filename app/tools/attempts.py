@@ -49,7 +49,8 @@ async def attempts(tool: Tool, input_json: str, context: ToolContext, notes: Not
 async def attempt(tool: Tool, input_json: str, context: ToolContext) -> Attempt:
     try:
         outcome = await tool(context, input_json)
-        outcome = replace(outcome, text=storable(outcome.text))
+        more = tuple(storable(part) if isinstance(part, str) else part for part in outcome.more)
+        outcome = replace(outcome, text=storable(outcome.text), more=more)
         return Attempt(outcome, broke=outcome.kind in {"timeout", "unavailable"})
     except ToolUnavailable as error:
         return Attempt(Outcome(_words(tool, error), kind="unavailable"), broke=True)

@@ -1,29 +1,39 @@
-"""A result that is too long is cut for the model, told so, and kept whole."""
+"""A result that is too long is cut for the model, told so, and kept whole. Files that no model can see are named."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.blocks import READ_RESULT
+from app.domain.media import PLAIN, media_type_of
+from app.domain.results import FILES, content_of, layout_of, words_of
+from app.domain.text import storable
 from app.tools.policy import Policy
-from app.tools.tool import Outcome
+from app.tools.tool import File, Outcome
+
+MOST_FILES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """In characters: `shown` to the model, and `kept` of what is longer."""
+    """In characters: `shown` to the model, and `kept` of what is longer. A file has up to `file` bytes."""
 
     shown: int
     kept: int
+    file: int = 5_000_000
 
     def of(self, policy: Policy) -> "Sizes":
-        return self if policy.max_result_chars is None else Sizes(policy.max_result_chars, self.kept)
+        return self if policy.max_result_chars is None else replace(self, shown=policy.max_result_chars)
 
 
 def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) -> Outcome:
-    """`tools` are what the model may call: where `read_result` is one of them it is told how to read on."""
-    text, of = outcome.text, len(outcome.text)
+    """`tools` are what the model may call: where `read_result` is one of them it is told how to read on. What has to be
+    cut has all its words before its files.
+    """
+    more = tuple(_fitting(outcome.more, sizes.file))
+    text = words_of([part for part in (outcome.text, *more) if isinstance(part, str) and part])
+    of = len(text)
     if of <= sizes.shown:
-        return outcome
+        return replace(outcome, more=more)
     said = f"The result was cut here: {of - sizes.shown:,} of its {of:,} characters are missing."
     note = {"shown": sizes.shown, "of": of}
     if of > sizes.kept:
@@ -31,9 +41,38 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
         note["kept"] = sizes.kept
     if READ_RESULT in tools:
         said += f' To read on, call {READ_RESULT} with tool_use_id "{tool_use_id}" and offset {sizes.shown}.'
+    cut = f"{text[: sizes.shown]}\n\n[{said}]"
+    kept = [part for part in content_of(outcome.layout) if part["type"] in FILES] if outcome.layout else []
     return replace(
         outcome,
-        text=f"{text[: sizes.shown]}\n\n[{said}]",
+        text=cut,
+        layout=layout_of([cut, *kept]),
+        more=tuple(part for part in more if isinstance(part, File)),
         whole=text[: sizes.kept] if outcome.whole is None else outcome.whole,
         notes={**outcome.notes, "cut": note},
     )
+
+
+def _fitting(parts: Sequence[str | File], most: int) -> Iterator[str | File]:
+    """What is no file for a model is said in words; a text is one."""
+    files = 0
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+            continue
+        media_type = media_type_of(part.content)
+        if media_type == PLAIN:
+            yield storable(part.content.decode())
+        elif media_type is None:
+            yield f"[{part.called}, {_size(part)}: neither an image nor a PDF that can be shown]"
+        elif len(part.content) > most:
+            yield f"[{media_type}, {_size(part)}: too large to be shown]"
+        elif files == MOST_FILES:
+            yield f"[{media_type}, {_size(part)}: left out, since there are more than {MOST_FILES}]"
+        else:
+            files += 1
+            yield part
+
+
+def _size(file: File) -> str:
+    return f"{len(file.content):,} bytes"

@@ -1,7 +1,7 @@
 """What a tool is, and the decorator that makes one from a typed async function."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
 from typing import Any, Literal, Protocol, Unpack
@@ -36,9 +36,21 @@ class ToolContext:
 
 
 @dataclass(frozen=True, slots=True)
+class File:
+    """What a tool returns besides words: the bytes of a PNG, JPEG, GIF or WebP image, or of a PDF document. `called` is
+    what it is, in words, for where it cannot be shown.
+    """
+
+    content: bytes
+    called: str = "file"
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts. `whole` is the full text
-    where the model is told only a part. `notes` says which policies were needed, for whoever looks at the block.
+    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts. `more` are files, and
+    texts between them, that follow `text`. Once its files are kept, an outcome has a `layout` instead: how all its
+    words, which are then the text, lie between them (app/domain/results.py). `whole` is the full text where the model
+    is told only a part. `notes` says which policies were needed, for whoever looks at the block.
     """
 
     text: str
@@ -46,6 +58,16 @@ class Outcome:
     kind: OutcomeKind = "ok"
     whole: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    more: tuple[str | File, ...] = ()
+    layout: str | None = None
+
+    @classmethod
+    def of(cls, parts: Iterable[str | File], *, is_error: bool = False) -> "Outcome":
+        """What consists of several parts."""
+        first, *more = parts
+        return (
+            cls(first, is_error, more=tuple(more)) if isinstance(first, str) else cls("", is_error, more=(first, *more))
+        )
 
     def __post_init__(self) -> None:
         if self.is_error != (self.kind != "ok"):
@@ -100,7 +122,13 @@ class FunctionTool:
             return result
         if result is None or result == "":
             return Outcome(RETURNED_NOTHING)
-        return Outcome(result if isinstance(result, str) else written(result, self.policy.results))
+        parts = result if isinstance(result, list | tuple) else [result]
+        if not any(isinstance(part, File) for part in parts):
+            return Outcome(self._words(result))
+        return Outcome.of(part if isinstance(part, File) else self._words(part) for part in parts)
+
+    def _words(self, result: object) -> str:
+        return result if isinstance(result, str) else written(result, self.policy.results)
 
 
 class ToolSource(Protocol):
@@ -124,10 +152,11 @@ def tool(
 ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
-    The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, an
-    Outcome or anything that can be written as JSON. `read_only` says that it has no effects, `retry_safe` that it has
-    some, but may be run again with the same idempotency key. The other options are the fields of Policy. Raises
-    TypeError or ValueError at once for a function that cannot be a tool, or not with these options.
+    The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, a File, an
+    Outcome or anything that can be written as JSON; a list of words and files is told part by part. `read_only` says
+    that it has no effects, `retry_safe` that it has some, but may be run again with the same idempotency key. The other
+    options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a tool, or
+    not with these options.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:

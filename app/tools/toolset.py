@@ -27,7 +27,8 @@ _SHOWN_OF_A_NAME = 100
 
 class Toolset:
     """`max_parallel` calls run at once, over all turns. A tool that was told to stop is waited for `patience` seconds
-    and then left to itself. Results are cut to `max_result_chars`, and `max_whole_chars` of them are kept. `declared`
+    and then left to itself. Results are cut to `max_result_chars`, and `max_whole_chars` of them are kept; their
+    files have up to `max_file_bytes`. `declared`
     makes the tool of a spec that came with a request; `sources` have more tools, which come and go.
     """
 
@@ -41,6 +42,7 @@ class Toolset:
         sources: Sequence[ToolSource] = (),
         declared: Callable[[ToolSpec], Tool] | None = None,
         max_whole_chars: int = 5_000_000,
+        max_file_bytes: int = 5_000_000,
         patience: float = 2.0,
         backoff: Backoff = short_backoff,
         clock: Callable[[], float] = time.monotonic,
@@ -53,7 +55,7 @@ class Toolset:
         self.outputs = outputs or Outputs()
         self._sources = sources
         self._declared = declared
-        self._sizes = Sizes(max_result_chars, max_whole_chars)
+        self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._runner = Runner(max_parallel, patience, backoff, clock)
         known = self._tools
         for tool in self._own.values():
@@ -108,7 +110,8 @@ class Toolset:
         with bound_contextvars(tool=name[:_SHOWN_OF_A_NAME], tool_use_id=context.tool_use_id):
             outcome = await self._settle(name, input_json, context, offered)
             seconds = round(perf_counter() - start, 4)
-            log.info("tool.settled", kind=outcome.kind, seconds=seconds, characters=len(outcome.text))
+            sizes = {"characters": len(outcome.text)} | ({"more": len(outcome.more)} if outcome.more else {})
+            log.info("tool.settled", kind=outcome.kind, seconds=seconds, **sizes)
         return outcome
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:

@@ -13,6 +13,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.runner import serve_loop
 from mcp.types import ToolAnnotations
 
+from tests.pictures import PIXEL
+
 abandoned = asyncio.Event()
 
 
@@ -59,7 +61,7 @@ async def grow(context: Context) -> str:
 @server.tool(structured_output=False)
 async def show() -> list[types.ContentBlock]:
     """Show something that is no text."""
-    data = base64.b64encode(bytes(1000)).decode()
+    data = base64.b64encode(PIXEL).decode()
     return [types.ImageContent(type="image", data=data, mime_type="image/png")]
 
 

@@ -16,7 +16,7 @@ from app.storage.chats import Chats
 from app.storage.exchanges import Exchanges
 from app.storage.uploads import Uploads
 from app.tools.policy import Policy
-from app.tools.tool import Outcome, ToolContext
+from app.tools.tool import File, Outcome, ToolContext
 from app.tools.toolset import Toolset
 from tests.integration import canned
 from tests.integration.canned import Answer, CannedServer, served
@@ -67,11 +67,6 @@ def calls_of(name: str) -> list[Json]:
 
 def rounds(name: str) -> range:
     return range(1, rounds_of(name) + 1)
-
-
-def words(result: Json) -> str:
-    """All that can be told as text of what a tool returned."""
-    return "\n\n".join(inner.get("text", f"[{inner['type']}]") for inner in result["content"])
 
 
 def turn_request(name: str) -> TurnRequest:
@@ -133,7 +128,12 @@ class RecordedTool:
         call = {"id": context.tool_use_id, "name": self.spec.name, "input": json.loads(input_json)}
         self.calls[name].append(call)
         result = results_of(name)[context.tool_use_id]
-        return Outcome(words(result), is_error=result.get("is_error", False))
+        parts = [inner["text"] if inner["type"] == TEXT else _file(inner) for inner in result["content"]]
+        return Outcome.of(parts, is_error=result.get("is_error", False))
+
+
+def _file(part: Json) -> File:
+    return File(b64decode(part["source"]["data"]))
 
 
 @dataclass

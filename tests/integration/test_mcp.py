@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,11 @@ from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.declarations import McpServer, read_declarations
+from app.tools.fit import Sizes, fit
 from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
-from app.tools.tool import Tool, ToolError, ToolUnavailable
+from app.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
 from tests.acceptance.server import free_port
 from tests.integration.harness import Harness, results_of, texts_of
@@ -36,6 +38,7 @@ from tests.integration.mcp_servers import (
     process_of,
     time_over_http,
 )
+from tests.pictures import PIXEL
 
 NOW = "time__get_current_time"
 
@@ -271,12 +274,12 @@ async def test_calls_of_one_server_run_side_by_side(paces: McpServers) -> None:
     await asyncio.gather(hanging, return_exceptions=True)
 
 
-async def test_what_is_no_text_is_described_and_data_is_told_as_the_policy_says() -> None:
+async def test_an_image_is_a_file_and_data_is_told_as_the_policy_says() -> None:
     server = replace(PACES, policies={"measure": Policy(results="text")})
     async with connecting(server) as servers:
         shown = await servers.tools()["paces__show"](context_with(), "{}")
         measured = await servers.tools()["paces__measure"](context_with(), "{}")
-    assert shown.text == "[image: image/png, 1,000 bytes]"
+    assert shown == Outcome("", more=(File(PIXEL, "image/png"),))
     assert measured.text == "width: 3"
 
 
@@ -363,7 +366,7 @@ def test_two_servers_with_the_same_prefix_are_refused() -> None:
         McpServers([TIME, replace(PACES, prefix="time")])
 
 
-def test_whatever_a_result_is_made_of_is_told_in_words() -> None:
+def test_whatever_a_result_is_made_of_is_told_in_its_place() -> None:
     uri = "file:///notes"
     result = CallToolResult(
         content=[
@@ -371,17 +374,37 @@ def test_whatever_a_result_is_made_of_is_told_in_words() -> None:
             types.EmbeddedResource(type="resource", resource=types.TextResourceContents(uri=uri, text="buy tea")),
             types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri=uri, blob="AAECAw==")),
             types.ResourceLink(type="resource_link", uri=uri, name="notes", mime_type="text/plain", size=1234),
+            types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/jpeg"),
+            types.ImageContent(type="image", data="not base64", mime_type="image/png"),
             types.AudioContent(type="audio", data="AAEC", mime_type="audio/wav"),
         ]
     )
-    assert outcome_of(result, "json").text.splitlines() == [
-        "Two notes:",
-        "[resource file:///notes]",
-        "buy tea",
-        "[resource file:///notes: unknown type, 4 bytes]",
+    outcome = outcome_of(result, "json")
+    assert outcome == Outcome(
+        "Two notes:\n[resource file:///notes]\nbuy tea",
+        more=(
+            File(b"\0\1\2\3", "resource file:///notes: unknown type"),
+            "[link to file:///notes: notes, text/plain, 1,234 bytes]",
+            File(PIXEL, "image/jpeg"),
+            "[image/png: its content is not base64]",
+            File(b"\0\1\2", "audio/wav"),
+        ),
+    )
+    assert fit(outcome, Sizes(1000, 1000), "toolu_1", []).more == (
+        "[resource file:///notes: unknown type, 4 bytes: neither an image nor a PDF that can be shown]",
         "[link to file:///notes: notes, text/plain, 1,234 bytes]",
-        "[audio: audio/wav, 3 bytes]",
-    ]
+        File(PIXEL, "image/jpeg"),
+        "[image/png: its content is not base64]",
+        "[audio/wav, 3 bytes: neither an image nor a PDF that can be shown]",
+    )
+
+
+def test_data_stands_in_the_place_of_texts_only() -> None:
+    picture = types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/png")
+    said = types.TextContent(type="text", text='{"a": 1}')
+    result = CallToolResult(content=[picture, said], structured_content={"a": 1})
+    assert outcome_of(result, "text") == Outcome("a: 1", more=(File(PIXEL, "image/png"),))
+    assert outcome_of(result, "json") == Outcome("", more=(File(PIXEL, "image/png"), '{"a": 1}'))
 
 
 def test_a_result_without_words_still_says_whether_it_is_one() -> None:

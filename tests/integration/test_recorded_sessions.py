@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from app.domain.blocks import TOOL_RESULT
 from app.domain.turns import Turn
 from app.storage.database import connect
 from tests.integration.harness import Harness
@@ -19,7 +18,6 @@ from tests.integration.recorded_stage import (
     requests_of,
     results_of,
     rounds,
-    words,
 )
 from tests.integration.recordings import (
     CLIENT_EDITS,
@@ -35,11 +33,11 @@ from tests.unit.llm.legal import request_problems
 
 pytestmark = needs_recordings
 
-# A tool tells the model one text. What these were told is that text here; all the rest of their requests is compared.
-ONE_TEXT = {
-    "anth-ddjs-agent-sdk-ea8af730": "a result of two texts",
-    "anth-fantasy-testanthropiccomputeruse-claude-opus-4-6-computer-use-streaming": "a result that is an image",
-    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "a result that is an image",
+# What some of their tools returned is more than a text.
+OF_PARTS = {
+    "anth-ddjs-agent-sdk-ea8af730": ["text", "text"],
+    "anth-fantasy-testanthropiccomputeruse-claude-opus-4-6-computer-use-streaming": ["image"],
+    "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": ["image"],
 }
 
 # Only the replies were recorded. What the user and the tools say is made up, and the replies must go back unchanged.
@@ -64,18 +62,12 @@ async def stage(shared_database_url: str) -> AsyncIterator[Stage]:
 
 
 def expected(name: str) -> list[Conversation]:
-    """The recorded requests, but for what the client changed of a reply, and what no tool of ours can say."""
-    return [[(role, _expected(name, role, blocks)) for role, blocks in request] for request in requests_of(name)]
-
-
-def _expected(name: str, role: str, blocks: list[Json]) -> list[Json]:
-    if role == "assistant":
-        return reply_of(name, 1) if name in CLIENT_EDITS else blocks
-    return [_as_one_text(b) if b["type"] == TOOL_RESULT and name in ONE_TEXT else b for b in blocks]
-
-
-def _as_one_text(result: Json) -> Json:
-    return {**result, "content": [{"type": "text", "text": words(result)}]}
+    """The recorded requests, but for what the client changed of a reply."""
+    edited = name in CLIENT_EDITS
+    return [
+        [(role, reply_of(name, 1) if edited and role == "assistant" else blocks) for role, blocks in request]
+        for request in requests_of(name)
+    ]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -116,14 +108,14 @@ def test_every_session_of_the_folder_is_had_again() -> None:
     assert {folder.name for folder in folders if not list(folder.glob("*-request.json"))} == set(ONLY_REPLIES)
 
 
-def test_only_what_no_tool_of_ours_can_say_is_excused() -> None:
-    more_than_a_text = {
-        name
+def test_some_results_are_more_than_a_text() -> None:
+    found = {
+        name: types
         for name in sessions()
         for result in results_of(name).values()
-        if [inner["type"] for inner in result["content"]] != ["text"]
+        if (types := [inner["type"] for inner in result["content"]]) != ["text"]
     }
-    assert more_than_a_text == ONE_TEXT.keys()
+    assert found == OF_PARTS
 
 
 def test_only_what_its_client_changed_is_excused() -> None:

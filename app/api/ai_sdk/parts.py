@@ -7,6 +7,7 @@ from app.api.codec import block_details, input_of, parsed
 from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.events import TurnEnd
+from app.domain.results import parts_of
 from app.domain.turns import Turn
 
 Json = dict[str, Any]
@@ -70,7 +71,8 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
         return {"state": "output-denied"}
     if block.is_error:
         return {"state": "output-error", "errorText": block.text}
-    return {"state": "output-available", "output": output_json(block.text)}
+    output = {"content": parts_of(block)} if block.data else output_json(block.text)
+    return {"state": "output-available", "output": output}
 
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
+from app.domain.results import parts_of
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw import members_of
@@ -144,25 +145,25 @@ def render_block(block: Block) -> bytes:
     if member is not None and (block.text or block.data is None):
         members[member] = tool_input(block.text) if member == "input" else block.text
     if block.type == TOOL_RESULT:
-        members |= _result(block, members)
+        members |= _result(block)
     return _json(members)
 
 
 def _shell(block: Block) -> dict[str, Any]:
+    if block.type == TOOL_RESULT:
+        return {"type": block.type, "tool_use_id": block.tool_use_id}
     if block.data is not None:
         return dict(members_of(block.data))
     if block.type in _CALLS:
         return {"type": block.type, "id": block.tool_use_id, "name": block.name}
-    if block.type == TOOL_RESULT:
-        return {"type": block.type, "tool_use_id": block.tool_use_id}
     return {"type": block.type}
 
 
-def _result(block: Block, members: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool said. An error without a word is refused; content that is more than text is in `data`."""
-    text = block.text or (SILENT_FAILURE if block.is_error else "")
-    content = {"content": text} if text and "content" not in members else {}
-    return content | ({"is_error": True} if block.is_error else {})
+def _result(block: Block) -> dict[str, Any]:
+    """What a tool returned. An error without a word is refused."""
+    parts: Any = block.text if block.data is None else parts_of(block)
+    content = parts or (SILENT_FAILURE if block.is_error else None)
+    return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})
 
 
 def _tools(request: ModelRequest) -> list[bytes]:

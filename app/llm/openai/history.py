@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.results import parts_of, words_of
 from app.llm.messages import GO_ON
 from app.llm.provider import Message
 from app.llm.translation import SILENT_FAILURE
 
 FAILED = "Error: "
 NO_OUTPUT = "(no output)"
-LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
 
 Said = dict[str, Any]
 Says = Callable[[Sequence[Block]], Iterable[Any]]
@@ -68,22 +68,18 @@ def _joined(words: Sequence[Said]) -> Iterator[Said]:
 
 
 def said_by_tool(block: Block) -> str:
-    """OpenAI has no mark for a result that is an error, so its first word is. Only words can be a result."""
-    text = block.text or _words(block.data)
+    """The words of a result. OpenAI has no mark for one that is an error, so its first word is."""
+    text = words_of([part["text"] for part in parts_of(block) if part["type"] == TEXT])
     if block.is_error:
         return FAILED + text if text else SILENT_FAILURE
     return text or NO_OUTPUT
 
 
-def _words(data: str | None) -> str:
-    content = json.loads(data).get("content") if data else None
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(_word(piece) for piece in content or () if isinstance(piece, Mapping))
-
-
-def _word(piece: Mapping[str, Any]) -> str:
-    return piece["text"] if isinstance(piece.get("text"), str) else LEFT_OUT.format(type=piece.get("type"))
+def block_of(part: Mapping[str, Any]) -> Block:
+    """A part of a result as a user would say it."""
+    if part["type"] == TEXT:
+        return Block(0, 0, 0, TEXT, part["text"])
+    return Block(0, 0, 0, part["type"], data=json.dumps(part))
 
 
 def written(blocks: Sequence[Block]) -> str:

@@ -13,8 +13,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
-from app.llm.openai.history import LEFT_OUT, attachment, file_name, said_by_tool, told, written
+from app.llm.attachments import LEFT_OUT
+from app.llm.openai.history import FAILED, attachment, block_of, file_name, said_by_tool, told, written
 from app.llm.openai.params import LONGEST_NAME, request_bytes
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
@@ -141,7 +143,15 @@ class _Turns:
             call = self._calls.get(block.tool_use_id, {})
             type = "custom_tool_call_output" if _is_custom(call) else "function_call_output"
             caller = {"caller": call["caller"]} if "caller" in call else {}
-            yield {"type": type, "call_id": block.tool_use_id, "output": said_by_tool(block), **caller}
+            yield {"type": type, "call_id": block.tool_use_id, "output": _output(block), **caller}
+
+
+def _output(result: Block) -> str | list[dict[str, Any]]:
+    """Words alone, or a list where there are files as well."""
+    if not files_in(result):
+        return said_by_tool(result)
+    parts = [_part(block_of(part)) for part in parts_of(result)]
+    return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
 
 
 def _owned(block: Block) -> _Own:

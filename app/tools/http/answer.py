@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
+from app.domain.media import IMAGES, PDF, media_type_of
 from app.tools.http.client import Answer
 from app.tools.policy import ResultForm
 from app.tools.serialise import written
-from app.tools.tool import RETURNED_NOTHING, Outcome
+from app.tools.tool import RETURNED_NOTHING, File, Outcome
 
 _SHOWN_OF_AN_ERROR = 2000
 _SHORTEST_SECRET = 6
@@ -18,7 +19,9 @@ _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
 def outcome_of(name: str, answer: Answer, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
-    """A status that is no success is an error, told with the words that came with it."""
+    """A status that is no success is an error, told with the words that came with it. An image or a PDF is a file."""
+    if 200 <= answer.status < 300 and media_type_of(answer.body) in IMAGES | {PDF}:
+        return Outcome.of([File(answer.body)])
     words, failed = _told(answer, results)
     words = _hidden(words, secrets)
     if 200 <= answer.status < 300:
@@ -39,7 +42,7 @@ def _told(answer: Answer, results: ResultForm) -> tuple[str, bool]:
     """The `text` or the `output` of a JSON object, and whether `is_error`; any other text as it is."""
     text = _text(answer)
     if text is None:
-        return "The answer is not text.", True
+        return "The answer is neither text nor an image or a PDF.", True
     match _json(text):
         case {"text": str(words)} | {"output": str(words)} as given:
             return words, given.get("is_error") is True

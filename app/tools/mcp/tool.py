@@ -1,7 +1,8 @@
 """A tool of an MCP server: what the server says of it and of its results, in our words."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -16,7 +17,7 @@ from app.domain.turns import ToolSpec
 from app.tools.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
 from app.tools.serialise import written
-from app.tools.tool import RETURNED_NOTHING, Outcome, ToolContext, is_name
+from app.tools.tool import RETURNED_NOTHING, File, Outcome, ToolContext, is_name
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
@@ -68,39 +69,49 @@ def _spec(server: McpServer, tool: types.Tool) -> ToolSpec:
 
 
 def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
-    """Its texts, or what it has in place of them. What is no text is described."""
-    structured = result.structured_content
-    if structured is not None and (form == "text" or not _texts(result)):
-        told = written(structured, form)
-    else:
-        told = "\n".join(_texts(result))
-    text = "\n".join(part for part in (told, *_described(result)) if part)
-    return Outcome(text or _nothing(result), is_error=result.is_error)
+    """Its texts, or what it has in place of them, and its files in their places."""
+    structured, content = result.structured_content, list(result.content)
+    if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
+        content = [part for part in content if not isinstance(part, types.TextContent)]
+        content.insert(0, types.TextContent(text=written(structured, form)))
+    parts = _joined(part for block in content for part in _told(block) if part)
+    return Outcome.of(parts or [_nothing(result)], is_error=result.is_error)
 
 
 def _nothing(result: types.CallToolResult) -> str:
     return "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
 
 
-def _texts(result: types.CallToolResult) -> list[str]:
-    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+def _told(block: types.ContentBlock) -> Iterator[str | File]:
+    match block:
+        case types.TextContent():
+            yield block.text
+        case types.ImageContent() | types.AudioContent():
+            yield _file(block.data, block.mime_type)
+        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+            yield f"[resource {resource.uri}]\n{resource.text}"
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            yield _file(resource.blob, f"resource {resource.uri}: {resource.mime_type or 'unknown type'}")
+        case types.ResourceLink():
+            size = "" if block.size is None else f", {block.size:,} bytes"
+            yield f"[link to {block.uri}: {block.title or block.name}, {block.mime_type or 'unknown type'}{size}]"
+        case _:
+            pass
 
 
-def _described(result: types.CallToolResult) -> Iterator[str]:
-    for block in result.content:
-        match block:
-            case types.ImageContent() | types.AudioContent():
-                yield f"[{block.type}: {block.mime_type}, {_size(block.data)}]"
-            case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
-                yield f"[resource {resource.uri}]\n{resource.text}"
-            case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
-                yield f"[resource {resource.uri}: {resource.mime_type or 'unknown type'}, {_size(resource.blob)}]"
-            case types.ResourceLink():
-                size = "" if block.size is None else f", {block.size:,} bytes"
-                yield f"[link to {block.uri}: {block.title or block.name}, {block.mime_type or 'unknown type'}{size}]"
-            case _:
-                pass
+def _file(base64: str, called: str) -> str | File:
+    try:
+        return File(b64decode(base64, validate=True), called)
+    except ValueError:
+        return f"[{called}: its content is not base64]"
 
 
-def _size(base64: str) -> str:
-    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
+def _joined(parts: Iterable[str | File]) -> list[str | File]:
+    """Neighbouring texts as one: a server may say each line by itself."""
+    joined: list[str | File] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += f"\n{part}"
+        else:
+            joined.append(part)
+    return joined

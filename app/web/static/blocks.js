@@ -160,6 +160,10 @@ class CallView extends View {
   show(block, call) {
     this.card.update(block, call)
   }
+
+  remove() {
+    this.card.forget()
+  }
 }
 
 class FileView extends View {

@@ -1,6 +1,7 @@
 // A call of a tool: its input as it is written, its progress, its result or error, and how long it took.
 
 import { h, icon, setText } from './dom.js'
+import { FileButton, isFile } from './files.js'
 import { highlighted, unmasked } from './highlight.js'
 import { pretty } from './json_text.js'
 import { Plain } from './prose.js'
@@ -9,9 +10,12 @@ import { remarks } from './notes.js'
 const MOST = 20_000 // characters of an input or a result; more is shown when it is asked for
 
 export class Card {
-  /** `ask` makes what a person is shown when the call waits for one; `whole` reads a result that was cut. */
-  constructor(call, { ask, whole }) {
-    Object.assign(this, { ask, whole })
+  /**
+   * `ask` makes what a person is shown when the call waits for one; `whole` reads a result that was cut, `file` a file
+   * in it.
+   */
+  constructor(call, { ask, whole, file }) {
+    Object.assign(this, { ask, whole, file, files: [] })
     this.name = h('span', { class: 'name' }, unmasked(call.name ?? call.type))
     this.state = h('span', { class: 'state' })
     this.time = h('span', { class: 'time' })
@@ -28,11 +32,13 @@ export class Card {
     )
     this.more = h('details', {}, summary, this.input, this.result)
     this.more.addEventListener('toggle', () => this.#unfold())
+    this.returned = h('div', { class: 'files-said' })
     this.wanted = h('div', { class: 'wanted' })
     this.element = h(
       'section',
       { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` },
       this.more,
+      this.returned,
       this.wanted,
     )
   }
@@ -46,7 +52,13 @@ export class Card {
     setText(this.news, newsOf(state, result, progress))
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#want(action)
+    this.#showFiles(result?.content ?? [])
     this.#unfold()
+  }
+
+  forget() {
+    for (const button of this.files.splice(0)) button.forget()
+    this.element.remove()
   }
 
   #show(state) {
@@ -59,6 +71,15 @@ export class Card {
     if (this.action === action?.input_digest) return
     this.action = action?.input_digest
     this.wanted.replaceChildren(...(action ? [this.ask(action, this.call.text)] : []))
+  }
+
+  /** Beneath the folded words: a picture is what somebody wants to see. */
+  #showFiles(content) {
+    if (this.content === content) return
+    this.content = content
+    for (const button of this.files.splice(0)) button.forget()
+    this.files = content.filter(isFile).map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
+    this.returned.replaceChildren(...this.files.map((button) => button.element))
   }
 
   /** What is folded away costs nothing until somebody looks. */

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.blocks import Block
+from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
 from app.llm.anthropic.render import render, render_block
 from app.llm.provider import Message, ModelRequest
@@ -64,8 +65,15 @@ def body(**fields: Any) -> dict[str, Any]:
             f'{{"type":"tool_result","tool_use_id":"a","content":"{SILENT_FAILURE}","is_error":true}}',
         ),
         (
-            result("a", "a picture", data='{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}'),
-            '{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}',
+            result("a", "one\ntwo", data=layout_of(["one", {"type": "image", "source": {}}, "two"])),
+            (
+                '{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"one"},'
+                '{"type":"image","source":{}},{"type":"text","text":"two"}]}'
+            ),
+        ),
+        (
+            result("a", "", is_error=True, data=layout_of([{"type": "image"}])),
+            '{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}],"is_error":true}',
         ),
     ],
 )

@@ -1,12 +1,15 @@
 """Images and documents, from what a row says to what is sent."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
-from app.llm.attachments import GONE, attached, uploads_in
+from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
+from app.domain.results import layout_of, parts_of
+from app.llm.attachments import GONE, LEFT_OUT, attached, uploads_in, without
 from app.llm.provider import Message
 
 ID = UUID(int=7)
@@ -61,3 +64,40 @@ def test_a_text_of_the_library_is_in_the_row() -> None:
 def test_what_means_something_else_is_left_alone(data: object) -> None:
     kept = block(IMAGE, data)
     assert sent(kept, {}) == kept
+
+
+# --- in a result ------------------------------------------------------------------------------------------------------
+
+RESULT = Block(0, 1, 1, TOOL_RESULT, "one\ntwo", None, "toolu_1", "look")
+
+
+def returned(*files: Mapping[str, object]) -> Block:
+    return replace(RESULT, data=layout_of(["one", *files, "two"]))
+
+
+def test_files_of_a_result_are_sent_with_their_bytes() -> None:
+    kept = returned(
+        {"type": IMAGE, "source": upload("image/png")}, {"type": IMAGE, "source": {"type": "url", "url": "x"}}
+    )
+    assert uploads_in([Message("user", (kept, RESULT))]) == {ID}
+    assert parts_of(sent(kept, {ID: b"x"})) == [
+        {"type": TEXT, "text": "one"},
+        {"type": IMAGE, "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}},
+        {"type": IMAGE, "source": {"type": "url", "url": "x"}},
+        {"type": TEXT, "text": "two"},
+    ]
+
+
+def test_a_file_of_a_result_that_is_gone_is_said_to_be() -> None:
+    kept = returned({"type": IMAGE, "source": upload("image/png")})
+    assert [part["text"] for part in parts_of(sent(kept, {}))] == ["one", GONE, "two"]
+
+
+def test_what_a_model_cannot_see_is_left_out_in_words() -> None:
+    image, pdf = ({"type": type, "source": upload("x")} for type in (IMAGE, DOCUMENT))
+    messages = [Message("user", (returned(image, pdf), block(IMAGE, image), block(DOCUMENT, pdf))), Message("user", ())]
+    ((result, picture, document), ()) = (message.blocks for message in without(messages, [IMAGE]))
+    said = LEFT_OUT.format(type=IMAGE)
+    assert parts_of(result)[1:3] == [{"type": TEXT, "text": said}, pdf]
+    assert (picture.type, picture.text, picture.data) == (TEXT, said, None)
+    assert document == block(DOCUMENT, pdf)

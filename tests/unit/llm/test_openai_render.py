@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.domain.blocks import Block
+from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
 from app.llm.messages import GO_ON
 from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
@@ -178,12 +179,8 @@ def test_arguments_that_are_no_object_go_back_in_one() -> None:
     [
         (result("a", ""), "(no output)"),
         (result("a", "", is_error=True), "The tool failed and said nothing."),
-        (result("a", "", data='{"content":"words"}'), "words"),
-        (
-            result("a", "", data='{"content":[{"type":"text","text":"one"},{"type":"image","source":{}},7]}'),
-            "one\n\n(An attachment of the type image was left out: it cannot be shown here.)",
-        ),
-        (result("a", "", data="{}"), "(no output)"),
+        (result("a", "one\ntwo", data=layout_of(["one", "two"])), "one\ntwo"),
+        (result("a", "one", is_error=True), "Error: one"),
     ],
 )
 def test_a_result_is_words(block: Block, words: str) -> None:

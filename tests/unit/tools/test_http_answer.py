@@ -2,7 +2,8 @@ import pytest
 
 from app.tools.http.answer import outcome_of
 from app.tools.http.client import Answer
-from app.tools.tool import Outcome
+from app.tools.tool import File, Outcome
+from tests.pictures import PIXEL
 
 NOTHING = "The call succeeded and returned nothing."
 
@@ -42,7 +43,14 @@ def test_an_output_is_written_as_the_tool_wants_it() -> None:
 
 
 def test_what_is_not_text_is_an_error() -> None:
-    assert told(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
+    words = "The answer is neither text nor an image or a PDF."
+    assert told(b"\x89PNG\xff") == Outcome(words, is_error=True)
+
+
+@pytest.mark.parametrize("content", [PIXEL, b"%PDF-1.7 \xff", b"%PDF-1.7"])
+def test_an_image_or_a_pdf_is_a_file(content: bytes) -> None:
+    assert told(content) == Outcome("", more=(File(content),))
+    assert told(content, status=404).is_error
 
 
 def test_a_charset_counts_where_it_is_a_usual_one() -> None:

@@ -1,0 +1,34 @@
+"""The files that tools return become uploads of the turn's owner before anybody is told of them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.domain.blocks import DOCUMENT, IMAGE
+from app.domain.media import IMAGES, media_type_of
+from app.domain.results import layout_of, words_of
+from app.storage.database import patiently
+from app.storage.uploads import Uploads
+from app.tools.tool import File, Outcome
+
+
+class Files:
+    """Those of one owner. While Postgres is away they wait for it."""
+
+    def __init__(self, uploads: Uploads, owner: str) -> None:
+        self._uploads = uploads
+        self._owner = owner
+
+    async def kept(self, outcome: Outcome) -> Outcome:
+        """The outcome as its row will hold it: all its words in one text, and the layout."""
+        if not outcome.more:
+            return outcome
+        said = [outcome.text] if outcome.text else []
+        parts = [*said, *[await self._keep(part) if isinstance(part, File) else part for part in outcome.more]]
+        return replace(outcome, text=words_of(parts), more=(), layout=layout_of(parts))
+
+    async def _keep(self, file: File) -> Mapping[str, Any]:
+        media_type = media_type_of(file.content)
+        assert media_type is not None
+        upload = await patiently(lambda: self._uploads.put(self._owner, media_type, file.content))
+        return {"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source}

@@ -1,0 +1,51 @@
+"""A result of several parts: how its row keeps it, and what is read from that."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.blocks import Block
+from app.domain.results import Json, content_of, files_in, layout_of, parts_of, words_of
+from app.domain.sizes import size_of_block
+
+IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
+PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type": "application/pdf"}}
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1)
+
+
+def row(parts: Sequence[str | Json]) -> Block:
+    return Block(0, 1, 1, "tool_result", words_of(parts), layout_of(parts), "toolu_1", "look")
+
+
+def said(part: str | Json) -> Any:
+    return {"type": "text", "text": part} if isinstance(part, str) else part
+
+
+@given(st.lists(texts | st.sampled_from([IMAGE, PDF]), max_size=6))
+def test_parts_are_read_as_they_were(parts: list[str | Json]) -> None:
+    assert parts_of(row(parts)) == list(map(said, parts))
+    assert files_in(row(parts)) == sum(not isinstance(part, str) for part in parts)
+
+
+@pytest.mark.parametrize("parts", [[], ["words"]])
+def test_what_is_but_a_text_has_no_layout(parts: list[str | Json]) -> None:
+    assert layout_of(parts) is None
+
+
+def test_all_words_are_one_text_and_the_layout_says_where_the_files_are() -> None:
+    kept = row(["one", IMAGE, "zwölf"])
+    assert kept.text == "one\nzwölf"
+    content = [{"type": "text", "length": 3}, IMAGE, {"type": "text", "length": 5}]
+    assert json.loads(kept.data or "") == {"type": "tool_result", "content": content}
+    assert content_of(kept.data or "") == content
+    assert content_of('{"type":"tool_result"}') == ()
+
+
+def test_a_file_counts_as_about_so_many_tokens_as_a_picture_has() -> None:
+    assert size_of_block(row(["x" * 400])) == 101
+    assert 2 * 1600 < size_of_block(row([IMAGE, PDF])) < 2 * 1600 + 100
