@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
-from app.tools.tool import ToolContext, ToolError, tool, tools_of
+from app.tools.tool import File, ToolContext, ToolError, tool, tools_of
 from app.tools.toolset import Toolset
+from tests.pictures import PIXEL
 
 
 @dataclass
@@ -40,6 +41,11 @@ class Harbour:
     async def logbook(self, day: int) -> str:
         """All that was written down on a day."""
         return f"Day {day}. " + "The pilot went out at high water and came back at dusk. " * 70
+
+    @tool(read_only=True)
+    async def chart(self, port: str) -> list[str | File]:
+        """The chart of a port."""
+        return [f"{port}, from above:", File(PIXEL), File(b"%PDF-1.7 all of it")]
 
     @tool(approval="always")
     async def book_berth(self, port: str, nights: int) -> str:

@@ -12,6 +12,7 @@ from app.llm.models import Model, Offer
 from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
+from tests.browser.scenes import one_call
 from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.integration.api.client import Client
@@ -201,3 +202,23 @@ async def test_a_folder_that_is_dropped_becomes_documents(
     await ada.page.get_by_text("1 document added.").wait_for()
     stored = await api.json("GET", "/api/documents")
     assert [one["path"] for one in stored["documents"]] == ["course/week 1/tides.md"]
+
+
+async def test_what_a_tool_returned_is_seen_beneath_its_call_at_once_and_later(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chat = await use(api, site.scripts.model(one_call("chart", {"port": "Cuxhaven"}), message_of(text("There."))))
+    ada = await people(site.url, chat)
+    card = ada.page.get_by_role("group", name="Tool chart")
+    await ada.say("Show me the harbour")
+    await ada.sees_end()
+    for _ in range(2):
+        image = card.locator(".file-said.image img")
+        await image.wait_for()
+        assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
+        await expect(card.get_by_role("button", name="Document")).to_be_visible()
+        await ada.sees_what_is_stored(api)
+        await ada.reload()
+    assert await violations(ada) == []
+    await card.get_by_role("button", name="Image", exact=True).click()
+    await ada.page.get_by_role("dialog", name="Image").get_by_role("img").wait_for()

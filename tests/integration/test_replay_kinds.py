@@ -25,11 +25,12 @@ from app.llm.tap import Announced
 from app.storage.copies import find_turn
 from app.storage.database import Database, Statement, connect
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
-from app.tools.tool import Tool, ToolContext, tool
+from app.tools.tool import File, Tool, ToolContext, tool
 from app.tools.toolset import Toolset
 from tests.contracts.test_provider import stream_of
 from tests.integration.harness import POLICY, QUICK, Asked, Harness, Replica
 from tests.integration.plays import Play, playing
+from tests.pictures import PIXEL
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 MODELS = """
@@ -201,6 +202,19 @@ async def test_tools_that_a_cancellation_cut_short_are_cut_short_again(world: Wo
         await replica.cancel(asked)
         turn = await world.harness.finish(replica, asked)
     assert turn.status == "cancelled"
+    assert await world.told_again(asked) == []
+
+
+async def test_files_that_tools_returned_are_there_again(world: World) -> None:
+    @tool(read_only=True)
+    async def paint() -> list[str | File]:
+        """Make a picture."""
+        return ["Here:", File(PIXEL)]
+
+    plays = [says(tool_use("paint", {}, "a")), says(text("There."))]
+    async with world.replica({"claude-x": plays}, paint) as replica:
+        asked = await world.harness.ask(model="claude-x", tools=[paint])
+        await world.harness.finish(replica, asked)
     assert await world.told_again(asked) == []
 
 

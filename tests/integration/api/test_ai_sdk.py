@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +15,7 @@ from app.domain.blocks import Block
 from app.domain.cursor import START
 from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, RoundStart, TurnStart
 from app.domain.log import marks_of
+from app.domain.results import layout_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
@@ -240,6 +242,18 @@ async def test_what_the_sdk_has_no_word_for_comes_as_data() -> None:
         },
         {"type": "data-user-text", "id": "0", "data": {"text": "And fast!", "notes": {"steer": "s"}}},
     ]
+
+
+async def test_a_result_with_files_is_its_parts() -> None:
+    picture = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
+    turn = turn_of(
+        block(0, "tool_use", "{}", tool_use_id="a", name="look"),
+        replace(block(1, "tool_result", "[Seen]", tool_use_id="a", name="look"), data=layout_of(["[Seen]", picture])),
+    )
+    output = {"content": [{"type": "text", "text": "[Seen]"}, picture]}
+    (told,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-output-available")
+    assert told["output"] == output
+    assert ui_message(turn).parts[1]["output"] == output
 
 
 async def test_citations_are_sources_and_tools_of_the_provider_have_their_results() -> None:

@@ -1,5 +1,6 @@
 """Turns that wait for a person: client tools and approvals, answered through the API."""
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,13 +10,16 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from app.domain.results import parts_of
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, message_of, text, tool_use
 from app.tools.tool import tool, tools_of
 from app.tools.toolset import Toolset
 from tests.integration.api.client import Client, Event, Said, said, words_of
+from tests.integration.api.conftest import NewOwner
 from tests.integration.api.document import Document
 from tests.integration.api.server import Server, serving
+from tests.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -114,6 +118,10 @@ async def finished(api: Client, turn: Said) -> Any:
     return await api.json("GET", turn.url)
 
 
+def image(source: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "image", "source": source}
+
+
 # --- client tools ------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +169,54 @@ async def test_the_empty_result_of_a_client_tool_is_told_in_words(api: Client, s
     await until_asked(api, turn)
     await answer(api, turn, result("a", None))
     assert results_of(await finished(api, turn)) == {"a": ("The call succeeded and returned nothing.", False)}
+
+
+async def test_a_client_tool_may_return_files_among_its_words(api: Client, server: Server, new_owner: NewOwner) -> None:
+    model, provider = server.scripts.provider(calls_of(("findNodes", CATS, "a")), message_of(text("Two.")))
+    await api.put("/api/documents/notes/cats.md", content="Tom and Kitty.")
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    await until_asked(api, turn)
+    said = [
+        {"type": "text", "text": "Seen:"},
+        image({"type": "base64", "data": b64encode(PIXEL).decode()}),
+        {"type": "document", "source": {"type": "path", "path": "notes/cats.md"}},
+    ]
+    nothing = {"type": "upload", "id": str(uuid4())}
+    shown = {"type": "result", "tool_use_id": "a", "blocks": said}
+    for wrong, names in (
+        ({**shown, "output": 1}, "actions.0"),
+        ({**shown, "blocks": []}, "actions.0.blocks"),
+        ({**shown, "blocks": [{"type": "sound"}]}, "actions.0.blocks.0.type"),
+        ({**shown, "blocks": [image({"type": "base64", "data": "x"})]}, "actions.0.blocks.0.source.data"),
+        ({**shown, "blocks": [image(nothing)]}, "actions.0.blocks.0.source.id"),
+    ):
+        refused = await answer(api, turn, wrong, expect=422)
+        assert refused["errors"][0]["field"] == names
+    await answer(api, turn, shown)
+    (result,) = [block for block in (await finished(api, turn))["blocks"] if block["type"] == "tool_result"]
+    assert result["text"] == "Seen:\nTom and Kitty."
+    before, picture, after = result["content"]
+    assert (before["length"], after["length"]) == (5, 14)
+    assert "data" not in result
+    content = await api.get(f"/api/uploads/{picture['source']['id']}")
+    assert content.content == PIXEL
+    other = await new_owner()
+    assert (await other.get(f"/api/uploads/{picture['source']['id']}")).status_code == 404
+    (told,) = provider.requests[-1].messages[-1].blocks
+    assert [part["type"] for part in parts_of(told)] == ["text", "image", "text"]
+
+
+async def test_words_of_a_client_that_are_cut_leave_its_files(api: Client, server: Server) -> None:
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Much.")))
+    turn = await api.say(await api.chat(), model=model, tools=[FIND])
+    await until_asked(api, turn)
+    picture = image({"type": "base64", "data": b64encode(PIXEL).decode()})
+    blocks = [{"type": "text", "text": "a" * 99_990}, picture, {"type": "text", "text": "b" * 99}]
+    await answer(api, turn, {"type": "result", "tool_use_id": "a", "blocks": blocks})
+    (result,) = [block for block in (await finished(api, turn))["blocks"] if block["type"] == "tool_result"]
+    assert "b" * 9 + "\n\n[The result was cut here: 90 of its 100,090" in result["text"]
+    assert [part["type"] for part in result["content"]] == ["text", "image"]
+    assert result["content"][0]["length"] == len(result["text"])
 
 
 async def test_a_turn_that_waits_can_be_cancelled_and_its_calls_have_results(api: Client, server: Server) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.cli.assembler import Json
-from app.cli.notes import degraded_line, edited_input, remarks, why_not_run
+from app.cli.notes import degraded_line, edited_input, files_in_words, remarks, why_not_run
 
 
 def noted(**notes: Any) -> Json:
@@ -46,3 +46,10 @@ def test_what_was_needed_over_the_turn_is_one_line_by_tool() -> None:
     ]
     assert degraded_line(degraded) == "degraded: search cut, tried again · fetch out of time · no tool worked"
     assert degraded_line([]) == ""
+
+
+def test_files_of_a_result_are_named_by_their_type() -> None:
+    picture = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
+    shown = {"type": "tool_result", "text": "Here", "content": [{"type": "text", "length": 4}, picture]}
+    assert files_in_words(shown) == ["[image/png]"]
+    assert files_in_words({"type": "tool_result", "text": "Here"}) == []

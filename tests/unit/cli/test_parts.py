@@ -164,6 +164,14 @@ def test_a_failed_call_says_why_in_the_first_line_of_its_result() -> None:
     assert (fold.look, fold.note) == ("failed", "no such index")
 
 
+def test_files_that_a_call_returned_are_named_and_unfolded_after_its_words() -> None:
+    picture = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
+    assert fold_of(call(0), result(1, content=[picture])).note == "[image/png]"
+    assert shown(result(1, content=[picture])).split()[-2:] == ["found", "[image/png]"]
+    assert shown(result(1, "", content=[picture])).split()[-1] == "[image/png]"
+    assert "(nothing)" in shown(result(1, ""))
+
+
 def test_a_call_without_a_result_is_told_apart_once_the_turn_has_ended() -> None:
     assert fold_of(call(0), end="turn_cancelled").look == "stopped"
     assert fold_of(call(0, interrupted=True)).look == "stopped"
