@@ -42,7 +42,7 @@ export class Blocks {
   /** Those from `index` on. */
   forget(index = 0) {
     for (const view of this.views.splice(index)) view.remove()
-    for (const group of this.element.querySelectorAll('.calls:empty, .files-said:empty')) group.remove()
+    for (const group of this.element.querySelectorAll(':scope > :is(.calls, .files-said):empty')) group.remove()
   }
 
   #add(block) {
