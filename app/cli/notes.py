@@ -56,8 +56,10 @@ def edited_input(result: Json) -> Any:
 
 def shortened_in_words(data: Json) -> tuple[str, str]:
     """What a `shortened` did, in a few words: to how many results, and to how many characters of them."""
-    count, sent = data["results"], data["results"] * data["head"]
+    count, sent, files = data["results"], data["results"] * data["head"], data.get("files", 0)
     what = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
+    if files:
+        return what, f"without {data['left_out']:,} characters and {files:,} file{'s' if files > 1 else ''}"
     return what, f"from {sent + data['left_out']:,} characters to {sent:,}"
 
 

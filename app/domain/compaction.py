@@ -7,8 +7,9 @@ from itertools import groupby
 from uuid import UUID
 
 from app.domain.blocks import TOOL_RESULT, Block
-from app.domain.history import Position, Shortening, as_block, is_long, kept_of, shortenings_on
-from app.domain.sizes import size_of, size_of_block, size_of_turn, tokens_of
+from app.domain.history import Position, Shortening, as_block, is_large, kept_of, left_out_of, shortenings_on
+from app.domain.results import files_in
+from app.domain.sizes import FILE, size_of, size_of_block, size_of_turn, tokens_of
 from app.domain.turns import Turn, TurnRequest
 
 CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
@@ -77,14 +78,14 @@ def _shortening(path: Sequence[Turn], window: int) -> Shortening | None:
     if not longer:
         return None
     results = [block for blocks in longer.values() for block in blocks]
-    left_out = sum(len(block.text) - _HEAD for block in results)
+    left_out, files = sum(left_out_of(block, _HEAD) for block in results), sum(map(files_in, results))
     made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
-    shortening = Shortening(made, min(longer), max(longer), _HEAD, len(results), left_out)
+    shortening = Shortening(made, min(longer), max(longer), _HEAD, len(results), left_out, files)
     return shortening if _saved(shortening) >= window * _WORTHWHILE else None
 
 
 def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Sequence[Block]]]:
-    """The long results that are sent whole and may be shortened, by round: those before the newest that fit into
+    """The large results that are sent whole and may be shortened, by round: those before the newest that fit into
     `room`. The newest round with results stays in any case, since the model may not have seen them.
     """
     known = shortenings_on(path)
@@ -94,7 +95,7 @@ def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Seque
         if number == 0 or room >= 0:
             continue
         room = -1
-        found = [b for b in blocks if is_long(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
+        found = [b for b in blocks if is_large(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
         if found:
             yield position, found
 
@@ -108,7 +109,7 @@ def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[
 
 
 def _saved(shortening: Shortening) -> int:
-    return tokens_of(shortening.left_out)
+    return tokens_of(shortening.left_out) + shortening.files * FILE
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------

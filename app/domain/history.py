@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.blocks import SHORTENED, SUMMARY, TOOL_RESULT, Block
+from app.domain.results import files_in
 from app.domain.turns import Turn
 
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
@@ -30,8 +31,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Made at `made`: of the longer ones among the results from round `first` to round `last`, the first `head`
-    characters are sent. It was the first to say so of `results` of them, which are `left_out` characters less.
+    """Made at `made`: of the large ones among the results from round `first` to round `last`, the first `head`
+    characters are sent, and no files. It was the first to say so of `results` of them, which are `left_out` characters
+    and `files` less.
     """
 
     made: Position
@@ -40,17 +42,23 @@ class Shortening:
     head: int
     results: int
     left_out: int
+    files: int = 0
 
     def shortens(self, position: Position, block: Block) -> bool:
-        return self.first <= position <= self.last and is_long(block, self.head)
+        return self.first <= position <= self.last and is_large(block, self.head)
 
     def unbinds(self, position: Position) -> bool:
         """True for thoughts of which something before them was sent whole when they were thought."""
         return self.first < position <= self.made
 
 
-def is_long(result: Block, head: int) -> bool:
-    return result.type == TOOL_RESULT and result.data is None and len(result.text) > 2 * head
+def is_large(result: Block, head: int) -> bool:
+    return result.type == TOOL_RESULT and (left_out_of(result, head) > 0 or files_in(result) > 0)
+
+
+def left_out_of(result: Block, head: int) -> int:
+    """How many characters are not sent of a result that is shortened: none of a text that is hardly longer anyway."""
+    return len(result.text) - head if len(result.text) > 2 * head else 0
 
 
 def summary_on(path: Sequence[Turn]) -> Summary | None:
@@ -85,7 +93,8 @@ def _shortenings_on(path: Sequence[Turn]) -> Iterator[Shortening]:
                 data = json.loads(block.data)
                 first, last = (_position(data[name], place_of) for name in ("first", "last"))
                 if first is not None and last is not None:
-                    yield Shortening((place, block.round), first, last, data["head"], data["results"], data["left_out"])
+                    counts = data["head"], data["results"], data["left_out"], data.get("files", 0)
+                    yield Shortening((place, block.round), first, last, *counts)
 
 
 def _position(named: Mapping[str, Any], place_of: Mapping[str, int]) -> Position | None:
@@ -103,9 +112,12 @@ def as_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
         "head": shortening.head,
         "results": shortening.results,
         "left_out": shortening.left_out,
+        "files": shortening.files,
     }
-    less = f"{shortening.left_out:,} of their characters"
-    words = f"From here on {shortening.results} earlier tool results are sent shortened, without {less}."
+    less = [f"{shortening.left_out:,} of their characters"] if shortening.left_out else []
+    less += [f"{shortening.files:,} of their files"] if shortening.files else []
+    shortened = f"{shortening.results} earlier tool results are sent shortened"
+    words = f"From here on {shortened}, without {' and '.join(less)}."
     return Block(len(running.blocks), shortening.made[1], running.attempt, SHORTENED, words, json.dumps(data))
 
 

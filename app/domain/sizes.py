@@ -10,7 +10,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn
 
 _CHARACTERS = 4  # of a token, roughly
-_IMAGE = 1600  # tokens, of a document too: its pages are not known here
+FILE = 1600  # tokens of an image; of a document too, whose pages are not known here
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _ADDED = frozenset({"tool_result", "user_text", "verdict"})
 
@@ -35,7 +35,8 @@ def size_of(path: Sequence[Turn]) -> Size:
     figures = sum(round.usage.get(name) or 0 for name in _FIGURES)
     since = [block for block in path[place].blocks if block.round > round.number or _is_added(block, round)]
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
-    less = tokens_of(sum(s.left_out for s in shortenings_on(path) if s.made >= (place, round.number)))
+    since_then = [shortening for shortening in shortenings_on(path) if shortening.made >= (place, round.number)]
+    less = sum(tokens_of(shortening.left_out) + shortening.files * FILE for shortening in since_then)
     return Size(max(0, figures + added - less), added + less)
 
 
@@ -93,10 +94,12 @@ def size_of_block(block: Block, head: int | None = None) -> int:
     if block.type in {SUMMARY, SHORTENED}:
         return 0
     if block.type == "image":
-        return _IMAGE
-    data = tokens_of(len(block.data)) if block.data and block.type != THINKING else 0
-    files = files_in(block) * _IMAGE if block.type == TOOL_RESULT else 0
-    return _size(block.text if head is None else block.text[:head]) + data + files
+        return FILE
+    if head is not None:
+        return _size(block.text[:head])
+    if block.type == TOOL_RESULT:
+        return _size(block.text) + files_in(block) * FILE
+    return _size(block.text) + (tokens_of(len(block.data)) if block.data and block.type != THINKING else 0)
 
 
 def _size(text: str) -> int:

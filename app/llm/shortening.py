@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import COMPACTION
-from app.domain.history import Shortening, shortenings_on
+from app.domain.history import Shortening, left_out_of, shortenings_on
+from app.domain.results import files_in
 from app.domain.turns import ToolSpec, Turn
 
 
@@ -44,18 +45,21 @@ def _shortened(
 ) -> Block:
     for shortening in shortenings:
         if shortening.shortens(position, block):
-            return replace(block, text=stand_in(block, shortening.head, tools))
+            return replace(block, text=stand_in(block, shortening.head, tools), data=None)
     return block
 
 
 def stand_in(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
     """The beginning of a result, and how to come to the rest with what the model may call."""
-    left_out = f"{len(result.text) - head:,} of {len(result.text):,} characters"
-    said = f"Left out here: {left_out}, since the conversation has become long."
+    cut, files = left_out_of(result, head), files_in(result)
+    left_out = [f"{cut:,} of {len(result.text):,} characters"] if cut else []
+    left_out += [f"{files} files" if files > 1 else "a file"] if files else []
+    said = f"Left out here: {' and '.join(left_out)}, since the conversation has become long."
     by_name = {tool.name: tool for tool in tools}
     known = by_name.get(result.name or "")
-    if READ_RESULT in by_name:
+    if cut and READ_RESULT in by_name:
         said += f' To read them, call {READ_RESULT} with tool_use_id "{result.tool_use_id}" and offset {head}.'
     elif known is not None and known.read_only:
         said += f" If you need them, call {known.name} again."
-    return f"{result.text[:head]}\n\n[{said}]"
+    kept = result.text[:head] if cut else result.text
+    return f"{kept}\n\n[{said}]" if kept else f"[{said}]"

@@ -11,14 +11,22 @@ export function asideOf(block, turn) {
 
 function shortened({ data }, turn) {
   if (!data) return { line: 'Older tool results are sent shortened' }
-  const { first, last, head, results, left_out } = data
+  const { first, last, head, results, left_out, files = 0 } = data
+  const where = [
+    ['From', place(first, turn)],
+    ['To', place(last, turn)],
+  ]
+  const what = `${counted(results, 'older tool result')} sent shortened`
+  if (files) {
+    const less = `${number(left_out)} characters and ${counted(files, 'file')}`
+    return { line: `${what} · without ${less}`, facts: [...where, ['Left out', less]] }
+  }
   const sent = results * head
   const [before, after] = [number(sent + left_out), number(sent)]
   return {
-    line: `${counted(results, 'older tool result')} sent shortened · ${before} → ${after} characters`,
+    line: `${what} · ${before} → ${after} characters`,
     facts: [
-      ['From', place(first, turn)],
-      ['To', place(last, turn)],
+      ...where,
       ['Before', `${before} characters`],
       ['Now', `${after} characters, the first ${number(head)} of each`],
     ],

@@ -208,6 +208,12 @@ def test_what_was_shortened_is_one_line_and_unfolded_says_where() -> None:
     assert "Round 2 to round 3 of turn turn-1: the first 500 characters of each" in together
 
 
+def test_files_that_are_not_sent_any_more_are_counted() -> None:
+    data = {"type": "shortened", "head": 500, "results": 2, "left_out": 25_000, "files": 1}
+    fold = fold_of(block(0, "shortened", "From here on", data=data))
+    assert (fold.name, fold.details) == ("2 older tool results sent shortened", "without 25,000 characters and 1 file")
+
+
 def test_an_output_was_accepted_or_it_is_said_what_is_wrong_with_it() -> None:
     assert fold_of(verdict("The output was taken.", taken=True)) == Fold("ok", "output accepted")
     wrong = fold_of(verdict("The output is not right. `year` is\nnot there.", taken=False))

@@ -11,6 +11,7 @@ from app.domain.blocks import SHORTENED, SUMMARY, Block
 from app.domain.compaction import is_near, relief_of
 from app.domain.history import COMPACTED, shortenings_on
 from app.domain.log import marks_of
+from app.domain.results import layout_of
 from app.domain.rounds import Round
 from app.domain.sizes import Size, size_of
 from app.domain.steps import CallModel, Compact, Shorten, next_step
@@ -213,3 +214,34 @@ def test_of_a_path_that_was_summarised_only_what_is_kept_is_shortened() -> None:
     path = [user(1), answer(2, [8000], status="complete"), user(3), running]
     (shortening,) = shortenings_on(run(path))
     assert (shortening.first, shortening.results) == ((3, 1), 1)
+
+
+def with_files(path: Sequence[Turn], *, files: int) -> list[Turn]:
+    """Every result of the running turn is but this many pictures."""
+    layout = layout_of([{"type": "image", "source": {}}] * files)
+    shown = [replace(b, text="", data=layout) if b.type == "tool_result" else b for b in path[-1].blocks]
+    return [*path[:-1], replace(path[-1], blocks=tuple(shown))]
+
+
+def test_pictures_of_older_results_are_left_out_too() -> None:
+    path = with_files([user(1), answer(2, [1], [1], [1], [1])], files=2)
+    after = run(path)
+    (made,) = shortenings_on(after)
+    assert (made.results, made.left_out, made.files) == (3, 0, 6)
+    assert after[-1].blocks[-1].text.endswith("are sent shortened, without 6 of their files.")
+    assert size_of(path).tokens - size_of(after).tokens == 6 * 1600
+
+
+def test_figures_of_the_last_call_are_less_by_the_pictures_that_were_left_out_since() -> None:
+    path = with_files([user(1), answer(2, [1], [1], [1])], files=3)
+    known = [*path[-1].rounds[:-1], replace(path[-1].rounds[-1], usage={"input_tokens": 9000, "output_tokens": 0})]
+    path = [*path[:-1], replace(path[-1], rounds=tuple(known))]
+    assert size_of(path).tokens - size_of(run(path)).tokens == 6 * 1600
+
+
+def test_a_block_of_an_earlier_version_counts_no_files() -> None:
+    path = run([user(1), answer(2, [4000], [2500], [2400])])
+    block = path[-1].blocks[-1]
+    data = {name: value for name, value in json.loads(block.data or "").items() if name != "files"}
+    before = replace(path[-1], blocks=(*path[-1].blocks[:-1], replace(block, data=json.dumps(data))))
+    assert shortenings_on([*path[:-1], before]) == shortenings_on(path)

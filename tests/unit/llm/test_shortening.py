@@ -8,12 +8,14 @@ import pytest
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import relief_of
+from app.domain.results import Json, layout_of, words_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.messages import build_messages, messages_to_summarise
 from app.llm.shortening import stand_in
 from tests.unit.llm.build import REQUEST, assistant, call, result, text, thinking, user
 
 LONG = "x" * 4000
+IMAGE = {"type": "image", "source": {}}
 LIMITS = Limits(context_window=2000)
 LOOK, READ = ToolSpec("look", "", "{}", read_only=True), ToolSpec(READ_RESULT, "", "{}", read_only=True)
 
@@ -55,6 +57,31 @@ def test_what_is_left_of_a_result_says_how_much_is_missing() -> None:
 )
 def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
     assert stand_in(result("c1", LONG), 500, tools).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("parts", "left"),
+    [
+        (["seen", IMAGE], "seen\n\n[Left out here: a file, since the conversation has become long.]"),
+        ([IMAGE, IMAGE], "[Left out here: 2 files, since the conversation has become long.]"),
+        (
+            [LONG, IMAGE],
+            LONG[:500] + "\n\n[Left out here: 3,500 of 4,000 characters and a file, since the conversation",
+        ),
+    ],
+)
+def test_of_a_result_with_files_its_words_are_left(parts: list[str | Json], left: str) -> None:
+    of_files = replace(result("c1", words_of(parts)), data=layout_of(parts))
+    assert stand_in(of_files, 500, [READ]).startswith(left)
+
+
+def test_what_is_shortened_has_no_files_any_more() -> None:
+    path = path_of(3)
+    layout = layout_of([LONG, IMAGE])
+    with_files = [replace(block, data=layout) if block.type == "tool_result" else block for block in path[-1].blocks]
+    path = shortened([*path[:-1], replace(path[-1], blocks=tuple(with_files))])
+    sent = [block for message in build_messages(path) for block in message.blocks if block.type == "tool_result"]
+    assert [block.data for block in sent] == [None, None, layout]
 
 
 def test_thoughts_behind_what_was_sent_whole_when_they_were_thought_are_left_out() -> None:
