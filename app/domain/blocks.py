@@ -16,8 +16,14 @@ VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
 
 READ_RESULT = "read_result"  # the tool that reads what was left out of a result
 
+# Calls of tools that run at the provider. Their results are blocks of further types, which end alike.
+SERVER_TOOL_USE = "server_tool_use"
+SERVER_CALLS = frozenset({SERVER_TOOL_USE, "mcp_tool_use"})
+CALLS = SERVER_CALLS | {TOOL_USE}
+SERVER_RESULT = "_tool_result"
+
 # Blocks whose content arrives piece by piece; every other type arrives whole.
-STREAMED = frozenset({TEXT, THINKING, TOOL_USE, "server_tool_use", "mcp_tool_use", "compaction"})
+STREAMED = CALLS | {TEXT, THINKING, "compaction"}
 
 # What is known with a verdict, as its `data`: whether the output was right.
 TAKEN, NOT_TAKEN = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'

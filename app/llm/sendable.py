@@ -5,7 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
-from app.domain.blocks import SHORTENED, SUMMARY, TEXT, THINKING, TOOL_RESULT, USER_TEXT, VERDICT, Block
+from app.domain.blocks import (
+    SERVER_CALLS,
+    SERVER_RESULT,
+    SHORTENED,
+    SUMMARY,
+    TEXT,
+    THINKING,
+    TOOL_RESULT,
+    USER_TEXT,
+    VERDICT,
+    Block,
+)
 from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.steps import PAUSED
@@ -13,7 +24,6 @@ from app.domain.turns import Turn
 from app.llm.provider import Message
 
 THOUGHTS = frozenset({THINKING, "redacted_thinking"})
-SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 GOES_ON = PAUSED | {"tool_use"}
 
 _WHOLE = GOES_ON | {"end_turn", "stop_sequence"}
@@ -72,7 +82,7 @@ def _is_server_block(block: Block) -> bool:
 
 
 def _is_server_result(block: Block) -> bool:
-    return block.type.endswith("_tool_result")
+    return block.type.endswith(SERVER_RESULT)
 
 
 def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from app.api.ai_sdk.parts import (
-    CALLS,
     Json,
     approval_id,
     approval_json,
@@ -21,7 +20,7 @@ from app.api.ai_sdk.parts import (
 )
 from app.api.codec import to_json
 from app.domain.asks import Ask
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.blocks import CALLS, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, Block
 from app.domain.cursor import Cursor
 from app.domain.events import (
     ActionRequired,
@@ -157,7 +156,7 @@ class UiEncoder:
     def _call(self, block: Block) -> Json:
         where = runs_here(block.type, block.name, self._clients)
         self._waits_for_client = self._waits_for_client or not where
-        if block.type in CALLS - {"tool_use"}:
+        if block.type in SERVER_CALLS:
             self._provider_calls.append(block.tool_use_id or "")
         call = {"toolCallId": block.tool_use_id, "toolName": block.name, "input": input_json(block), **where}
         if block.interrupted:

@@ -1,8 +1,6 @@
 """Turns as the AI SDK's UI messages: what a page begins with, and what a stream of the turn puts together."""
 
 from app.api.ai_sdk.parts import (
-    CALLS,
-    PROVIDER_CALLS,
     Json,
     approval_id,
     approval_json,
@@ -18,7 +16,7 @@ from app.api.ai_sdk.parts import (
 )
 from app.api.ai_sdk.schemas import UiMessageOut
 from app.api.codec import block_details
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
 from app.domain.log import marks_of
 from app.domain.turns import Turn
@@ -93,7 +91,7 @@ class _Message:
         part = {"type": f"tool-{block.name}", "toolCallId": identity, "input": input_json(block), **where, **state}
         self._calls[identity] = part
         self.parts.append(part)
-        if block.type in PROVIDER_CALLS:
+        if block.type in SERVER_CALLS:
             self._provider_calls.append(identity)
 
     def _ask(self, asked: ActionRequired) -> None:

@@ -12,10 +12,6 @@ from app.domain.turns import Turn
 
 Json = dict[str, Any]
 
-# Calls of tools that run at the provider; their results are blocks of types of their own, which name the call.
-PROVIDER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-CALLS = PROVIDER_CALLS | {"tool_use"}
-
 _FINISH_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import CALLS, SERVER_TOOL_USE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.results import parts_of
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw import members_of
-from app.llm.sendable import SERVER_CALLS, THOUGHTS
+from app.llm.sendable import THOUGHTS
 from app.llm.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
 
 DEFAULT_MAX_TOKENS = 16_000
@@ -60,9 +60,8 @@ _COUNTED = frozenset(
 _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
 _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
-_CALLS = SERVER_CALLS | {TOOL_USE}
-_STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(_CALLS, "input")
-_CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", "server_tool_use"})
+_STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(CALLS, "input")
+_CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", SERVER_TOOL_USE})
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
@@ -154,7 +153,7 @@ def _shell(block: Block) -> dict[str, Any]:
         return {"type": block.type, "tool_use_id": block.tool_use_id}
     if block.data is not None:
         return dict(members_of(block.data))
-    if block.type in _CALLS:
+    if block.type in CALLS:
         return {"type": block.type, "id": block.tool_use_id, "name": block.name}
     return {"type": block.type}
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.blocks import TOOL_USE
+from app.domain.blocks import CALLS
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -23,10 +23,8 @@ from app.llm.provider import (
     Unknown,
 )
 from app.llm.raw import NULL, members_of, rest_as_text, words_of
-from app.llm.sendable import SERVER_CALLS
 from app.llm.wire import BadStream, Wire
 
-_CALLS = SERVER_CALLS | {TOOL_USE}
 # Members of a message that have a place of their own, or say nothing that is needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
 
@@ -147,7 +145,7 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
     block = _block.decode(raw)
     text = ""
     data: str | None = words_of(raw)
-    if block.type in _CALLS:
+    if block.type in CALLS:
         text = _input(block.input)
     elif block.type == "text":
         text = block.text or ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_USE
+from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from app.domain.text import storable
 from app.llm.openai.blocks import UNNAMED, made_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
@@ -17,7 +17,6 @@ from app.llm.raw import encoded, is_object, members_of, rest_of, words_of
 from app.llm.responses.kinds import AWAITED, CUSTOM, Item, Known, read_item, stem_of
 
 PROVIDER = "openai-responses"
-SERVER_CALL = "server_tool_use"
 
 # Which item goes on where none has begun.
 _UNANNOUNCED = {
@@ -68,8 +67,8 @@ class Items:
                 parts.append(BlockOpened(item.key, TOOL_USE, None, begun, item.id, known.name or UNNAMED))
             case "server call":
                 name = known.name or stem_of(item.kind)
-                called = {"type": SERVER_CALL, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, SERVER_CALL, encoded(called), "", item.id, name))
+                called = {"type": SERVER_TOOL_USE, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
+                parts.append(BlockOpened(item.key, SERVER_TOOL_USE, encoded(called), "", item.id, name))
             case _:  # opened when there is something to say
                 pass
         return item
@@ -103,7 +102,7 @@ class Items:
                 self._close_server_call(item, known, raw, parts)
             case "output":
                 asked = self._awaited_by(known)
-                self._tell(item.key, f"{stem_of(item.kind)}_tool_result", raw, parts, asked.id, asked.thought)
+                self._tell(item.key, f"{stem_of(item.kind)}{SERVER_RESULT}", raw, parts, asked.id, asked.thought)
             case _:
                 self._tell(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
@@ -195,7 +194,7 @@ class Items:
             parts += (BlockData(item.key, "item", raw), *_bound(item.key, self._thought), BlockClosed(item.key))
         else:
             parts.append(BlockClosed(item.key))
-            self._tell(self._take_key(), f"{stem_of(item.kind)}_tool_result", raw, parts, item.id, self._thought)
+            self._tell(self._take_key(), f"{stem_of(item.kind)}{SERVER_RESULT}", raw, parts, item.id, self._thought)
 
     def _tell(
         self, key: int, type: str, raw: Raw, parts: list[Part], tool_use_id: str | None, thought: str | None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, Block
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.attachments import LEFT_OUT
@@ -21,7 +21,7 @@ from app.llm.openai.params import LONGEST_NAME, request_bytes
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 from app.llm.raw import members_of
-from app.llm.responses.items import PROVIDER, SERVER_CALL
+from app.llm.responses.items import PROVIDER
 from app.llm.responses.kinds import PROGRAM
 from app.llm.responses.params import sent_params
 from app.llm.translation import CallRules, provider_of, tool_input, with_fitting_calls
@@ -89,7 +89,7 @@ class _Turns:
     def _items(self, blocks: Sequence[Block]) -> Iterator[tuple[str, Any]]:
         words: list[Block] = []
         phase: str | None = None
-        answered = {block.tool_use_id for block in blocks if block.type.endswith("_tool_result")}
+        answered = {block.tool_use_id for block in blocks if block.type.endswith(SERVER_RESULT)}
         for block in blocks:
             own = _owned(block)
             item = self._item(block, own, block.tool_use_id in answered)
@@ -116,9 +116,9 @@ class _Turns:
 
     def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
         """Whether it is an item, and neither a call without its output nor an output without its call."""
-        if block.type == SERVER_CALL and (is_answered or block.name == PROGRAM):
+        if block.type == SERVER_TOOL_USE and (is_answered or block.name == PROGRAM):
             self._awaited.add(block.tool_use_id)
-        elif block.type == SERVER_CALL or (type.endswith("_output") and block.tool_use_id not in self._awaited):
+        elif block.type == SERVER_TOOL_USE or (type.endswith("_output") and block.tool_use_id not in self._awaited):
             return False
         return type != ""
 
