@@ -13,6 +13,8 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import ProviderError
+from app.domain.results import Json as Part
+from app.domain.results import layout_of, words_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.accumulator import Accumulator
@@ -137,12 +139,19 @@ def path_of(said: Sequence[tuple[str, list[Json]]]) -> list[Turn]:
 
 def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
     """The user's side: results belong to the turn that called, the rest is a turn of the user's own."""
-    results = [_row(block) for block in blocks if block["type"] == "tool_result"]
+    results = [_result(block) for block in blocks if block["type"] == "tool_result"]
     words = [_row(block) for block in blocks if block["type"] != "tool_result"]
     if results:
         path[-1] = _with(path[-1], results, path[-1].rounds[-1].number)
     if words:
         path.append(replace(_turn("user"), blocks=tuple(words)))
+
+
+def _result(said: Json) -> Block:
+    """As our rows keep what a tool returned."""
+    parts: list[str | Part] = [part.get("text") or part for part in content(said.get("content") or [])]
+    failed = said.get("is_error", False)
+    return Block(0, 0, 1, "tool_result", words_of(parts), layout_of(parts), said["tool_use_id"], "look", failed)
 
 
 def answer(path: list[Turn], blocks: Sequence[Block], stop_reason: str | None) -> list[Turn]:
