@@ -14,7 +14,7 @@ from app.api.services import Services
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
 from app.domain.errors import RequestRefused
 from app.domain.media import IMAGES, PDF, PLAIN, media_type_of
-from app.domain.results import Json
+from app.domain.results import Part
 from app.llm.models import Model
 from app.storage.uploads import Upload
 
@@ -34,9 +34,16 @@ async def told(blocks: Sequence[BlockIn], owner: str, services: Services, field:
     return tuple([await _told(place, block, owner, services, field) for place, block in enumerate(blocks)])
 
 
-def as_parts(blocks: Sequence[Block]) -> list[str | Json]:
-    """The blocks as parts of a tool's result. A document of the library is its words there."""
-    return [block.text or msgspec.json.decode(block.data or "{}") for block in blocks]
+def as_parts(blocks: Sequence[Block]) -> list[Part]:
+    """The blocks as parts of a tool's result, without blanks. A document of the library is its words there."""
+    parts: list[Part] = []
+    for block in blocks:
+        members = msgspec.json.decode(block.data or "{}")
+        if members.get("source", {}).get("type") == "upload":
+            parts.append(members)
+        elif block.text.strip():
+            parts.append(block.text)
+    return parts
 
 
 def check_attachments(model: Model, blocks: Sequence[Block]) -> None:

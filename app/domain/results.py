@@ -10,15 +10,17 @@ from typing import Any
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
 
 Json = Mapping[str, Any]
+# A text, or a file as a block names it.
+Part = str | Json
 
 FILES = frozenset({IMAGE, DOCUMENT})
 
 
-def words_of(parts: Sequence[str | Json]) -> str:
+def words_of(parts: Sequence[Part]) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def layout_of(parts: Sequence[str | Json]) -> str | None:
+def layout_of(parts: Sequence[Part]) -> str | None:
     """The `data` of a result of these texts and files; None for one that is nothing but a text."""
     if len(parts) <= 1 and all(isinstance(part, str) for part in parts):
         return None

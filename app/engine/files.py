@@ -20,11 +20,11 @@ class Files:
         self._owner = owner
 
     async def kept(self, outcome: Outcome) -> Outcome:
-        """The outcome as its row will hold it: all its words in one text, and the layout."""
+        """The outcome as its row will hold it: all its words in one text, and the layout. Providers take no blanks."""
         if not outcome.more:
             return outcome
-        said = [outcome.text] if outcome.text else []
-        parts = [*said, *[await self._keep(part) if isinstance(part, File) else part for part in outcome.more]]
+        told = [part for part in (outcome.text, *outcome.more) if isinstance(part, File) or part.strip()]
+        parts = [await self._keep(part) if isinstance(part, File) else part for part in told]
         return replace(outcome, text=words_of(parts), more=(), layout=layout_of(parts))
 
     async def _keep(self, file: File) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ PDF = b"%PDF-1.7 not really"
 @tool(read_only=True, memo=True)
 async def look() -> list[str | File]:
     """Look at something."""
-    return ["Before:", File(PIXEL), "After: é", File(PDF)]
+    return ["Before:", File(PIXEL), "", "After: é", " \n", File(PDF)]
 
 
 @tool()

@@ -174,11 +174,13 @@ async def test_the_empty_result_of_a_client_tool_is_told_in_words(api: Client, s
 async def test_a_client_tool_may_return_files_among_its_words(api: Client, server: Server, new_owner: NewOwner) -> None:
     model, provider = server.scripts.provider(calls_of(("findNodes", CATS, "a")), message_of(text("Two.")))
     await api.put("/api/documents/notes/cats.md", content="Tom and Kitty.")
+    await api.put("/api/documents/notes/dogs.md", content="")
     turn = await api.say(await api.chat(), model=model, tools=[FIND])
     await until_asked(api, turn)
     said = [
         {"type": "text", "text": "Seen:"},
         image({"type": "base64", "data": b64encode(PIXEL).decode()}),
+        {"type": "document", "source": {"type": "path", "path": "notes/dogs.md"}},
         {"type": "document", "source": {"type": "path", "path": "notes/cats.md"}},
     ]
     nothing = {"type": "upload", "id": str(uuid4())}

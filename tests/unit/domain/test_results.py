@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.blocks import Block
-from app.domain.results import Json, content_of, files_in, layout_of, parts_of, words_of
+from app.domain.results import Part, content_of, files_in, layout_of, parts_of, words_of
 from app.domain.sizes import size_of_block
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
@@ -18,22 +18,22 @@ PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type":
 texts = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
-def row(parts: Sequence[str | Json]) -> Block:
+def row(parts: Sequence[Part]) -> Block:
     return Block(0, 1, 1, "tool_result", words_of(parts), layout_of(parts), "toolu_1", "look")
 
 
-def said(part: str | Json) -> Any:
+def said(part: Part) -> Any:
     return {"type": "text", "text": part} if isinstance(part, str) else part
 
 
 @given(st.lists(texts | st.sampled_from([IMAGE, PDF]), max_size=6))
-def test_parts_are_read_as_they_were(parts: list[str | Json]) -> None:
+def test_parts_are_read_as_they_were(parts: list[Part]) -> None:
     assert parts_of(row(parts)) == list(map(said, parts))
     assert files_in(row(parts)) == sum(not isinstance(part, str) for part in parts)
 
 
 @pytest.mark.parametrize("parts", [[], ["words"]])
-def test_what_is_but_a_text_has_no_layout(parts: list[str | Json]) -> None:
+def test_what_is_but_a_text_has_no_layout(parts: list[Part]) -> None:
     assert layout_of(parts) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import relief_of
-from app.domain.results import Json, layout_of, words_of
+from app.domain.results import Part, layout_of, words_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.messages import build_messages, messages_to_summarise
 from app.llm.shortening import stand_in
@@ -70,7 +70,7 @@ def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) 
         ),
     ],
 )
-def test_of_a_result_with_files_its_words_are_left(parts: list[str | Json], left: str) -> None:
+def test_of_a_result_with_files_its_words_are_left(parts: list[Part], left: str) -> None:
     of_files = replace(result("c1", words_of(parts)), data=layout_of(parts))
     assert stand_in(of_files, 500, [READ]).startswith(left)
 
