@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import httpx2
+import msgspec
 
 from app.domain.errors import ProviderError, TransientError
 from app.llm.failures import LONGEST_MESSAGE
@@ -121,6 +122,21 @@ async def _drain(body: AsyncGenerator[bytes, None]) -> None:
         async with asyncio.timeout(_LONGEST_DRAIN):
             async for _ in body:
                 pass
+
+
+class _Count(msgspec.Struct):
+    input_tokens: int
+
+
+_count = msgspec.json.Decoder(_Count)
+
+
+def counted(body: bytes) -> int:
+    """The tokens that a provider has counted. Raises TransientError for what is no count."""
+    try:
+        return _count.decode(body).input_tokens
+    except msgspec.DecodeError as error:
+        raise TransientError("bad_count", str(error)) from error
 
 
 def lost(error: Exception) -> TransientError:

@@ -1,8 +1,10 @@
 """The provider's own count of a request's tokens: when it is asked for, how, and what it decides."""
 
 import asyncio
+import builtins
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine import counting
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models import Model, Models, Offer
+from app.llm.openai.provider import OpenAIResponsesProvider
 from app.llm.provider import Call, Message, ModelRequest, tokens_of
 from app.llm.recordings import Recordings, RecordingTap
 from app.llm.replay import ReplayTap
@@ -53,6 +56,19 @@ async def test_the_body_is_that_of_the_call_but_for_what_the_counter_does_not_ta
     assert body["messages"][0]["content"][0]["text"] == "Hello"
 
 
+async def test_responses_have_a_counter_too(server: CannedServer) -> None:
+    async with OpenAIResponsesProvider("a key", server.url) as provider:
+        assert (
+            await tokens_of(provider, replace(REQUEST, params={"max_tokens": 5, "tool_choice": {"type": "auto"}}))
+            == 1234
+        )
+    (asked,) = server.requests
+    assert asked.target == "/responses/input_tokens"
+    body = json.loads(asked.body)
+    assert {*body} == {"model", "instructions", "input", "tools", "tool_choice"}
+    assert (body["instructions"], body["input"]) == ("Be kind.", [{"role": "user", "content": "Hello"}])
+
+
 async def test_it_goes_through_the_taps_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
     with Recordings(tmp_path) as recordings:
         async with AnthropicProvider("a key", server.url, taps=[RecordingTap(recordings)]) as adapter:
@@ -78,9 +94,12 @@ async def test_it_goes_through_the_taps_of_model_calls(server: CannedServer, tmp
         (Answer(b'{"input_tokens"', headers=JSON, ending="reset"), "connection_error"),
     ],
 )
-async def test_what_is_no_count_is_a_failure(server: CannedServer, answer: Answer, type: str) -> None:
+@pytest.mark.parametrize("kind", [AnthropicProvider, OpenAIResponsesProvider])
+async def test_what_is_no_count_is_a_failure(
+    server: CannedServer, kind: builtins.type[AnthropicProvider | OpenAIResponsesProvider], answer: Answer, type: str
+) -> None:
     server.answer = answer
-    async with AnthropicProvider("a key", server.url) as provider:
+    async with kind("a key", server.url) as provider:
         with pytest.raises(ProviderError) as raised:
             await provider.count(REQUEST)
     assert (raised.value.type, isinstance(raised.value, TransientError)) == (type, True)

@@ -6,13 +6,12 @@ from contextlib import asynccontextmanager
 
 import anthropic
 import httpx2
-import msgspec
 
-from app.domain.errors import ProviderError, TooLong, TransientError
+from app.domain.errors import ProviderError, TooLong
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.failures import LONGEST_MESSAGE, kind_of
-from app.llm.http import Adapter, connections, lost, retry_after
+from app.llm.http import Adapter, connections, counted, lost, retry_after
 from app.llm.provider import ModelRequest
 from app.llm.tap import Tap
 from app.llm.wire import Wire
@@ -31,13 +30,6 @@ _PERMANENT = frozenset(
 _TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
 _TOO_LARGE = 413
 _TOO_LONG_WORDS = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
-
-
-class _Count(msgspec.Struct):
-    input_tokens: int
-
-
-_count = msgspec.json.Decoder(_Count)
 
 
 class AnthropicProvider(Adapter):
@@ -72,11 +64,7 @@ class AnthropicProvider(Adapter):
         """Read like a stream, so that who taps model calls taps this."""
         path = "/v1/messages/count_tokens"
         async with self._post(path, render_count(request), request, "application/json") as response:
-            body = await response.aread()
-        try:
-            return _count.decode(body).input_tokens
-        except msgspec.DecodeError as error:
-            raise TransientError("bad_count", str(error)) from error
+            return counted(await response.aread())
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, request: ModelRequest, accept: str) -> AsyncIterator[httpx2.Response]:

@@ -7,7 +7,7 @@ import httpx2
 import openai
 
 from app.domain.errors import ProviderError, TransientError
-from app.llm.http import Adapter, connections, lost, retry_after
+from app.llm.http import Adapter, connections, counted, lost, retry_after
 from app.llm.openai import render as chat_render
 from app.llm.openai.errors import provider_error
 from app.llm.openai.quirks import OPENAI, Quirks
@@ -55,20 +55,25 @@ class OpenAIProvider(Adapter):
 
     @asynccontextmanager
     async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+        body = self.render(request, self.quirks)
+        async with self._post(self.path, body, "text/event-stream") as response:
+            yield response, self.wire(_request_id(response.headers), seed=body)
+
+    @asynccontextmanager
+    async def _post(self, path: str, body: bytes, accept: str) -> AsyncIterator[httpx2.Response]:
         if self._client.is_closed():
             raise TransientError("connection_error", f"the connections to {self.name} have been closed")
-        body = self.render(request, self.quirks)
         try:
             answer = await self._client.post(
-                self.path,
+                path,
                 content=body,
-                options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
+                options={"headers": {"Accept": accept, "Accept-Encoding": "identity"}},
                 cast_to=object,
                 stream=True,
                 stream_cls=openai.AsyncStream[object],
             )
             async with answer:
-                yield answer.response, self.wire(_request_id(answer.response.headers), seed=body)
+                yield answer.response
         except openai.APIStatusError as error:
             raise _refusal(error) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
@@ -90,6 +95,11 @@ class OpenAIResponsesProvider(OpenAIProvider):
     path = "/responses"
     render = staticmethod(responses_render.render)
     wire = ResponsesWire
+
+    async def count(self, request: ModelRequest) -> int:
+        body = responses_render.render_count(request, self.quirks)
+        async with self._post(f"{self.path}/input_tokens", body, "application/json") as response:
+            return counted(await response.aread())
 
 
 def _refusal(error: openai.APIStatusError) -> ProviderError:

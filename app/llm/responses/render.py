@@ -29,6 +29,21 @@ from app.llm.translation import CallRules, provider_of, tool_input, with_fitting
 # An id of a call is used once: by it alone a result finds its call.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
+# What the counter takes.
+_COUNTED = frozenset(
+    {
+        "input",
+        "instructions",
+        "model",
+        "parallel_tool_calls",
+        "reasoning",
+        "text",
+        "tool_choice",
+        "tools",
+        "truncation",
+    }
+)
+
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     params = sent_params(request, quirks)
@@ -37,6 +52,12 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     system = {"instructions": request.system} if request.system else {}
     conversation = {**system, "input": list(told(messages, turns.results, turns.answer, _part))}
     return request_bytes(request, conversation, _tool, {**params, "stream": True}, quirks)
+
+
+def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    """The body of a question for how many tokens the request has."""
+    body = members_of(render(request, quirks).decode())
+    return msgspec.json.encode({name: value for name, value in body.items() if name in _COUNTED})
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
