@@ -81,12 +81,12 @@ async def running(
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in that order and stopped in the other."""
     receiver = webhook_receiver(settings)
+    model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
         await upgrade_in_thread(url)
         database = await stack.enter_async_context(connect(url, size=settings.pool_size, webhook=receiver is not None))
         await _check_exposure(settings, Tokens(database))
-        model = default_model(settings) if models is None else default_among(models, settings.model)
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
         if toolset is None:

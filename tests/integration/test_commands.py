@@ -136,3 +136,10 @@ def test_a_name_that_would_break_the_list_is_refused(name: str) -> None:
         done = CliRunner().invoke(commands, arguments)
         assert done.exit_code == 2
         assert "wanted are 1 to 100 printable characters, without a blank at the ends" in done.output
+
+
+def test_a_model_that_is_not_there_is_named_before_a_database_is_made(tmp_path: Path) -> None:
+    done = turnstream(tmp_path, "serve", TURNSTREAM_MODEL="nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "turnstream: TURNSTREAM_MODEL: there is no model 'nope' here; there are: demo\n"
+    assert not (tmp_path / ".data").exists()
