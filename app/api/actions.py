@@ -26,9 +26,15 @@ async def act(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     wanted, body = await read_body(request, ActionsIn)
+    key = idempotency_key_of(request, body)
     before = await services.turns.get(owner, chat, turn)
-    decisions = await _decisions(wanted.actions, before, partial(_result, owner=owner, services=services))
-    found = await services.actions.answer(owner, chat, turn, decisions, idempotency_key_of(request, body))
+    try:
+        decisions = await _decisions(wanted.actions, before, partial(_result, owner=owner, services=services))
+    except RequestRefused:
+        if not await services.exchanges.knows(owner, key):  # else what the first request meant may be gone since
+            raise
+        decisions = []
+    found = await services.actions.answer(owner, chat, turn, decisions, key)
     if not found.ended:
         await services.tell(turn)
     return json_response(turn_out(found, services), 202)

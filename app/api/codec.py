@@ -23,6 +23,7 @@ from app.domain.events import (
     TurnStart,
     Wanted,
 )
+from app.domain.results import files_in
 from app.domain.turns import Status, TurnError
 
 _END_EVENTS: Mapping[Status, str] = {
@@ -153,7 +154,7 @@ def input_of(text: str) -> Any:
 def _from_data(block: Block) -> dict[str, Any]:
     members = parsed(block.data or "{}")
     if block.type == TOOL_RESULT:
-        return {"content": members["content"]}
+        return {"content": members["content"]} if files_in(block) else {}
     if block.type in (TEXT, THINKING, TOOL_USE):
         return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
     return {"data": members}

@@ -112,7 +112,12 @@ async def say(
     key: IdempotencyKey | None,
 ) -> Exchange:
     """The exchange that was made, or the one that the first request with this key has made."""
-    blocks = await told(new.blocks, owner, services)  # before a transaction is open: this needs a connection too
+    try:
+        blocks = await told(new.blocks, owner, services)  # before a transaction is open: this needs a connection too
+    except RequestRefused:
+        if await services.exchanges.knows(owner, key):  # what the first request meant may be gone since
+            return await _made_before(services, owner, key)
+        raise
     try:
         async with drafting as draft:
             if draft.steered is not None:

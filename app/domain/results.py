@@ -5,6 +5,7 @@ line break stands between two texts.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
@@ -39,6 +40,13 @@ def content_of(data: str) -> Sequence[Json]:
     """How the `data` of a result says that it is laid out."""
     content: Sequence[Json] = json.loads(data).get("content") or ()
     return content
+
+
+def in_words(result: Block, instead: str) -> Block:
+    """The result without its files: `instead` is said in their places, with the type of each."""
+    parts = parts_of(result)
+    words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
+    return replace(result, text=words_of(words), data=None)
 
 
 def files_in(result: Block) -> int:

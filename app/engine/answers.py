@@ -32,9 +32,9 @@ def with_approval(outcome: Outcome, edited: str | None) -> Outcome:
     """The outcome of a call that was allowed, perhaps with another input than the model's: then the model is told."""
     if edited is None:
         return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
-    told = f"The user changed the input to {edited} before allowing the call.\n\n{outcome.text}"
+    told = f"The user changed the input to {edited} before allowing the call."
     notes = {**outcome.notes, "approval": {"decision": "approve", "input": edited}}
-    return replace(outcome, text=told, notes=notes)
+    return replace(outcome.saying(told, *outcome.parts), notes=notes)
 
 
 def _refused(text: str, decision: str) -> Outcome:

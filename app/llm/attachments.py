@@ -71,6 +71,8 @@ def _changed_block(block: Block, change: Change) -> Block:
     members: Json = json.loads(block.data)
     if block.type == TOOL_RESULT:
         content = [change(part["type"], part) if part["type"] in FILES else part for part in members["content"]]
+        if all(part is before for part, before in zip(content, members["content"], strict=True)):
+            return block
         return replace(block, data=_json({**members, "content": content}))
     changed = change(block.type, members)
     if changed.get("type") == TEXT:

@@ -20,6 +20,7 @@ from app.domain.blocks import (
     Block,
 )
 from app.domain.history import COMPACTED, Position, Shortening, Summary, kept_of, shortenings_on, summary_on
+from app.domain.results import files_in
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, hopeless
 from app.domain.turns import Turn, TurnRequest
@@ -141,10 +142,15 @@ def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None
 
 
 def _shortened(block: Block) -> Block:
-    """For a summary the beginning of a long result will do."""
-    if block.type != TOOL_RESULT or len(block.text) <= _RESULT_TO_SUMMARISE:
+    """For a summary the beginning of a long result will do, and the word that there were files."""
+    if block.type != TOOL_RESULT:
         return block
-    return replace(block, text=f"{block.text[:_RESULT_TO_SUMMARISE]}\n[…]", data=None)
+    text, files = block.text, files_in(block)
+    if len(text) > _RESULT_TO_SUMMARISE:
+        text = f"{text[:_RESULT_TO_SUMMARISE]}\n[…]"
+    if files:
+        text = f"{text}\n[files that are not shown here: {files}]".lstrip()
+    return replace(block, text=text, data=None)
 
 
 def _waiting_round(turn: Turn, rounds: Sequence[Round], running: Turn) -> int | None:

@@ -46,9 +46,8 @@ def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
     said = [(message.role, kept) for message in messages for block in message.blocks if (kept := _unmarked(block))]
-    *before, last = grouped(said)
-    spoken = [(message.role, block) for message in before for block in drop_blank_reply(message.blocks)]
-    return grouped(drop_last_thoughts([*spoken, *((last.role, block) for block in last.blocks)]))
+    spoken = [(message.role, block) for message in grouped(said) for block in drop_blank_reply(message.blocks)]
+    return grouped(drop_last_thoughts(spoken))
 
 
 def _unmarked(block: Block) -> Block | None:

@@ -177,6 +177,10 @@ class Exchanges:
         self._database = database
         self._turns = Turns(database)
 
+    async def knows(self, owner: str, key: IdempotencyKey | None) -> bool:
+        """Whether the key was used, for whatever."""
+        return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
+
     async def find(self, owner: str, key: IdempotencyKey) -> Exchange:
         """What the first request with this key made. Raises RequestRefused when it asked for something else."""
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)

@@ -42,9 +42,10 @@ DELETE_UPLOAD = Statement(
 SWEEP = Statement(
     """
     WITH said AS (
-        SELECT data::text AS words FROM blocks WHERE type IN ('image', 'document', 'tool_result')
+        SELECT data::text AS words FROM blocks
+        WHERE type IN ('image', 'document', 'tool_result') AND data IS NOT NULL
         UNION ALL
-        SELECT answer::text FROM asks
+        SELECT answer->>'layout' FROM asks WHERE answer->>'layout' IS NOT NULL
     ), used AS MATERIALIZED (
         SELECT found[1] AS id FROM said, LATERAL regexp_matches(words, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found
     )

@@ -37,6 +37,6 @@ def both(first: Outcome, stand_in: Tool, second: Outcome) -> Outcome:
         note["notes"] = dict(second.notes)
     notes = {**first.notes, "fallback": note}
     if second.is_error:
-        return replace(first, text=f"{first.text}\n\n[{name} was run instead:]\n\n{second.text}", notes=notes)
+        return replace(first.saying(*first.parts, f"[{name} was run instead:]", *second.parts), notes=notes)
     said = f"[The tool that was called {_WHY[first.kind]}; this is the answer of {name}.]"
-    return replace(second, text=f"{said}\n\n{second.text}", notes=notes)
+    return replace(second.saying(said, *second.parts), notes=notes)

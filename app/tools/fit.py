@@ -8,9 +8,11 @@ from app.domain.media import PLAIN, media_type_of
 from app.domain.results import FILES, content_of, layout_of, words_of
 from app.domain.text import storable
 from app.tools.policy import Policy
-from app.tools.tool import File, Outcome
+from app.tools.tool import File, Outcome, Part
 
+# Of one result, which is in a request with others.
 MOST_FILES = 20
+MOST_LARGE_FILES = 4  # of the largest that may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
     cut has all its words before its files.
     """
     more = tuple(_fitting(outcome.more, sizes.file))
-    text = words_of([part for part in (outcome.text, *more) if isinstance(part, str) and part])
+    text = words_of([part for part in (outcome.text, *more) if isinstance(part, str) and part.strip()])
     of = len(text)
     if of <= sizes.shown:
         return replace(outcome, more=more)
@@ -53,24 +55,22 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
     )
 
 
-def _fitting(parts: Sequence[str | File], most: int) -> Iterator[str | File]:
+def _fitting(parts: Sequence[Part], most: int) -> Iterator[Part]:
     """What is no file for a model is said in words; a text is one."""
-    files = 0
+    files = size = 0
     for part in parts:
         if isinstance(part, str):
             yield part
-            continue
-        media_type = media_type_of(part.content)
-        if media_type == PLAIN:
+        elif (media_type := media_type_of(part.content)) == PLAIN:
             yield storable(part.content.decode())
         elif media_type is None:
-            yield f"[{part.called}, {_size(part)}: neither an image nor a PDF that can be shown]"
+            yield f"[{storable(part.called)}, {_size(part)}: neither an image nor a PDF that can be shown]"
         elif len(part.content) > most:
             yield f"[{media_type}, {_size(part)}: too large to be shown]"
-        elif files == MOST_FILES:
-            yield f"[{media_type}, {_size(part)}: left out, since there are more than {MOST_FILES}]"
+        elif files == MOST_FILES or size + len(part.content) > MOST_LARGE_FILES * most:
+            yield f"[{media_type}, {_size(part)}: left out, since there are too many]"
         else:
-            files += 1
+            files, size = files + 1, size + len(part.content)
             yield part
 
 

@@ -44,6 +44,24 @@ class File:
     content: bytes
     called: str = "file"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, bytes):
+            raise TypeError(f"the content of a file is bytes, not {type(self.content).__name__}")
+
+
+Part = str | File
+
+
+def joined(parts: Iterable[Part], between: str) -> list[Part]:
+    """Neighbouring texts as one."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += between + part
+        else:
+            found.append(part)
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -58,16 +76,25 @@ class Outcome:
     kind: OutcomeKind = "ok"
     whole: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
-    more: tuple[str | File, ...] = ()
+    more: tuple[Part, ...] = ()
     layout: str | None = None
 
     @classmethod
-    def of(cls, parts: Iterable[str | File], *, is_error: bool = False) -> "Outcome":
-        """What consists of several parts."""
+    def of(cls, parts: Iterable[Part], *, is_error: bool = False) -> "Outcome":
+        """What consists of several parts, of one at least."""
         first, *more = parts
-        return (
-            cls(first, is_error, more=tuple(more)) if isinstance(first, str) else cls("", is_error, more=(first, *more))
-        )
+        if isinstance(first, File):
+            return cls("", is_error, more=(first, *more))
+        return cls(first, is_error, more=tuple(more))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.text, *self.more) if self.text else self.more
+
+    def saying(self, *parts: Part) -> "Outcome":
+        """The same outcome with these parts; a blank line is between two texts."""
+        told = Outcome.of(joined(parts, "\n\n"))
+        return replace(self, text=told.text, more=told.more)
 
     def __post_init__(self) -> None:
         if self.is_error != (self.kind != "ok"):

@@ -27,9 +27,9 @@ _SHOWN_OF_A_NAME = 100
 
 class Toolset:
     """`max_parallel` calls run at once, over all turns. A tool that was told to stop is waited for `patience` seconds
-    and then left to itself. Results are cut to `max_result_chars`, and `max_whole_chars` of them are kept; their
-    files have up to `max_file_bytes`. `declared`
-    makes the tool of a spec that came with a request; `sources` have more tools, which come and go.
+    and then left to itself. Results are cut to `max_result_chars`, and `max_whole_chars` of them are kept; their files
+    have up to `max_file_bytes`. `declared` makes the tool of a spec that came with a request; `sources` have more
+    tools, which come and go.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class Toolset:
         with bound_contextvars(tool=name[:_SHOWN_OF_A_NAME], tool_use_id=context.tool_use_id):
             outcome = await self._settle(name, input_json, context, offered)
             seconds = round(perf_counter() - start, 4)
-            sizes = {"characters": len(outcome.text)} | ({"more": len(outcome.more)} if outcome.more else {})
+            texts = [part for part in outcome.parts if isinstance(part, str)]
+            sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
             log.info("tool.settled", kind=outcome.kind, seconds=seconds, **sizes)
         return outcome
 

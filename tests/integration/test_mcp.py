@@ -7,7 +7,7 @@ import re
 import select
 import subprocess
 import sys
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -374,8 +374,8 @@ def test_whatever_a_result_is_made_of_is_told_in_its_place() -> None:
             types.EmbeddedResource(type="resource", resource=types.TextResourceContents(uri=uri, text="buy tea")),
             types.EmbeddedResource(type="resource", resource=types.BlobResourceContents(uri=uri, blob="AAECAw==")),
             types.ResourceLink(type="resource_link", uri=uri, name="notes", mime_type="text/plain", size=1234),
-            types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/jpeg"),
-            types.ImageContent(type="image", data="not base64", mime_type="image/png"),
+            types.ImageContent(type="image", data=encodebytes(PIXEL).decode(), mime_type="image/jpeg"),
+            types.ImageContent(type="image", data="not base64!", mime_type="image/png"),
             types.AudioContent(type="audio", data="AAEC", mime_type="audio/wav"),
         ]
     )

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from app.domain.blocks import CALLS, SERVER_TOOL_USE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
-from app.domain.results import parts_of
+from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw import members_of
@@ -62,6 +62,7 @@ _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", SERVER_TOOL_USE})
+FAILED = "The tool failed:"
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
@@ -159,7 +160,9 @@ def _shell(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block) -> dict[str, Any]:
-    """What a tool returned. An error without a word is refused."""
+    """What a tool returned. An error without a word is refused, and so is one with a file: that is one in words."""
+    if block.is_error and files_in(block):
+        return {"content": [{"type": TEXT, "text": FAILED}, *parts_of(block)]}
     parts: Any = block.text if block.data is None else parts_of(block)
     content = parts or (SILENT_FAILURE if block.is_error else None)
     return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})

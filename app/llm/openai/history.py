@@ -5,16 +5,19 @@ Left out are the thoughts of other providers, what their server tools did, and e
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
-from app.domain.results import parts_of, words_of
+from app.domain.results import FILES, files_in, in_words, parts_of, words_of
 from app.llm.messages import GO_ON
 from app.llm.provider import Message
 from app.llm.translation import SILENT_FAILURE
 
 FAILED = "Error: "
 NO_OUTPUT = "(no output)"
+BELOW = "(This {type} is shown below.)"
+RETURNED = "Returned by {name}:"
 
 Said = dict[str, Any]
 Says = Callable[[Sequence[Block]], Iterable[Any]]
@@ -75,7 +78,25 @@ def said_by_tool(block: Block) -> str:
     return text or NO_OUTPUT
 
 
-def block_of(part: Mapping[str, Any]) -> Block:
+def with_files_apart(message: Message) -> Message:
+    """The message with the files of its results said by the user, behind all results: for an API whose results are
+    words.
+    """
+    of_files = [block for block in message.blocks if block.type == TOOL_RESULT and files_in(block)]
+    if not of_files:
+        return message
+    results = [in_words(block, BELOW) for block in message.blocks if block.type == TOOL_RESULT]
+    files = [said for result in of_files for said in _files_of(result)]
+    words = [block for block in message.blocks if block.type != TOOL_RESULT]
+    return replace(message, blocks=(*results, *files, *words))
+
+
+def _files_of(result: Block) -> Iterator[Block]:
+    yield Block(0, 0, 0, TEXT, RETURNED.format(name=result.name))
+    yield from (said_by_user(part) for part in parts_of(result) if part["type"] in FILES)
+
+
+def said_by_user(part: Mapping[str, Any]) -> Block:
     """A part of a result as a user would say it."""
     if part["type"] == TEXT:
         return Block(0, 0, 0, TEXT, part["text"])

@@ -13,13 +13,15 @@ class Quirks:
 
     `max_tokens` is the member that limits an answer, `thinking` the one that says how hard to think (None: neither is
     said). With `thoughts_go_back` the model is shown its own earlier thoughts. `call_ids` is what an id of a call must
-    match as a whole. `unsupported` are members never sent, `extra` those always sent.
+    match as a whole. `after_tools` is what the assistant says between results and the user's words, where a user
+    may not speak right behind a tool. `unsupported` are members never sent, `extra` those always sent.
     """
 
     max_tokens: str = "max_completion_tokens"
     thinking: Literal["reasoning_effort", "reasoning", "thinking"] | None = "reasoning_effort"
     thoughts_go_back: bool = False
     call_ids: re.Pattern[str] = re.compile(r".{1,40}", re.DOTALL)
+    after_tools: str | None = None
     unsupported: frozenset[str] = frozenset()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -35,6 +37,7 @@ QUIRKS: Mapping[str, Quirks] = MappingProxyType(
             max_tokens="max_tokens",
             thinking=None,
             call_ids=re.compile(r"[a-zA-Z0-9]{9}"),
+            after_tools="I have the results.",
             unsupported=frozenset({"stream_options"}),
         ),
         "openrouter": Quirks(max_tokens="max_tokens", thinking="reasoning", thoughts_go_back=True),

@@ -4,26 +4,21 @@ A message is the same bytes in every request it is part of, and the arguments of
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
-from app.domain.results import FILES, files_in, parts_of, words_of
+from app.domain.blocks import TEXT, THINKING, Block
 from app.domain.turns import ToolSpec
 from app.llm.attachments import LEFT_OUT
 from app.llm.openai.blocks import SIGNED
-from app.llm.openai.history import attachment, block_of, file_name, said_by_tool, told, written
+from app.llm.openai.history import attachment, file_name, said_by_tool, told, with_files_apart, written
 from app.llm.openai.params import LONGEST_NAME, request_bytes, sent_params
 from app.llm.openai.quirks import OPENAI, Quirks
-from app.llm.provider import Message, ModelRequest
+from app.llm.provider import ModelRequest
 from app.llm.translation import CallRules, tool_input, with_fitting_calls
-
-BELOW = "(This {type} is shown below.)"
-RETURNED = "Returned by {name}:"
 
 # Under these names a thought may go back; in others the words alone are worth nothing.
 _MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
@@ -31,9 +26,10 @@ _MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_t
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     system = [{"role": "system", "content": request.system}] if request.system else []
-    told_apart = [_with_files_apart(message) for message in request.messages]
+    told_apart = [with_files_apart(message) for message in request.messages]
     messages = with_fitting_calls(told_apart, CallRules(quirks.call_ids, LONGEST_NAME))
-    conversation = {"messages": [*system, *told(messages, _results, partial(_answer, quirks), _part)]}
+    said = told(messages, _results, partial(_answer, quirks), _part)
+    conversation = {"messages": [*system, *_bridged(said, quirks.after_tools)]}
     params = {**sent_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
     return request_bytes(request, conversation, _tool, params, quirks)
 
@@ -43,26 +39,14 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
 
 
-def _with_files_apart(message: Message) -> Message:
-    """Only words can be a result here: its files are said by the user, behind all results."""
-    with_files = [block for block in message.blocks if block.type == TOOL_RESULT and files_in(block)]
-    if not with_files:
-        return message
-    results = [_in_words(block) for block in message.blocks if block.type == TOOL_RESULT]
-    files = [said for block in with_files for said in _files_of(block)]
-    words = [block for block in message.blocks if block.type != TOOL_RESULT]
-    return replace(message, blocks=(*results, *files, *words))
-
-
-def _in_words(result: Block) -> Block:
-    parts = parts_of(result)
-    words = [part["text"] if part["type"] == TEXT else BELOW.format(type=part["type"]) for part in parts]
-    return replace(result, text=words_of(words), data=None)
-
-
-def _files_of(result: Block) -> Iterator[Block]:
-    yield Block(0, 0, 0, TEXT, RETURNED.format(name=result.name))
-    yield from (block_of(part) for part in parts_of(result) if part["type"] in FILES)
+def _bridged(messages: Iterable[dict[str, Any]], words: str | None) -> Iterator[dict[str, Any]]:
+    """With `words` of the assistant's wherever the user would speak right behind a tool."""
+    before = ""
+    for message in messages:
+        if words is not None and (before, message["role"]) == ("tool", "user"):
+            yield {"role": "assistant", "content": words}
+        before = message["role"]
+        yield message
 
 
 def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, Bl
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.attachments import LEFT_OUT
-from app.llm.openai.history import FAILED, attachment, block_of, file_name, said_by_tool, told, written
+from app.llm.openai.history import FAILED, attachment, file_name, said_by_tool, said_by_user, told, written
 from app.llm.openai.params import LONGEST_NAME, request_bytes
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
@@ -171,7 +171,7 @@ def _output(result: Block) -> str | list[dict[str, Any]]:
     """Words alone, or a list where there are files as well."""
     if not files_in(result):
         return said_by_tool(result)
-    parts = [_part(block_of(part)) for part in parts_of(result)]
+    parts = [_part(said_by_user(part)) for part in parts_of(result)]
     return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
 
 

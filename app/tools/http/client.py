@@ -53,9 +53,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """`media_type` is what the server says that it is."""
+
     status: int
     body: bytes
     charset: str | None
+    media_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class HttpClient:
             async with self._send(hop, request) as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
                 if location is None:
-                    return Answer(response.status, await self._read(response), response.charset)
+                    return Answer(response.status, await self._read(response), response.charset, response.content_type)
                 response.close()
             hop = hop.to(response, location)
         raise UrlRefused("it redirects too often")

@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -17,7 +17,7 @@ from app.domain.turns import ToolSpec
 from app.tools.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
 from app.tools.serialise import written
-from app.tools.tool import RETURNED_NOTHING, File, Outcome, ToolContext, is_name
+from app.tools.tool import RETURNED_NOTHING, File, Outcome, Part, ToolContext, is_name, joined
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
@@ -74,7 +74,7 @@ def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
         content = [part for part in content if not isinstance(part, types.TextContent)]
         content.insert(0, types.TextContent(text=written(structured, form)))
-    parts = _joined(part for block in content for part in _told(block) if part)
+    parts = joined((part for block in content for part in _told(block) if part), "\n")
     return Outcome.of(parts or [_nothing(result)], is_error=result.is_error)
 
 
@@ -82,7 +82,7 @@ def _nothing(result: types.CallToolResult) -> str:
     return "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
 
 
-def _told(block: types.ContentBlock) -> Iterator[str | File]:
+def _told(block: types.ContentBlock) -> Iterator[Part]:
     match block:
         case types.TextContent():
             yield block.text
@@ -99,19 +99,8 @@ def _told(block: types.ContentBlock) -> Iterator[str | File]:
             pass
 
 
-def _file(base64: str, called: str) -> str | File:
+def _file(base64: str, called: str) -> Part:
     try:
-        return File(b64decode(base64, validate=True), called)
+        return File(b64decode("".join(base64.split()), validate=True), called)
     except ValueError:
         return f"[{called}: its content is not base64]"
-
-
-def _joined(parts: Iterable[str | File]) -> list[str | File]:
-    """Neighbouring texts as one: a server may say each line by itself."""
-    joined: list[str | File] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += f"\n{part}"
-        else:
-            joined.append(part)
-    return joined

@@ -52,7 +52,7 @@ export class Card {
     setText(this.news, newsOf(state, result, progress))
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
     this.#want(action)
-    this.#showFiles(result?.content ?? [])
+    this.#showFiles(result?.content)
     this.#unfold()
   }
 
@@ -78,7 +78,7 @@ export class Card {
     if (this.content === content) return
     this.content = content
     for (const button of this.files.splice(0)) button.forget()
-    this.files = content.filter(isFile).map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
+    this.files = (content ?? []).filter(isFile).map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
     this.returned.replaceChildren(...this.files.map((button) => button.element))
   }
 

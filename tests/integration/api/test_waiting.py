@@ -208,6 +208,27 @@ async def test_a_client_tool_may_return_files_among_its_words(api: Client, serve
     assert [part["type"] for part in parts_of(told)] == ["text", "image", "text"]
 
 
+async def test_an_answer_is_repeated_though_what_it_meant_is_gone(api: Client, server: Server) -> None:
+    await api.put("/api/documents/notes/tom.md", content="Tom")
+    shown = {"type": "document", "source": {"type": "path", "path": "notes/tom.md"}}
+    model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("I see.")))
+    words, chat = {"role": "user", "blocks": [shown], "model": model, "tools": [FIND]}, await api.chat()
+    key, other = ({"Idempotency-Key": str(uuid4())} for _ in range(2))
+    first = await api.json("POST", f"{chat}/turns", 201, json=words, headers=key)
+    turn = Said(first["user_turn"], first["assistant_turn"], first["stream_url"])
+    await until_asked(api, turn)
+    result = {"type": "result", "tool_use_id": "a", "blocks": [shown]}
+    await answer(api, turn, result, headers=other)
+    await finished(api, turn)
+    await api.delete("/api/documents/notes/tom.md")
+    assert (await answer(api, turn, result, headers=other))["id"] == turn.assistant["id"]
+    again = await api.json("POST", f"{chat}/turns", 201, json=words, headers=key)
+    assert again["assistant_turn"]["id"] == turn.assistant["id"]
+    await answer(api, turn, result, expect=422)
+    await answer(api, turn, {**result, "is_error": True}, expect=422, headers=other)
+    await api.json("POST", f"{chat}/turns", 422, json=words)
+
+
 async def test_words_of_a_client_that_are_cut_leave_its_files(api: Client, server: Server) -> None:
     model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Much.")))
     turn = await api.say(await api.chat(), model=model, tools=[FIND])

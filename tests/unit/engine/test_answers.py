@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.asks import Answer, Ask
 from app.engine.answers import outcome_of_answer, with_approval
-from app.tools.tool import Outcome
+from app.tools.tool import File, Outcome
 
 ASK = Ask(1, "a", "pay", "approval", "0" * 64, 1)
 
@@ -62,3 +62,13 @@ def test_a_changed_input_is_told_to_the_model_and_noted() -> None:
     assert told.text == 'The user changed the input to {"euros":1} before allowing the call.\n\npaid'
     assert told.is_error
     assert told.notes == {"seconds": 0.1, "approval": {"decision": "approve", "input": '{"euros":1}'}}
+
+
+def test_what_a_person_changed_is_said_before_what_was_returned() -> None:
+    said = "The user changed the input to {} before allowing the call."
+    assert with_approval(Outcome("", more=(File(b"x"), "so")), "{}").parts == (said, File(b"x"), "so")
+
+
+def test_a_clients_result_that_is_a_picture_needs_no_words() -> None:
+    layout = '{"type":"tool_result","content":[]}'
+    assert outcome_of_answer(ASK, Answer("result", layout=layout)) == Outcome("", layout=layout)

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.blocks import Block
+from app.domain.results import Part, layout_of, words_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.anthropic.render import render_block
@@ -87,3 +88,8 @@ def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def flattened(messages: Sequence[Message]) -> list[tuple[str, bytes]]:
     return [(message.role, render_block(block)) for message in messages for block in message.blocks]
+
+
+def returned(id: str, parts: Sequence[Part], **fields: Any) -> Block:
+    """A result that may be more than a text."""
+    return result(id, words_of(parts), data=layout_of(parts), **fields)

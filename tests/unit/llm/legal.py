@@ -85,8 +85,18 @@ def _block_problems(message: Json) -> Iterator[str]:
             yield "thinking without a signature"
         if kind == "tool_result" and block.get("is_error") and not block.get("content"):
             yield "an error result without content"
+        if kind == "tool_result" and isinstance(block.get("content"), list):
+            yield from _part_problems(block["content"], is_error=block.get("is_error", False))
         if kind == "tool_use" and not (block["id"] and block["name"] and isinstance(block["input"], dict)):
             yield "a call without id, name or an object as input"
+
+
+def _part_problems(parts: Sequence[Json], *, is_error: bool) -> Iterator[str]:
+    for part in parts:
+        if part["type"] == "text" and not part["text"].strip():
+            yield "an empty text in a result"
+        if part["type"] != "text" and is_error:
+            yield f"an error result with {part['type']}"
 
 
 def _says_something(block: Json) -> bool:

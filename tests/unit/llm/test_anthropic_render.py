@@ -72,8 +72,8 @@ def body(**fields: Any) -> dict[str, Any]:
             ),
         ),
         (
-            result("a", "", is_error=True, data=layout_of([{"type": "image"}])),
-            '{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}],"is_error":true}',
+            result("a", "", data=layout_of([{"type": "image"}])),
+            '{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}',
         ),
     ],
 )
@@ -227,3 +227,13 @@ def test_thinking_is_not_enabled_for_calls_that_began_without_a_thought() -> Non
     assert "thinking" in body(messages=(HELLO, bare, answered, bare, HELLO), params=enabled)
     adaptive = {"thinking": {"type": "adaptive"}}
     assert "thinking" in body(messages=(HELLO, bare, answered), params=adaptive)
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+
+
+def test_an_error_with_files_is_one_in_words() -> None:
+    """With the mark it is refused: all content of an error must be text."""
+    broke = result("a", "it broke", is_error=True, data=layout_of(["it broke", IMAGE]))
+    said = [{"type": "text", "text": "The tool failed:"}, {"type": "text", "text": "it broke"}, IMAGE]
+    assert json.loads(render_block(broke)) == {"type": "tool_result", "tool_use_id": "a", "content": said}

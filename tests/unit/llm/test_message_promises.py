@@ -14,6 +14,7 @@ from app.domain.asks import Steer
 from app.domain.blocks import SUMMARY, USER_TEXT, Block
 from app.domain.history import COMPACTED
 from app.domain.ids import new_id
+from app.domain.results import Part
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
@@ -40,6 +41,7 @@ from tests.unit.llm.build import (
     redacted,
     rendered,
     result,
+    returned,
     server_call,
     server_result,
     text,
@@ -64,12 +66,25 @@ REQUESTS = st.sampled_from(
         None,
     ]
 )
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+PARTS: st.SearchStrategy[list[Part]] = st.lists(st.sampled_from(["words", "wörds", PICTURE]), min_size=1, max_size=4)
+
+
+def alone(words: str) -> list[Part]:
+    return [words]
+
+
+def with_picture(words: str) -> list[Part]:
+    return [words, PICTURE]
+
+
 BLOCKS = st.one_of(
     WORDS.map(text),
     st.builds(thinking, WORDS, st.sampled_from(["", "sig"])),
     st.builds(redacted),
     IDS.map(call),
     st.builds(result, IDS, WORDS, is_error=st.booleans()),
+    st.builds(returned, IDS, PARTS, is_error=st.booleans()),
     IDS.map(lambda id: server_call(f"srv_{id}")),
     IDS.map(lambda id: server_result(f"srv_{id}")),
     WORDS.map(words),
@@ -133,7 +148,7 @@ class Chat:
         self.path: list[Turn] = []
         self.requests: list[Said] = []
         self.shorter: list[int] = []  # before which requests what was said before was made shorter
-        self.said = WORDS
+        self.results = WORDS.map(alone) | PARTS
         self.ids = iter(range(10_000))
         self.steers = 4
 
@@ -279,7 +294,7 @@ class Chat:
         """All of them, or only the first ones: the rest is asked for again after the crash."""
         settled = self.draw(st.integers(1, len(calls)))
         answers = [
-            result(b.tool_use_id or "", self.draw(self.said), round=b.round, is_error=self.draw(st.booleans()))
+            returned(b.tool_use_id or "", self.draw(self.results), round=b.round, is_error=self.draw(st.booleans()))
             for b in calls[:settled]
         ]
         self.change(answers, recoveries=self.turn.recoveries)
@@ -326,7 +341,8 @@ def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_
     data: st.DataObject,
 ) -> None:
     chat = LongChat(data.draw)
-    chat.said = st.sampled_from(["words", "long " * 300, "longer " * 500])
+    words = st.sampled_from(["words", "long " * 300, "longer " * 500])
+    chat.results = words.map(alone) | words.map(with_picture) | PARTS
     limits = Limits(
         max_rounds=6, max_failed_rounds=100, context_window=data.draw(st.sampled_from([1500, 3000])), compact_at=0.6
     )

@@ -1,7 +1,7 @@
 """One chat, three APIs in turns: whatever they leave in the rows, all accept, and none is told anything anew."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,8 +19,16 @@ from app.llm.openai.quirks import QUIRKS, Quirks
 from app.llm.provider import Message, ModelRequest
 from app.llm.responses import render as responses_render
 from tests.unit.llm import legal, openai_legal, responses_legal
-from tests.unit.llm.build import REQUEST, assistant, result, text, user
-from tests.unit.llm.test_message_promises import BLOCKS, WORDS, Chat, any_round, without_abandoned, without_stand_in
+from tests.unit.llm.build import REQUEST, assistant, result, returned, text, user
+from tests.unit.llm.test_message_promises import (
+    BLOCKS,
+    PARTS,
+    WORDS,
+    Chat,
+    any_round,
+    without_abandoned,
+    without_stand_in,
+)
 from tests.unit.llm.test_openai_render import called, thought
 from tests.unit.llm.test_openai_translation import cited
 from tests.unit.llm.test_responses_render import SEARCH, THOUGHT, mused, own
@@ -69,6 +77,7 @@ SOMEBODYS = st.one_of(
     WORDS.map(cited),
     st.builds(called, IDS, INPUTS, NAMES),
     st.builds(result, IDS, WORDS, is_error=st.booleans()),
+    st.builds(returned, IDS, PARTS, is_error=st.booleans()),
 )
 REQUESTS = st.sampled_from([REQUEST, *(replace(REQUEST, model=model) for model in (OPENAI_MODEL, RESPONSES_MODEL))])
 KINDS = st.sampled_from(sorted(QUIRKS))
@@ -225,5 +234,10 @@ def said_to_responses(messages: tuple[Message, ...]) -> str:
     return said
 
 
-def _values(message: dict[str, Any]) -> Sequence[Any]:
-    return [value for name, value in message.items() if name != "role"]
+def _values(message: dict[str, Any]) -> Iterator[Any]:
+    """Of a content in parts each of its texts by itself, which may become longer."""
+    for name, value in message.items():
+        if name == "content" and isinstance(value, list):
+            yield from (part.get("text", part) for part in value)
+        elif name != "role":
+            yield value

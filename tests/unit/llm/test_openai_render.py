@@ -328,3 +328,41 @@ SECRET: list[Json] = [{"type": "reasoning.encrypted", "data": "s"}]
 )
 def test_a_models_own_thoughts_go_back_under_the_name_they_came_in(blocks: Sequence[Block], sent: Json) -> None:
     assert thoughts_of(*blocks) == sent
+
+
+# --- files in results ------------------------------------------------------------------------------------------------
+
+PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+PAPER: Json = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}
+
+
+def test_files_of_results_are_said_by_the_user_behind_all_of_them() -> None:
+    shown = result("a", "one\ntwo", data=layout_of(["one", PICTURE, "two", PAPER]))
+    sent = messages_of(said("x"), answered(called("a"), called("b")), said(shown, result("b"), "And?"))
+    assert [(message["role"], message.get("tool_call_id")) for message in sent[2:]] == [
+        ("tool", "a"),
+        ("tool", "b"),
+        ("user", None),
+    ]
+    assert sent[2]["content"] == "one\n(This image is shown below.)\ntwo\n(This document is shown below.)"
+    assert [part["type"] for part in sent[-1]["content"]] == ["text", "image_url", "file", "text"]
+    assert sent[-1]["content"][0]["text"] == "Returned by look:"
+
+
+def test_a_result_that_failed_says_so_before_its_files() -> None:
+    shown = result("a", "", is_error=True, data=layout_of([PICTURE]))
+    sent = messages_of(said("x"), answered(called("a")), said(shown))
+    assert sent[2]["content"] == "Error: (This image is shown below.)"
+
+
+def test_where_a_user_may_not_speak_right_behind_a_tool_the_assistant_says_a_word() -> None:
+    shown = result("a", "", data=layout_of([PICTURE]))
+    ids = {"a": "abcdefghi"}
+    for told in (shown, result("a")):
+        sent = messages_of(
+            said("x"),
+            answered(called(ids["a"])),
+            said(replace(told, tool_use_id=ids["a"]), "And?"),
+            quirks=QUIRKS["mistral"],
+        )
+        assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "user"]

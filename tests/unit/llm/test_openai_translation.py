@@ -82,3 +82,11 @@ def test_only_a_mark_of_its_own_makes_a_block_a_providers() -> None:
     assert provider_of(text("x", data='{"type":"text","inner":{"provider":"openai"}}')) is None
     assert provider_of(text("x", data='{"provider":{"name":"openai"}}')) is None
     assert provider_of(cited("x")) == "openai"
+
+
+def test_an_answer_of_which_blanks_are_left_is_not_sent_though_it_comes_last() -> None:
+    asked = Block(
+        0, 1, 1, "server_tool_use", "{}", '{"type":"server_tool_use","provider":"openai-responses"}', "ws", "web"
+    )
+    (question,) = without_foreign([said("Hello"), answered(" \n", asked)])
+    assert [block.text for block in question.blocks] == ["Hello"]

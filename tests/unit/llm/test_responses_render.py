@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.domain.blocks import Block
+from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
 from app.llm.messages import GO_ON
 from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
@@ -284,3 +285,25 @@ def test_a_custom_call_goes_back_with_its_words() -> None:
         {"type": "custom_tool_call", "call_id": "a", "name": "sql", "input": 'select "a"'},
         {"type": "custom_tool_call_output", "call_id": "a", "output": "seen"},
     ]
+
+
+PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+PAPER: Json = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_files_of_a_result_are_in_their_places(is_error: bool) -> None:
+    shown = result("a", "one\ntwo", is_error=is_error, data=layout_of(["one", PICTURE, "two", PAPER]))
+    output = input_of(said("x"), answered(called("a")), said(shown))[2]["output"]
+    assert output == [
+        *([{"type": "input_text", "text": "Error:"}] if is_error else []),
+        {"type": "input_text", "text": "one"},
+        {"type": "input_image", "image_url": "data:image/png;base64,eA=="},
+        {"type": "input_text", "text": "two"},
+        {"type": "input_file", "filename": "document.pdf", "file_data": "data:application/pdf;base64,eA=="},
+    ]
+
+
+def test_a_result_of_several_texts_is_one_of_words() -> None:
+    told = result("a", "one\ntwo", data=layout_of(["one", "two"]))
+    assert input_of(said("x"), answered(called("a")), said(told))[2]["output"] == "one\ntwo"

@@ -100,3 +100,18 @@ def test_a_model_that_summarises_is_sent_no_thoughts() -> None:
     path = [user(text("Go")), first, user(text("And?")), assistant()]
     kinds = {block.type for message in messages_to_summarise(path, UUID(int=8)) for block in message.blocks}
     assert kinds == {"text", "tool_use", "tool_result"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([LONG, IMAGE], LONG[:2000] + "\n[…]\n[files that are not shown here: 1]"),
+        ([IMAGE, IMAGE], "[files that are not shown here: 2]"),
+        (["one", "two"], "one\ntwo"),
+    ],
+)
+def test_a_summary_is_made_without_the_files_of_tools(parts: list[Part], told: str) -> None:
+    shown = replace(result("c1"), text=words_of(parts), data=layout_of(parts))
+    path = [user(text("Go")), assistant([call("c1"), shown]), user(text("And?")), assistant()]
+    blocks = [block for message in messages_to_summarise(path, path[1].id) for block in message.blocks]
+    assert [(block.text, block.data) for block in blocks if block.type == "tool_result"] == [(told, None)]

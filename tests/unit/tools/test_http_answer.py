@@ -43,14 +43,29 @@ def test_an_output_is_written_as_the_tool_wants_it() -> None:
 
 
 def test_what_is_not_text_is_an_error() -> None:
-    words = "The answer is neither text nor an image or a PDF."
-    assert told(b"\x89PNG\xff") == Outcome(words, is_error=True)
+    assert told(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
 
 
-@pytest.mark.parametrize("content", [PIXEL, b"%PDF-1.7 \xff", b"%PDF-1.7"])
-def test_an_image_or_a_pdf_is_a_file(content: bytes) -> None:
-    assert told(content) == Outcome("", more=(File(content),))
-    assert told(content, status=404).is_error
+@pytest.mark.parametrize(
+    ("content", "media_type", "is_file"),
+    [
+        (PIXEL, None, True),
+        (PIXEL, "image/jpeg", True),
+        (PIXEL, "text/plain", False),
+        (b"%PDF-1.7 \xff", "application/octet-stream", True),
+        (b"%PDF-1.7", "application/pdf", True),
+        (b"%PDF-1.7 begins every file, says the manual.", None, False),
+        (b"GIF89a is the version of 1989.", "text/plain", False),
+        (b"PK\xff", "image/png", False),
+    ],
+)
+def test_an_image_or_a_pdf_is_a_file(content: bytes, media_type: str | None, is_file: bool) -> None:
+    outcome = outcome_of("weather", Answer(200, content, None, media_type), "json", {})
+    assert (outcome == Outcome("", more=(File(content),))) is is_file
+
+
+def test_a_failure_is_one_whatever_comes_with_it() -> None:
+    assert told(PIXEL, status=404) == Outcome("weather answered 404 Not Found: The answer is not text.", is_error=True)
 
 
 def test_a_charset_counts_where_it_is_a_usual_one() -> None:

@@ -11,8 +11,9 @@ from app.domain.turns import ToolSpec
 from app.tools.attempts import short_backoff
 from app.tools.fit import Sizes, fit
 from app.tools.policy import Policy
-from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
+from app.tools.tool import File, Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 from app.tools.toolset import Toolset
+from tests.pictures import PIXEL
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
 
 READS = ToolSpec("tide", "Tell the tide.", SCHEMA, read_only=True)
@@ -257,6 +258,15 @@ async def test_when_both_fail_the_model_is_told_of_both_and_there_is_no_third(co
     assert third.calls == []
 
 
+async def test_files_and_words_of_both_are_told_in_their_order(context: ToolContext) -> None:
+    tide = Script(READS, WITH_ALMANAC, [Outcome("first", kind="error", more=(File(PIXEL), "after it"))])
+    broken = Script(ALMANAC, Policy(retries=0), [Outcome("second", kind="error", more=(File(PIXEL), "and why"))])
+    outcome = await toolset(tide, broken).run("tide", "{}", context)
+    said = "after it\n\n[almanac was run instead:]\n\nsecond"
+    assert (outcome.text, outcome.more) == ("first", (File(PIXEL), said, File(PIXEL), "and why"))
+    assert outcome.is_error
+
+
 @pytest.mark.parametrize(
     ("spec", "stand_in", "policy", "complaint"),
     [
@@ -348,3 +358,15 @@ def test_shown_and_kept_are_the_beginning_of_the_result(text: str, shown: int, k
         assert outcome == Outcome(text)
     else:
         assert outcome.whole == text[:kept]
+
+
+def test_what_nobody_can_store_in_the_name_of_a_file_is_replaced() -> None:
+    outcome = fit(Outcome.of([File(b"\0", "a\0b\ud800")]), Sizes(100, 100), "toolu_1", [])
+    assert outcome.more == ("[a�b�, 1 bytes: neither an image nor a PDF that can be shown]",)
+
+
+def test_the_files_of_one_result_are_not_too_large_together() -> None:
+    files = [File(PIXEL + bytes(900 + number)) for number in range(9)]
+    outcome = fit(Outcome.of(files), Sizes(1000, 1000, file=1000), "toolu_1", [])
+    assert [isinstance(part, File) for part in outcome.more] == [True] * 4 + [False] * 5
+    assert outcome.more[4] == f"[image/png, {len(PIXEL) + 904} bytes: left out, since there are too many]"

@@ -8,7 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from app.tools.tool import FunctionTool, Outcome, OutcomeKind, ToolContext, tool, tools_of
+from app.tools.tool import File, FunctionTool, Outcome, OutcomeKind, ToolContext, tool, tools_of
+from app.tools.toolset import Toolset
 
 
 @dataclass
@@ -286,3 +287,32 @@ def test_a_function_that_cannot_be_a_tool_is_refused_at_once(make: Callable[[], 
 def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="1-64 letters"):
         tool(name="two words")(search.function)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (File(b"x"), Outcome("", more=(File(b"x"),))),
+        (["See:", File(b"x"), {"n": 1}], Outcome("See:", more=(File(b"x"), '{"n":1}'))),
+        ((File(b"x"), File(b"y")), Outcome("", more=(File(b"x"), File(b"y")))),
+        (["no", "file"], Outcome('["no","file"]')),
+    ],
+)
+async def test_files_are_told_with_the_words_around_them(context: ToolContext, returned: object, told: Outcome) -> None:
+    @tool()
+    async def show() -> object:
+        """Show."""
+        return returned
+
+    assert await show(context, "{}") == told
+
+
+@pytest.mark.parametrize("content", [memoryview(b"x"), "a string", None])
+async def test_a_file_of_something_else_is_the_mistake_of_the_call(context: ToolContext, content: Any) -> None:
+    @tool()
+    async def show() -> object:
+        """Show."""
+        return File(content)
+
+    outcome = await Toolset([show]).run("show", "{}", context)
+    assert (outcome.text, outcome.kind) == ("The tool show failed (TypeError).", "error")

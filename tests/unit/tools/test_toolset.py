@@ -353,6 +353,7 @@ async def test_every_call_leaves_one_line_in_the_log(context: ToolContext) -> No
         "tool_use_id": "toolu_1",
         "kind": "ok",
         "characters": 4,
+        "files": 0,
     }
 
 
