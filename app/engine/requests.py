@@ -56,8 +56,10 @@ class Requests:
             messages = messages_to_summarise(path, step.through, model)
         else:
             messages = build_messages(path, model)
-        if missing := uploads_in(messages) - self._uploads.keys():
-            self._uploads |= await self._rows.uploads(missing)
+        meant = uploads_in(messages)
+        held = {id: content for id, content in self._uploads.items() if id in meant}  # no more: they are large
+        missing = meant - held.keys()
+        self._uploads = {**held, **await self._rows.uploads(missing)} if missing else held
         return attached(messages, self._uploads)
 
 
