@@ -88,6 +88,15 @@ def test_files_of_a_result_are_sent_with_their_bytes() -> None:
     ]
 
 
+def test_a_result_without_uploads_is_left_alone_byte_for_byte() -> None:
+    strange = replace(
+        RESULT, data='{"type": "tool_result", "content": [{"type":"image","source":{"type":"url","url":"x"}}]}'
+    )
+    words = Block(0, 0, 0, TEXT, "Hi")
+    (message,) = attached([Message("user", (strange, RESULT, words))], {})
+    assert [kept is before for kept, before in zip(message.blocks, (strange, RESULT, words), strict=True)] == [True] * 3
+
+
 def test_a_file_of_a_result_that_is_gone_is_said_to_be() -> None:
     kept = returned({"type": IMAGE, "source": upload("image/png")})
     assert [part["text"] for part in parts_of(sent(kept, {}))] == ["one", GONE, "two"]

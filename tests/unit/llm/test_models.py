@@ -2,9 +2,11 @@
 
 import pytest
 
+from app.domain.blocks import Block
 from app.domain.errors import PermanentError, RequestRefused
+from app.llm.attachments import LEFT_OUT
 from app.llm.models import Model, Models, Offer, Prices
-from app.llm.provider import ModelRequest
+from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import ScriptedProvider, message_of, text
 
 LISTED = Model(
@@ -54,6 +56,18 @@ async def test_a_model_may_have_another_name_with_its_provider() -> None:
     async for _ in renamed.stream(ModelRequest("renamed", ())):
         pass
     assert other.requests[0].model == "y-1"
+
+
+async def test_a_model_is_not_sent_what_it_cannot_see() -> None:
+    provider = ScriptedProvider(lambda _: message_of(text("Hi")))
+    found = Models([Offer(provider, [Model("blind", can=frozenset({"tools", "documents"})), Model("seeing")])])
+    picture, paper = Block(0, 0, 0, "image", data='{"type":"image"}'), Block(1, 0, 0, "document", data="{}")
+    messages = (Message("user", (picture, paper)),)
+    for model in ("blind", "seeing"):
+        async for _ in found.provider_for(model).stream(ModelRequest(model, messages)):
+            pass
+    left_out = Block(0, 0, 0, "text", LEFT_OUT.format(type="image"))
+    assert [request.messages[0].blocks for request in provider.requests] == [(left_out, paper), (picture, paper)]
 
 
 def test_every_model_is_listed_with_its_provider() -> None:
