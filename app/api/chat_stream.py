@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from app.api.codec import block_json, named, to_json
 from app.api.errors import BadRequest
+from app.api.reading import id_of
 from app.api.response_schemas import TurnOut
-from app.api.services import Services, begin, id_of
+from app.api.services import Services, begin
 from app.api.stream import FrameResponse, asked_cursor
 from app.api.views import chat_out
 from app.domain.cursor import Cursor

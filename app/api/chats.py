@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.errors import BadRequest
+from app.api.reading import id_of, limit_of, read_body
 from app.api.request_schemas import ChatChanges, ChatSettings, NewChat
 from app.api.response_schemas import ChatPage, Deleted, ListedChat
-from app.api.services import Services, begin, id_of, limit_of, read_body
+from app.api.services import Services, begin
 from app.api.toolbox import choose
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused

@@ -6,8 +6,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.errors import UnsupportedMedia
+from app.api.reading import limit_of, read_bytes
 from app.api.response_schemas import DocumentDeleted, DocumentOut, DocumentPage
-from app.api.services import begin, limit_of, read_bytes
+from app.api.services import begin
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.text import unstorable

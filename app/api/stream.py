@@ -15,7 +15,8 @@ from starlette.types import Send
 
 from app.api.codec import frame
 from app.api.errors import BadRequest
-from app.api.services import Services, begin, id_of
+from app.api.reading import id_of
+from app.api.services import Services, begin
 from app.domain.cursor import START, Cursor
 from app.domain.errors import Conflict
 from app.domain.log import end_cursor, resume

@@ -12,10 +12,11 @@ from app.api.attachments import check_attachments, spoken, told
 from app.api.block_schemas import TextBlockIn
 from app.api.chat_stream import cursor_behind
 from app.api.chats import checked_settings
+from app.api.reading import id_of, idempotency_key_of, limit_of, read_body
 from app.api.request_schemas import NewChat, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.resolve import again, resolve
 from app.api.response_schemas import ExchangeOut, PathPage, SiblingsOut
-from app.api.services import Services, begin, id_of, idempotency_key_of, limit_of, read_body
+from app.api.services import Services, begin
 from app.api.stream import stream_response
 from app.api.views import json_response, stream_url, turn_out
 from app.domain.errors import RequestRefused

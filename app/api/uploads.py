@@ -4,8 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.errors import UnsupportedMedia
+from app.api.reading import id_of, read_bytes
 from app.api.response_schemas import UploadDeleted, UploadOut
-from app.api.services import begin, id_of, read_bytes
+from app.api.services import begin
 from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
 from app.domain.media import media_type_of

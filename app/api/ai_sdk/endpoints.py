@@ -17,8 +17,9 @@ from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import frame, to_json
+from app.api.reading import invalid, read_body
 from app.api.request_schemas import NewTurn
-from app.api.services import Services, begin, invalid, read_body
+from app.api.services import Services, begin
 from app.api.turns import answer_again, say, stop
 from app.api.views import json_response
 from app.domain.cursor import START
