@@ -522,8 +522,9 @@ async def test_what_one_ring_brings_to_a_replica_beyond_its_room_is_passed_on_at
 
 
 async def _listens(connection: Any, count: int) -> None:
-    """Returns when so many replicas listen."""
-    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    """Returns when so many replicas listen, and have done with asking for it."""
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    listening = f"{sessions} AND query LIKE 'LISTEN%' AND state = 'idle'"
     while await connection.fetchval(listening) < count:  # noqa: ASYNC110, Postgres tells nobody
         await asyncio.sleep(0.002)
 
