@@ -284,16 +284,16 @@ async def test_a_provider_that_stays_silent_is_an_error_that_says_so(harness: Ha
 
 
 async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harness) -> None:
-    pause = Pause()
+    pause, policy = Pause(), with_model(POLICY, stall_timeout=0.25)  # more than it takes to lock the row
     provider = ScriptedProvider([[pause, *answer()]])
-    async with harness.replica(provider, policy=IMPATIENT) as replica, harness.locker() as locker:
+    async with harness.replica(provider, policy=policy) as replica, harness.locker() as locker:
         asked = await harness.ask()
         replica.worker.ring()
         await pause.reached.wait()
         async with locker.holding("SELECT FROM turns WHERE id = $1 FOR UPDATE", asked.turn):
             pause.go.set()
             await locker.waiting()
-            await asyncio.sleep(2 * IMPATIENT.model.stall_timeout)
+            await asyncio.sleep(1.5 * policy.model.stall_timeout)
         turn = await harness.finish(replica, asked)
     assert (turn.status, len(provider.requests)) == ("complete", 1)
 

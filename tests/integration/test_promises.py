@@ -254,6 +254,14 @@ async def test_offsets_count_code_points(client: Client, server: Server) -> None
     assert [place(delta)[2] for delta in deltas] == [3, 4, 7, 9]
 
 
+async def waited_for(server: Server, new: Said) -> None:
+    """Returns once a reader waits for more of what runs here."""
+    view = server.services.directory.running(UUID(new.assistant["id"]))
+    assert view is not None
+    while not view.doorbell.awaited:  # noqa: ASYNC110, it rings for the reader
+        await asyncio.sleep(0)
+
+
 async def test_notices_have_no_id_and_pass_by(client: Client, server: Server, apply: Apply) -> None:
     listening = Pause()
     failing: Reply = [listening, TransientError("rate_limit_error", "later", retry_after=0)]
@@ -262,6 +270,8 @@ async def test_notices_have_no_id_and_pass_by(client: Client, server: Server, ap
     new = await asked(client, server, failing, [whole[0], (news,), *whole[1:]])
     async with client.follow(new.stream_url) as live:
         seen = [await anext(live)]
+        await listening.reached.wait()
+        await waited_for(server, new)  # notices are for those who are there
         listening.go.set()
         seen += [event async for event in live]
     notices = [event for event in seen if event.id is None]
