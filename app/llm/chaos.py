@@ -118,7 +118,7 @@ class ChaosTap:
         headers = {"content-type": "application/json"}
         if fault == "rate_limit":
             headers["retry-after"] = f"{random.uniform(0, self._plan.longest_wait):.3f}"
-        return httpx2.Response(random.choice(statuses), headers=headers, content=body, request=request)
+        return httpx2.Response(random.choice(statuses), headers=headers, content=_unread(body), request=request)
 
     async def _disturbed(self, body: AsyncIterator[bytes], fault: Fault, random: Random) -> AsyncIterator[bytes]:
         left = int(random.expovariate(1 / self._plan.reach))
@@ -153,3 +153,8 @@ def _spoilt(chunk: bytes, fault: Fault, random: Random) -> bytes:
         return random.randbytes(random.randrange(1, 40)) + chunk[random.choice([0, random.randrange(40)]) :]
     before, end, after = chunk.partition(b"\n\n")
     return before + end + random.choice(_EVENTS) + after
+
+
+async def _unread(body: bytes) -> AsyncIterator[bytes]:
+    """As it would come from the network: whoever listens hears it."""
+    yield body

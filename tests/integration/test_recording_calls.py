@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError, ProviderError, TransientError
 from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.chaos import ChaosPlan, ChaosTap
 from app.llm.openai.provider import OpenAIChatProvider
 from app.llm.provider import Call, Message, ModelRequest, Part, Provider
 from app.llm.recording import Read, Recording
@@ -231,3 +232,17 @@ async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
         server.answer = Answer(b"{}", headers={"content-type": "application/json"})
         async with tapped(httpx2.AsyncClient(), [ReplayTap([])]) as client:
             assert (await client.get(server.url)).content == b"{}"
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+async def test_a_refusal_that_was_made_on_purpose_is_recorded_as_one_that_came(tmp_path: Path, name: str) -> None:
+    make, _ = ADAPTERS[name]
+    with Recordings(tmp_path) as recordings:
+        taps: list[Tap] = [ChaosTap(ChaosPlan(1, 1.0, ["rate_limit"])), RecordingTap(recordings)]
+        async with make("http://nowhere.invalid", taps) as adapter:
+            with pytest.raises(TransientError) as raised:
+                await parts_of(Announced(adapter))
+    (recording,) = Recordings(tmp_path).of(TURN)
+    assert (recording.status, recording.ending) == (429, "whole")
+    assert json.loads(recording.body)["error"]["type"] == raised.value.type
+    assert float(recording.headers["retry-after"]) == raised.value.retry_after
