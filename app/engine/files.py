@@ -23,7 +23,7 @@ class Files:
         """The outcome as its row will hold it: all its words in one text, and the layout. Providers take no blanks."""
         if not outcome.more:
             return outcome
-        told = [part for part in (outcome.text, *outcome.more) if isinstance(part, File) or part.strip()]
+        told = [part for part in outcome.parts if isinstance(part, File) or part.strip()]
         parts = [await self._keep(part) if isinstance(part, File) else part for part in told]
         return replace(outcome, text=words_of(parts), more=(), layout=layout_of(parts))
 

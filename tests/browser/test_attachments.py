@@ -17,12 +17,9 @@ from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
 from tests.integration.api.client import Client
 from tests.integration.api.server import Server
+from tests.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-)
 
 # Files as a paste or a drop brings them: `[name, type, base64]`.
 _BRING = """([name, target, files]) => {
@@ -53,7 +50,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     (tmp_path / "tide.txt").write_text("High at four.")
     ada = await people(site.url)
     page, chips = ada.page, ada.page.locator("#attached .chip[data-state=ready]")
-    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PIXEL))
     await bring(ada, "drop", "#transcript", ("chart.pdf", "application/pdf", b"%PDF-1.4 chart"))
     await page.set_input_files("#pick-attachments", tmp_path / "tide.txt")
     await expect(chips).to_have_count(3)
@@ -93,7 +90,7 @@ async def test_what_the_server_refuses_is_said_in_its_words_and_what_it_takes_st
 ) -> None:
     ada = await people(site.url)
     ada.expects("415")
-    await bring(ada, "drop", "#transcript", ("a.zip", "application/zip", b"PK\xff\xfe"), ("gauge.png", "", PNG))
+    await bring(ada, "drop", "#transcript", ("a.zip", "application/zip", b"PK\xff\xfe"), ("gauge.png", "", PIXEL))
     await ada.page.get_by_text("a.zip: what can be uploaded is a PNG").wait_for()
     await expect(ada.page.locator("#attached .chip")).to_have_count(1)
     await ada.page.focus("#words")
@@ -155,7 +152,7 @@ async def test_a_picture_that_cannot_be_read_is_asked_for_again_and_one_that_is_
 ) -> None:
     ada = await people(site.url)
     ada.expects("404", "Failed to load resource")
-    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PIXEL))
     await ada.say("Look")
     await ada.sees_end()
     await ada.page.route("**/api/uploads/*", lambda route: route.abort())
@@ -179,7 +176,7 @@ async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site:
     button, picker = ada.page.locator("#attach"), ada.page.locator("#pick-attachments")
     await ada.open(await use(api, "reads"))
     await expect(picker).to_have_attribute("accept", "application/pdf,text/*,application/json")
-    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PNG))
+    await bring(ada, "paste", "#words", ("gauge.png", "image/png", PIXEL))
     await ada.page.get_by_text("gauge.png: the model of this chat takes no images").wait_for()
     await ada.open(await use(api, "sees"))
     await expect(picker).to_have_attribute("accept", "image/png,image/jpeg,image/gif,image/webp")

@@ -58,11 +58,11 @@ _COUNTED = frozenset(
     }
 )
 _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
+_FAILED = "The tool failed:"
 _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
 _STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(CALLS, "input")
 _CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", SERVER_TOOL_USE})
-FAILED = "The tool failed:"
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
@@ -162,7 +162,7 @@ def _shell(block: Block) -> dict[str, Any]:
 def _result(block: Block) -> dict[str, Any]:
     """What a tool returned. An error without a word is refused, and so is one with a file: that is one in words."""
     if block.is_error and files_in(block):
-        return {"content": [{"type": TEXT, "text": FAILED}, *parts_of(block)]}
+        return {"content": [{"type": TEXT, "text": _FAILED}, *parts_of(block)]}
     parts: Any = block.text if block.data is None else parts_of(block)
     content = parts or (SILENT_FAILURE if block.is_error else None)
     return ({"content": content} if content else {}) | ({"is_error": True} if block.is_error else {})
