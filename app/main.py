@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
 
-from app.api.auth import LOCAL_OWNER, Authenticator
-from app.api.errors import HANDLERS
+from app.api.http.auth import LOCAL_OWNER, Authenticator
+from app.api.http.errors import HANDLERS
 from app.api.resolve import Defaults
 from app.api.routes import routes
 from app.api.services import Services
@@ -14,14 +14,14 @@ from app.config import Settings
 from app.domain.errors import ConfigError
 from app.engine.hooks import Hooks
 from app.llm.demo import DEMO
-from app.llm.models import Models
+from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import Engine, started
 from app.setup.models import default_among, default_model, open_models
 from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.actions import Actions
-from app.storage.chat_news import ChatNews
+from app.storage.chat_changes import ChatNews
 from app.storage.chats import Chats
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
@@ -33,9 +33,9 @@ from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import open_toolset
-from app.tools.documents import document_tools
+from app.tools.library.documents import document_tools
+from app.tools.library.results import result_tools
 from app.tools.outputs import Outputs
-from app.tools.results import result_tools
 from app.tools.toolset import Toolset
 from app.web.page import page_routes
 

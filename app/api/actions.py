@@ -8,10 +8,10 @@ from starlette.responses import Response
 
 from app.api.attachments import as_parts, told
 from app.api.codec import output_text, to_json
-from app.api.reading import id_of, idempotency_key_of, read_body
-from app.api.response_schemas import WholeOut
+from app.api.http.reading import id_of, idempotency_key_of, read_body
+from app.api.schemas.responses import WholeOut
+from app.api.schemas.tools import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
 from app.api.services import Services, begin
-from app.api.tool_schemas import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
 from app.api.views import json_response, turn_out
 from app.domain.asks import Answer
 from app.domain.errors import RequestRefused

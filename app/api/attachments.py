@@ -8,14 +8,14 @@ from uuid import UUID
 
 import msgspec
 
-from app.api.block_schemas import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.documents import checked_path
+from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
 from app.domain.errors import RequestRefused
-from app.domain.media import IMAGES, PDF, PLAIN, media_type_of
 from app.domain.results import Part
-from app.llm.models import Model
+from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
+from app.llm.models.catalog import Model
 from app.storage.uploads import Upload
 
 _DOCUMENTS = frozenset({PDF, PLAIN})

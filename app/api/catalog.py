@@ -6,10 +6,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.response_schemas import ModelOut, ModelsOut, ToolOut, ToolsOut
+from app.api.schemas.responses import ModelOut, ModelsOut, ToolOut, ToolsOut
 from app.api.services import begin
 from app.api.views import json_response
-from app.llm.models import Model
+from app.llm.models.catalog import Model
 
 
 async def list_models(request: Request) -> Response:

@@ -7,15 +7,15 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.errors import BadRequest
-from app.api.reading import id_of, limit_of, read_body
-from app.api.request_schemas import ChatChanges, ChatSettings, NewChat
-from app.api.response_schemas import ChatPage, Deleted, ListedChat
+from app.api.http.errors import BadRequest
+from app.api.http.reading import id_of, limit_of, read_body
+from app.api.schemas.requests import ChatChanges, ChatSettings, NewChat
+from app.api.schemas.responses import ChatPage, Deleted, ListedChat
 from app.api.services import Services, begin
 from app.api.toolbox import choose
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused
-from app.domain.text import unstorable
+from app.kit.text import unstorable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -5,13 +5,13 @@ import re
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from app.api.errors import UnsupportedMedia
-from app.api.reading import limit_of, read_bytes
-from app.api.response_schemas import DocumentDeleted, DocumentOut, DocumentPage
+from app.api.http.errors import UnsupportedMedia
+from app.api.http.reading import limit_of, read_bytes
+from app.api.schemas.responses import DocumentDeleted, DocumentOut, DocumentPage
 from app.api.services import begin
 from app.api.views import json_response
 from app.domain.errors import NotFound, RequestRefused
-from app.domain.text import unstorable
+from app.kit.text import unstorable
 from app.storage.documents import DocumentInfo
 
 _MOST_PATH = 1024  # bytes

@@ -4,7 +4,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from app.api.errors import problem
+from app.api.http.errors import problem
 from app.api.services import services_of
 from app.storage.database import Statement
 

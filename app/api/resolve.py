@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from app.api.request_schemas import ChatSettings, LimitsIn, Params, TurnOptions
+from app.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.toolbox import Chosen, choose
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
-from app.domain.strict import is_strict
 from app.domain.turns import Limits, OutputSpec, TurnRequest
-from app.llm.models import Model, Models
+from app.kit.strict_schema import is_strict
+from app.llm.models.catalog import Model, Models
 from app.storage.chats import Chat
 from app.tools.outputs import output_tools
 from app.tools.toolset import Toolset

@@ -10,22 +10,19 @@ from starlette.routing import Route
 from app.api import (
     actions,
     catalog,
-    chat_stream,
-    chat_streams,
     chats,
     documents,
     health,
-    stream,
     turns,
     uploads,
 )
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
-from app.api.endpoint import Endpoint, Handler, Query
-from app.api.openapi import openapi
-from app.api.request_schemas import ChatChanges, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.response_schemas import (
+from app.api.http.endpoint import Endpoint, Handler, Query
+from app.api.http.openapi import openapi
+from app.api.schemas.requests import ChatChanges, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.schemas.responses import (
     ChatOut,
     ChatPage,
     Deleted,
@@ -42,7 +39,10 @@ from app.api.response_schemas import (
     UploadOut,
     WholeOut,
 )
-from app.api.tool_schemas import ActionsIn
+from app.api.schemas.tools import ActionsIn
+from app.api.streams import chat as chat_stream
+from app.api.streams import chats as chats_stream
+from app.api.streams import turn as turn_stream
 
 
 async def get_openapi(_request: Request) -> Response:
@@ -140,15 +140,15 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET /api/stream",
-        chat_streams.stream_chats,
-        f"Follow up to {chat_streams.MOST} chats on one connection, each from its own cursor",
+        chats_stream.stream_chats,
+        f"Follow up to {chats_stream.MOST} chats on one connection, each from its own cursor",
         gives="text/event-stream",
         problems=(400,),
         queries=(
             Query(
                 "follow",
                 "again for each: the id of a chat, or that, `@` and a cursor of its stream",
-                times=chat_streams.MOST,
+                times=chats_stream.MOST,
             ),
         ),
         events="ChatStreams",
@@ -177,7 +177,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/stream",
-        stream.stream_turn,
+        turn_stream.stream_turn,
         "Follow the turn from a cursor; 204 when there is nothing left",
         gives="text/event-stream",
         statuses=(200, 204),

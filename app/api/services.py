@@ -6,11 +6,11 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from app.api.auth import Authenticator
+from app.api.http.auth import Authenticator
 from app.api.resolve import Defaults
-from app.llm.models import Models
+from app.llm.models.catalog import Models
 from app.storage.actions import Actions
-from app.storage.chat_news import ChatNews
+from app.storage.chat_changes import ChatNews
 from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
@@ -18,7 +18,7 @@ from app.storage.exchanges import Exchanges
 from app.storage.results import Results
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
-from app.stream.chat_bells import ChatBells
+from app.stream.chat.wakeups import ChatBells
 from app.stream.directory import Directory
 from app.tools.toolset import Toolset
 

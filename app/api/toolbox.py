@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from app.api.tool_schemas import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
+from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
 from app.domain.errors import RequestRefused
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.schemas import InputSchema

@@ -9,20 +9,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.attachments import check_attachments, spoken, told
-from app.api.block_schemas import TextBlockIn
-from app.api.chat_stream import cursor_behind
 from app.api.chats import checked_settings
-from app.api.reading import id_of, idempotency_key_of, limit_of, read_body
-from app.api.request_schemas import NewChat, NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.http.reading import id_of, idempotency_key_of, limit_of, read_body
 from app.api.resolve import again, resolve
-from app.api.response_schemas import ExchangeOut, PathPage, SiblingsOut
+from app.api.schemas.blocks import TextBlockIn
+from app.api.schemas.requests import NewChat, NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.schemas.responses import ExchangeOut, PathPage, SiblingsOut
 from app.api.services import Services, begin
-from app.api.stream import stream_response
+from app.api.streams.chat import cursor_behind
+from app.api.streams.turn import stream_response
 from app.api.views import json_response, stream_url, turn_out
 from app.domain.errors import RequestRefused
-from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest
-from app.storage.chat_news import Standing, place_of
+from app.kit.ids import new_id
+from app.storage.chat_changes import Standing, place_of
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken
 

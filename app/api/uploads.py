@@ -3,13 +3,13 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.errors import UnsupportedMedia
-from app.api.reading import id_of, read_bytes
-from app.api.response_schemas import UploadDeleted, UploadOut
+from app.api.http.errors import UnsupportedMedia
+from app.api.http.reading import id_of, read_bytes
+from app.api.schemas.responses import UploadDeleted, UploadOut
 from app.api.services import begin
 from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
-from app.domain.media import media_type_of
+from app.kit.media import media_type_of
 
 # What a browser shows must not run: an upload is whatever somebody sent.
 _HARMLESS = {

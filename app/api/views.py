@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
-from app.api.response_schemas import (
+from app.api.schemas.responses import (
     BlockOut,
     ChatOut,
     DegradedOut,
@@ -23,12 +23,12 @@ from app.api.response_schemas import (
 )
 from app.api.services import Services
 from app.domain.degraded import degraded
-from app.domain.excerpt import Excerpt
 from app.domain.log import end_cursor, wanted_of
 from app.domain.output import output_of, phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.llm.models import Models
+from app.kit.excerpt import Excerpt
+from app.llm.models.catalog import Models
 from app.storage.chats import Chat
 from app.stream.live import LiveView
 

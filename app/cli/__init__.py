@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from app.domain.errors import RequestRefused, TurnstreamError
+from app.terminal.errors import TerminalError
 
 # Command → the module that holds it under that name. Only the one that is called is imported: the terminal client
 # starts without the server's libraries.
@@ -42,7 +43,7 @@ def main() -> None:
     """What a person can mend is told in a sentence, not in a traceback."""
     try:
         commands()
-    except TurnstreamError as error:
+    except (TurnstreamError, TerminalError) as error:
         detail = error.detail if isinstance(error, RequestRefused) else str(error)
         click.echo(f"turnstream: {detail}", err=True)
         sys.exit(1)

@@ -12,18 +12,18 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.answer import Answer, LiveAnswer, PlainAnswer
-from app.cli.assembler import Assembler, Json
-from app.cli.attendant import Attendant
-from app.cli.carry import Carrier
-from app.cli.client import Client, Refused
-from app.cli.conversation import Conversation
-from app.cli.dialogue import Dialogue
-from app.cli.listing import plain_chats, print_chats
-from app.cli.session import Session
-from app.cli.terminal import edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
-from app.cli.unattended import how_to_answer
 from app.config import read_settings
+from app.terminal.answer import Answer, LiveAnswer, PlainAnswer
+from app.terminal.assembler import Assembler, Json
+from app.terminal.attendant import Attendant
+from app.terminal.carry import Carrier
+from app.terminal.client import Client, Refused
+from app.terminal.conversation import Conversation
+from app.terminal.dialogue import Dialogue
+from app.terminal.listing import plain_chats, print_chats
+from app.terminal.session import Session
+from app.terminal.terminal import edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
+from app.terminal.unattended import how_to_answer
 
 # The ids of chats are UUIDs of version 7, which begin with the time: with a 0 for some thousand years.
 _CHAT: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)

@@ -9,12 +9,12 @@ import click
 import msgspec
 from rich.console import Console
 
-from app.cli.assembler import Assembler, Json
 from app.cli.chat import server_here
-from app.cli.client import Client
-from app.cli.comparison import Plan, Result, as_json, read_plan, result_of, table_of
-from app.cli.follow import Follower
 from app.domain.errors import TurnstreamError
+from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
+from app.terminal.assembler import Assembler, Json
+from app.terminal.client import Client
+from app.terminal.follow import Follower
 
 _NARROWEST = 160  # columns, where nobody says how wide the output is
 

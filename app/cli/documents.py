@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from app.api.auth import LOCAL_OWNER
 from app.api.documents import checked_path
+from app.api.http.auth import LOCAL_OWNER
 from app.cli.names import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
-from app.domain.text import storable, unstorable
+from app.kit.text import storable, unstorable
 from app.setup.databases import database_name, open_present_database
 from app.setup.samples import drop_samples
 from app.storage.documents import Documents

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
@@ -13,15 +14,17 @@ import click
 import msgspec
 
 from app.api.codec import block_json
-from app.cli.rerun import Rerun, rerun
 from app.config import Settings, read_settings
 from app.domain.blocks import TOOL_RESULT, Block
 from app.domain.errors import ConfigError
 from app.domain.turns import Turn
-from app.llm.differences import difference, difference_of_requests
-from app.llm.recording import Recording
-from app.llm.recordings import Recordings
+from app.lab.differences import difference, difference_of_requests
+from app.lab.recording import Recording
+from app.lab.recordings import Recordings
+from app.lab.rerun import Rerun, rerun
 from app.setup.databases import check_present, database_url
+from app.setup.models import offline_models
+from app.setup.policies import worker_policy
 from app.storage.copies import find_turn
 from app.storage.database import Database, connect
 from app.storage.embedded.server import embedded_postgres
@@ -79,7 +82,17 @@ async def _replay(
         if not found:
             raise ConfigError(f"{recordings.folder} has no recording of turn {identity}")
         async with _throwaway() as target:
-            return then, found, await rerun(settings, source, target, owner, then, found, speed=speed)
+            again = await rerun(
+                source,
+                target,
+                owner,
+                then,
+                found,
+                open_models=partial(offline_models, settings),
+                policy=worker_policy(settings, lambda _: ()),
+                speed=speed,
+            )
+            return then, found, again
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import click
 import uvicorn
 import uvloop
 
-from app.api.stream import end_streams
+from app.api.streams.turn import end_streams
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running

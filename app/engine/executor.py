@@ -35,15 +35,15 @@ from app.domain.steps import (
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.calls import Calls
 from app.engine.counting import Counting, count_usage
+from app.engine.frame_clock import Pace
 from app.engine.hooks import AfterRound, Observers
-from app.engine.pace import Pace
 from app.engine.patience import Patience
 from app.engine.recorder import Recorder
 from app.engine.reply import Reply
 from app.engine.requests import Asking, Requests, Rows
 from app.engine.retries import Retries, RetryPolicy
+from app.llm.conversation.summaries import as_summary
 from app.llm.provider import ModelRequest, Provider
-from app.llm.summaries import as_summary
 from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.domain.blocks import DOCUMENT, IMAGE
-from app.domain.media import IMAGES, media_type_of
 from app.domain.results import layout_of, words_of
+from app.kit.media import IMAGES, media_type_of
 from app.storage.database import patiently
 from app.storage.uploads import Uploads
 from app.tools.tool import File, Outcome

@@ -16,7 +16,7 @@ from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
-from app.storage.record import Records
+from app.storage.runs.record import Records
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
 from app.tools.tool import Outcome

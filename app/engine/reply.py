@@ -11,7 +11,7 @@ from app.domain.blocks import Block
 from app.domain.events import BlockStart
 from app.domain.rounds import Round
 from app.domain.steps import open_round_number
-from app.engine.pace import Pace
+from app.engine.frame_clock import Pace
 from app.engine.patience import Patience
 from app.engine.recorder import Recorder
 from app.llm.accumulator import Accumulator, Change

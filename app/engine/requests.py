@@ -8,8 +8,8 @@ from uuid import UUID
 from app.domain.history import COMPACTED
 from app.domain.steps import CallModel, Compact
 from app.domain.turns import Turn, TurnRequest
-from app.llm.attachments import attached, uploads_in
-from app.llm.messages import build_messages, messages_to_summarise
+from app.llm.conversation.attachments import attached, uploads_in
+from app.llm.conversation.messages import build_messages, messages_to_summarise
 from app.llm.provider import Call, Message, ModelRequest, ProviderCompaction
 
 Asking = CallModel | Compact

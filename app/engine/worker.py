@@ -16,14 +16,14 @@ from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
 from app.engine.files import Files
+from app.engine.frame_clock import Pace
 from app.engine.hooks import Hooks, Observers, TurnEnded
-from app.engine.pace import Pace
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
 from app.storage.database import LAST_WORDS, Database, patiently
-from app.storage.journal import Journal
-from app.storage.queue import Queue
-from app.storage.record import Records
+from app.storage.runs.journal import Journal
+from app.storage.runs.queue import Queue
+from app.storage.runs.record import Records
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.stream.directory import Directory

@@ -9,7 +9,7 @@ import msgspec
 from app.domain.blocks import TEXT, TOOL_USE, Block
 from app.domain.events import BlockStart
 from app.domain.rounds import merge_usage
-from app.domain.text import storable
+from app.kit.text import storable
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -21,7 +21,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.raw import encoded, is_object, members_of
+from app.llm.transport.raw import encoded, is_object, members_of
 
 # A str is text for the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown

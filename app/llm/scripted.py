@@ -17,7 +17,7 @@ from app.llm.provider import (
     ModelRequest,
     Part,
 )
-from app.llm.raw import encoded
+from app.llm.transport.raw import encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,27 +8,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from app.config import Settings
-from app.domain.ids import new_id
+from app.engine.frame_clock import Pace
 from app.engine.hooks import Hooks
-from app.engine.journaling import Journaling
-from app.engine.pace import Pace
-from app.engine.rescuer import Rescuer
-from app.engine.sweeping import sweep_uploads
-from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.engine.upkeep.journal_writer import Journaling
+from app.engine.upkeep.recovery import Rescuer
+from app.engine.upkeep.upload_sweep import sweep_uploads
+from app.engine.upkeep.webhooks import Deliveries, Receiver, WebhookPolicy
 from app.engine.worker import Worker
-from app.llm.models import Models
+from app.kit.ids import new_id
+from app.llm.models.catalog import Models
 from app.setup.background import background
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
-from app.storage.chat_news import ChatNews
+from app.storage.chat_changes import ChatNews
 from app.storage.database import Database
-from app.storage.journal import Journal
-from app.storage.queue import Queue
-from app.storage.session import Session
-from app.storage.snapshots import Snapshots
+from app.storage.runs.journal import Journal
+from app.storage.runs.queue import Queue
+from app.storage.runs.session import Session
+from app.storage.runs.snapshots import Snapshots
 from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
-from app.stream.chat_bells import ChatBells
+from app.stream.chat.wakeups import ChatBells
 from app.stream.directory import Directory
 from app.stream.mirror import Mirror
 from app.tools.toolset import Toolset

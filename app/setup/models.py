@@ -7,13 +7,13 @@ import structlog
 
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError, RequestRefused
-from app.llm.chaos import ChaosPlan, ChaosTap
-from app.llm.connect import connect_providers
+from app.lab.chaos import ChaosPlan, ChaosTap
+from app.lab.recordings import Recordings, RecordingTap
 from app.llm.demo import DEMO, DemoProvider
-from app.llm.models import Models, Offer
-from app.llm.recordings import Recordings, RecordingTap
-from app.llm.registry import ProviderSpec, read_registry
-from app.llm.tap import Tap
+from app.llm.models.catalog import Models, Offer
+from app.llm.models.connect import connect_providers
+from app.llm.models.registry import ProviderSpec, read_registry
+from app.llm.transport.tap import Tap
 
 log = structlog.get_logger(__name__)
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
-from app.domain.signature import key_of
 from app.domain.turns import Limits
 from app.engine.executor import ModelPolicy
 from app.engine.retries import RetryPolicy
-from app.engine.webhooks import Receiver
+from app.engine.upkeep.webhooks import Receiver
 from app.engine.worker import WorkerPolicy
+from app.kit.signature import key_of
 from app.tools.assembly import Wanted
 
 

@@ -1,7 +1,7 @@
 """The documents that the demo has something to look at with."""
 
 from app.storage.documents import Documents
-from app.tools.documents import sample_documents
+from app.tools.library.documents import sample_documents
 
 
 async def offer_samples(documents: Documents, owner: str) -> None:

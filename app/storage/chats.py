@@ -10,8 +10,8 @@ from uuid import UUID
 from asyncpg import QueryCanceledError
 
 from app.domain.errors import NotFound, RequestRefused
-from app.domain.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
-from app.domain.ids import new_id
+from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
+from app.kit.ids import new_id
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import from_json, to_json
 

@@ -7,8 +7,8 @@ from uuid import UUID
 from app.domain.asks import Answer
 from app.domain.blocks import Block
 from app.domain.errors import NotFound
-from app.domain.ids import new_id
 from app.domain.turns import Turn
+from app.kit.ids import new_id
 from app.storage.actions import ANSWER_ASKS, GET_OPEN_ASKS
 from app.storage.database import Connection, Database, Statement
 from app.storage.exchanges import ARRIVE, STEER

@@ -8,8 +8,8 @@ from uuid import UUID
 from app.domain.asks import Answer
 from app.domain.blocks import Block
 from app.domain.errors import Conflict, NotFound, RequestRefused
-from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnRequest
+from app.kit.ids import new_id
 from app.storage.busy import OnBusy, place_beside_others, still_running
 from app.storage.chats import CREATE_CHAT, Chat, chat_from
 from app.storage.database import Connection, Database, Statement

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.domain.errors import Conflict
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 from app.storage.database import Database, Statement
 
 CREATE_TOKEN = Statement(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from uuid import UUID
 
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 from app.storage.database import Connection, Database, Row, Statement
 
 PUT_UPLOAD = Statement(

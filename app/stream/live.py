@@ -13,7 +13,7 @@ from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, R
 from app.domain.log import LONGEST_DELTA, action_required, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.stream.doorbell import Doorbell
+from app.stream.wakeup import Doorbell
 
 _NOTICES_KEPT = 32
 

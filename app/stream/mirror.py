@@ -6,7 +6,7 @@ import structlog
 
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
-from app.storage.snapshots import Known, Snapshots
+from app.storage.runs.snapshots import Known, Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 

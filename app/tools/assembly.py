@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.domain.errors import ConfigError
-from app.domain.signature import key_of
-from app.tools.declarations import Declarations, McpServer, read_declarations
+from app.kit.signature import key_of
+from app.tools.declared.declarations import Declarations, McpServer, read_declarations
 from app.tools.http.addresses import Allowed
 from app.tools.http.toolset import HttpTools
 from app.tools.loading import load_installed, load_toolset

@@ -9,14 +9,14 @@ import structlog
 from pydantic_core import from_json
 from structlog.contextvars import bound_contextvars
 
-from app.domain.text import storable
 from app.domain.turns import ToolSpec
-from app.tools.attempts import Backoff, short_backoff
-from app.tools.fallback import HELPS, both, unfit
-from app.tools.fit import Sizes, fit
+from app.kit.text import storable
 from app.tools.outputs import Outputs
 from app.tools.policy import Policy
-from app.tools.runner import Runner
+from app.tools.running.attempts import Backoff, short_backoff
+from app.tools.running.fallback import HELPS, both, unfit
+from app.tools.running.fit import Sizes, fit
+from app.tools.running.runner import Runner
 from app.tools.tool import Outcome, Tool, ToolContext, ToolSource
 from app.tools.uses import count_uses
 

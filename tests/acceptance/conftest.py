@@ -4,7 +4,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.acceptance.server import Server
+from tests.support.server_process import Server
 
 
 class StartServer(Protocol):

@@ -9,7 +9,7 @@ import uvicorn
 
 from app.config import Settings
 from app.domain.blocks import TEXT, TOOL_RESULT
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import create_app

@@ -12,7 +12,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.unit.cli.glass import Glass
+from tests.support.virtual_terminal import Glass
 
 _PATIENCE = 60  # seconds, for a machine that is busy with other tests
 # The terminal becomes the one that Ctrl-C comes from.

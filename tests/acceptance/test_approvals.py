@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.assistants.model import Json, Model, model_api, serving
-from tests.acceptance.assistants.treasury import Bank, treasurer
-from tests.acceptance.assistants.visit import calls_of, results_of, settings_for, until_waiting, whole
-from tests.acceptance.server import Server
-from tests.integration.api.client import Client, Said
-from tests.integration.locks import Locker
+from tests.support.assistants.model import Json, Model, model_api, serving
+from tests.support.assistants.treasury import Bank, treasurer
+from tests.support.assistants.visit import calls_of, results_of, settings_for, until_waiting, whole
+from tests.support.http_client import Client, Said
+from tests.support.locks import Locker
+from tests.support.server_process import Server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

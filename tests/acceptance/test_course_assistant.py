@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.assistants.courses import lessons
-from tests.acceptance.assistants.model import Model, model_api
-from tests.acceptance.assistants.tutor import tutor
-from tests.acceptance.assistants.visit import (
+from tests.support.assistants.courses import lessons
+from tests.support.assistants.model import Model, model_api
+from tests.support.assistants.tutor import tutor
+from tests.support.assistants.visit import (
     answered,
     calls_of,
     last_words,
@@ -17,8 +17,8 @@ from tests.acceptance.assistants.visit import (
     told_of_results,
     whole,
 )
-from tests.acceptance.server import Server
-from tests.integration.api.client import Client
+from tests.support.http_client import Client
+from tests.support.server_process import Server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

@@ -7,9 +7,9 @@ from signal import SIGKILL
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.assistants.graph import FIND, STYLE, Browser, painter
-from tests.acceptance.assistants.model import Json, Model, model_api
-from tests.acceptance.assistants.visit import (
+from tests.support.assistants.graph import FIND, STYLE, Browser, painter
+from tests.support.assistants.model import Json, Model, model_api
+from tests.support.assistants.visit import (
     answered,
     calls_of,
     last_words,
@@ -19,9 +19,9 @@ from tests.acceptance.assistants.visit import (
     until_waiting,
     whole,
 )
-from tests.acceptance.server import Server
-from tests.faults.reading import Reader
-from tests.integration.api.client import Client, Said
+from tests.support.http_client import Client, Said
+from tests.support.reading import Reader
+from tests.support.server_process import Server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.cli.assembler import Assembler
+from app.terminal.assembler import Assembler
 from tests.acceptance.conftest import StartServer
-from tests.acceptance.server import TURNSTREAM, Server, clean_environment
-from tests.integration.api.client import Event, Parser
+from tests.support.http_client import Event, Parser
+from tests.support.server_process import TURNSTREAM, Server, clean_environment
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from tests.acceptance.front_desk import BOTH, OUTLOOK
-from tests.acceptance.server import Server
 from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
+from tests.support.server_process import Server
 
 pytestmark = pytest.mark.timeout(180)
 

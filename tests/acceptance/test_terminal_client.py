@@ -11,8 +11,8 @@ import pytest
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.acceptance.conftest import StartServer
-from tests.acceptance.server import free_port
 from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
+from tests.support.server_process import free_port
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import httpx2
 
 from tests.acceptance.pseudo_terminal import PseudoTerminal
-from tests.acceptance.server import TURNSTREAM, Server, clean_environment
+from tests.support.server_process import TURNSTREAM, Server, clean_environment
 
 Json = dict[str, Any]
 _PATIENCE: Final = 60

@@ -13,7 +13,7 @@ from app.tools.tool import tool
 from tests.bench.billing import billing
 from tests.bench.database import new_database
 from tests.bench.trials import Rows, Site
-from tests.integration.harness import Harness
+from tests.support.harness import Harness
 
 ROUNDS = 10
 TARGET = 95.0  # per cent

@@ -1,7 +1,7 @@
 """What the journal costs: two servers side by side on one CPU, of which one never writes it.
 
 Measured one after the other they would differ by more than the journal costs, for reasons of the machine. And they run
-calm: near its limit a server saves elsewhere what the journal takes (app/engine/pace.py), which would hide it.
+calm: near its limit a server saves elsewhere what the journal takes (app/engine/frame_clock.py), which would hide it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -12,11 +12,11 @@ from pathlib import Path
 from uuid import UUID
 
 from app.domain.blocks import Block
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 from app.storage.database import Database, Statement, connect
-from app.storage.journal import Journal, Piece
 from app.storage.migrations import upgrade
-from app.storage.record import Records
+from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.record import Records
 from tests.bench.database import Postgres, bench_database
 
 SIZES = (10, 100, 500, 2000)

@@ -12,8 +12,8 @@ from playwright.async_api import Browser, async_playwright
 
 from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
 
 SitDown = Callable[..., Awaitable[Person]]
 

@@ -9,7 +9,7 @@ from typing import Any
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page
 
 from app.domain.turns import TERMINAL
-from tests.integration.api.client import Client
+from tests.support.http_client import Client
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
 from app.tools.tool import File, ToolContext, ToolError, tool, tools_of
 from app.tools.toolset import Toolset
-from tests.pictures import PIXEL
+from tests.support.pictures import PIXEL
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from playwright.async_api import Browser, Page, async_playwright
 
-from app.llm.models import Offer
+from app.llm.models.catalog import Offer
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
@@ -16,8 +16,8 @@ from tests.browser.conftest import find_chromium
 from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour, one_call, three_calls
 from tests.conftest import DISPOSABLE
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 

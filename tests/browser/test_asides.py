@@ -2,12 +2,12 @@
 
 import pytest
 
-from app.llm.models import Model, Offer
+from app.llm.models.catalog import Model, Offer
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server
+from tests.support.http_client import Client
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

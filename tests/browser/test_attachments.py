@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from app.llm.models import Model, Offer
+from app.llm.models.catalog import Model, Offer
 from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
 from tests.browser.scenes import one_call
 from tests.browser.test_budgets import violations
 from tests.browser.test_talk import use
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server
-from tests.pictures import PIXEL
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+from tests.support.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

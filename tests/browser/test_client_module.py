@@ -11,8 +11,8 @@ from app.llm.scripted import Pause, Step, message_of, text, thinking
 from tests.browser.conftest import SitDown
 from tests.browser.scenes import Harbour, three_calls
 from tests.browser.test_talk import use
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,8 +9,8 @@ from app.llm.scripted import message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.scenes import Harbour, three_calls
 from tests.browser.test_talk import use
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server
+from tests.support.http_client import Client
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.server import Server
 from tests.browser.conftest import SitDown
-from tests.integration.api.client import Client
+from tests.support.http_client import Client
+from tests.support.server_process import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

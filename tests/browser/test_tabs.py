@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from app.api import auth
+from app.api.http import auth
 from app.llm.scripted import Pause
 from app.storage.tokens import Tokens
 from app.telemetry import STREAMS_OPEN
@@ -12,8 +12,8 @@ from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab
 from tests.browser.scenes import paused
 from tests.browser.test_talk import use
-from tests.integration.api.client import Client, said
-from tests.integration.api.server import Server
+from tests.support.http_client import Client, said
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,8 +8,8 @@ from app.llm.scripted import Pause, Step, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import new_tab
 from tests.browser.scenes import Harbour, paused, three_calls
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,7 +18,7 @@ from app.llm.demo import DemoProvider
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIProvider, OpenAIResponsesProvider
 from app.llm.provider import BlockOpened, BlockText, Message, ModelRequest, Part, Provider
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
-from tests.integration.canned import Answer, canned_server
+from tests.support.canned import Answer, canned_server
 
 TOOLS = tuple(ToolSpec(name, "…", '{"type":"object"}') for name in ("doc_search", "doc_tree", "doc_view"))
 REQUEST = ModelRequest(

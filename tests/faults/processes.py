@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.server import clean_environment
+from tests.support.server_process import clean_environment
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.server import free_port
 from tests.faults.replicas import ROOT
+from tests.support.server_process import free_port
 
 CONFIGURATION = ROOT / "docs/deploy/nginx.conf"
 # nginx wants folders for what does not fit into memory, and Debian's are for root.

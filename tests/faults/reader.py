@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from app.cli.assembler import ENDS, Assembler
 from app.domain.cursor import START, Cursor
-from tests.integration.api.client import Event, Parser
+from app.terminal.assembler import ENDS, Assembler
+from tests.support.http_client import Event, Parser
 
 
 class Reader:

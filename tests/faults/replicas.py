@@ -8,9 +8,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.acceptance.server import Server
 from tests.faults.model import Model
-from tests.integration.api.client import Client
+from tests.support.http_client import Client
+from tests.support.server_process import Server
 
 ROOT = Path(__file__).parents[2]
 

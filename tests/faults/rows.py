@@ -6,22 +6,22 @@ from functools import reduce
 from typing import Any
 from uuid import UUID
 
-from app.api.auth import LOCAL_OWNER
 from app.api.codec import block_json
+from app.api.http.auth import LOCAL_OWNER
 from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.log import end_cursor
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import INTERRUPTED, open_round_number
 from app.domain.turns import RecoveryPolicy, Turn
 from app.engine.calls import OUTCOME_UNKNOWN
-from app.llm.messages import build_messages
+from app.llm.conversation.messages import build_messages
 from app.storage.database import Database, Statement
-from app.storage.journal import Journal
+from app.storage.runs.journal import Journal
 from app.storage.turns import Turns
 from app.stream.live import LiveView
 from tests.faults.reader import Reader, told
-from tests.unit.llm.build import rendered
-from tests.unit.llm.legal import message_problems
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import rendered
 
 Key = tuple[int, str]
 _GET_CALLS = Statement("SELECT round, tool_use_id, state FROM tool_calls WHERE turn_id = :turn")

@@ -29,13 +29,13 @@ from app.config import Settings
 from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
-from app.engine import rescuer
+from app.engine.upkeep import recovery as rescuer
 from app.engine.worker import Worker
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.provider import ModelRequest, Part
 from app.storage.database import Statement
-from app.storage.journal import APPEND_TEXT
-from app.storage.queue import Queue
+from app.storage.runs.journal import APPEND_TEXT
+from app.storage.runs.queue import Queue
 from app.stream.live import LiveView
 from app.telemetry import configure_logging
 from app.tools.policy import Policy
@@ -43,8 +43,8 @@ from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.faults.points import Points
 from tests.faults.script import MODEL, reply_to, tools
-from tests.unit.llm.build import rendered
-from tests.unit.llm.legal import message_problems
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import rendered
 
 Position = tuple[int, int, int]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import asyncpg
 
-from app.api.auth import LOCAL_OWNER
+from app.api.http.auth import LOCAL_OWNER
 from app.api.views import stream_url
 from app.domain.blocks import Block
-from app.domain.ids import new_id
 from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
+from app.kit.ids import new_id
 from app.storage.chats import Chat
 from app.storage.database import Database, connect
 from app.storage.exchanges import Exchanges

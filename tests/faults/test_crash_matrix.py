@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from app.domain.turns import RecoveryPolicy, Turn
-from tests.acceptance.server import free_port
 from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
+from tests.support.server_process import free_port
 
 STRIDE = int(os.environ.get("FAULTS_STRIDE", "5"))
 _PATIENCE = 30  # seconds, for a machine that is busy with other tests

@@ -7,9 +7,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.acceptance.server import Server
 from tests.faults.replicas import ROOT
-from tests.integration.api.client import Client
+from tests.support.http_client import Client
+from tests.support.server_process import Server
 
 DEPLOY = ROOT / "docs/deploy"
 

@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.proxy import Proxy, nginx
-from tests.faults.reading import Reader
 from tests.faults.replicas import Replica, two_replicas
-from tests.integration.api.client import Client, Parser, Said, said
+from tests.support.http_client import Client, Parser, Said, said
+from tests.support.reading import Reader
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 

@@ -14,11 +14,11 @@ import pytest
 
 from app.domain.turns import Turn
 from app.storage.database import Statement
-from tests.acceptance.server import free_port
 from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import problems_of
 from tests.faults.stage import Stage, staged
+from tests.support.server_process import free_port
 
 REPLICAS = 3
 TURNS = 60

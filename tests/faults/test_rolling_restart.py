@@ -11,10 +11,10 @@ import pytest
 
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.proxy import nginx
-from tests.faults.reading import Reader
 from tests.faults.replicas import Replica, two_replicas
 from tests.faults.watch import Watch
-from tests.integration.api.client import Client, Json, said, turn_url
+from tests.support.http_client import Client, Json, said, turn_url
+from tests.support.reading import Reader
 
 pytestmark = pytest.mark.timeout(300)
 

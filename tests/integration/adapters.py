@@ -13,7 +13,7 @@ from app.domain.errors import ProviderError
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import BlockText, Message, ModelRequest, Part
-from tests.integration.canned import Answer, CannedServer, canned_server
+from tests.support.canned import Answer, CannedServer, canned_server
 
 Adapter = AnthropicProvider | OpenAIChatProvider | OpenAIResponsesProvider
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.integration.canned import Answer, Asked, CannedServer
-from tests.unit.llm.legal import request_problems
+from tests.support.canned import Answer, Asked, CannedServer
+from tests.support.legal.anthropic import request_problems
 
 Json = Mapping[str, Any]
 

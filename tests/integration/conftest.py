@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.storage.database import connect
-from tests.integration.harness import Harness
+from tests.support.harness import Harness
 
 
 @pytest.fixture

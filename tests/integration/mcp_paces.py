@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.runner import serve_loop
 from mcp.types import ToolAnnotations
 
-from tests.pictures import PIXEL
+from tests.support.pictures import PIXEL
 
 abandoned = asyncio.Event()
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import psutil
 
 from app.domain.turns import ToolSpec
-from app.tools.declarations import McpServer
+from app.tools.declared.declarations import McpServer
 from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, Tool, ToolContext

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from app.domain.asks import Ask
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
-from app.domain.ids import new_id
 from app.domain.turns import Turn
-from app.llm.messages import GIVEN_UP, GO_ON, build_messages
+from app.kit.ids import new_id
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages
 from app.storage.database import Statement
 from app.storage.turns import Turns
-from tests.integration.harness import OWNER, assert_is_whole
 from tests.integration.people_model import Model, Said
 from tests.integration.people_talk import Talk
 from tests.integration.people_tools import SPECS, Run, needs_leave
-from tests.unit.llm.build import flattened, rendered
-from tests.unit.llm.legal import message_problems
+from tests.support.harness import OWNER, assert_is_whole
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import flattened, rendered
 
 REPEATABLE = {spec.name for spec in SPECS if spec.read_only or spec.retry_safe}
 HERE = {spec.name for spec in SPECS if not spec.client}

@@ -12,8 +12,8 @@ from app.domain.turns import Turn
 from app.llm.provider import Provider
 from app.storage.actions import Actions
 from app.storage.database import Connection, Database, Row, Statement
-from tests.integration.harness import POLICY, Asked, Harness, Replica
 from tests.integration.people_tools import Workshop, toolset_of
+from tests.support.harness import POLICY, Asked, Harness, Replica
 
 SIZE = 2
 # Rings get lost here, so everybody looks now and then. Who is asked to leave does so at once.

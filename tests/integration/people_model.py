@@ -11,8 +11,8 @@ from app.llm.anthropic.render import render
 from app.llm.provider import BlockClosed, BlockOpened, BlockText, ModelRequest, Part
 from app.llm.scripted import message_of, text, thinking, tool_use
 from tests.integration.people_tools import NAMES
-from tests.unit.llm.build import flattened
-from tests.unit.llm.legal import request_problems
+from tests.support.legal.anthropic import request_problems
+from tests.support.model_requests import flattened
 
 Said = list[tuple[str, bytes]]
 

@@ -11,10 +11,10 @@ from app.domain.events import ActionRequired, Event, RoundStop
 from app.domain.log import marks_of
 from app.domain.turns import Turn
 from app.stream.directory import Directory
-from app.stream.tail import tail
-from tests.integration.harness import Asked
+from app.stream.reader import tail
 from tests.integration.people_fleet import Fleet
-from tests.unit.stream.client import Client, encode
+from tests.support.harness import Asked
+from tests.support.stream_client import Client, encode
 
 KEPT = 3
 

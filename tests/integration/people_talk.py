@@ -13,16 +13,16 @@ from uuid import UUID
 from app.domain.asks import Answer, Ask
 from app.domain.blocks import TEXT, Block
 from app.domain.errors import Conflict, RequestRefused
-from app.domain.ids import new_id
 from app.domain.turns import Limits, Turn, TurnRequest
+from app.kit.ids import new_id
 from app.storage.actions import Actions, Decision
 from app.storage.busy import OnBusy
 from app.storage.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken
 from app.storage.turns import Turns
-from tests.integration.harness import OWNER, Asked
 from tests.integration.people_fleet import Fleet
 from tests.integration.people_reader import Reader
 from tests.integration.people_tools import SPECS
+from tests.support.harness import OWNER, Asked
 
 WAYS: list[OnBusy] = ["reject", "enqueue", "enqueue", "interrupt", "steer", "steer", "branch"]
 PEOPLE = 2

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-from app.domain.text import storable
-from tests.unit.llm import legal, openai_legal, responses_legal
+from app.kit.text import storable
+from tests.support.legal import anthropic as legal
+from tests.support.legal import openai as openai_legal
+from tests.support.legal import responses as responses_legal
 
 Json = dict[str, Any]
 # A block as it begins, its deltas, and the text they make.

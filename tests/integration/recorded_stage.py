@@ -18,10 +18,10 @@ from app.storage.uploads import Uploads
 from app.tools.policy import Policy
 from app.tools.tool import File, Outcome, ToolContext
 from app.tools.toolset import Toolset
-from tests.integration import canned
-from tests.integration.canned import Answer, CannedServer, served
-from tests.integration.harness import OWNER, Asked, Harness, Replica
 from tests.integration.recordings import Json, asked, conversation, oracle, plain, read, rounds_of, sessions
+from tests.support import canned
+from tests.support.canned import Answer, CannedServer, served
+from tests.support.harness import OWNER, Asked, Harness, Replica
 
 Conversation = list[tuple[str, list[Json]]]
 

@@ -18,8 +18,8 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.accumulator import Accumulator
 from app.llm.provider import Message, ModelRequest, Provider
-from app.llm.wire import Wire
-from tests.integration.canned import Answer
+from app.llm.transport.wire import Wire
+from tests.support.canned import Answer
 
 Json = dict[str, Any]
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.domain.ids import new_id
 from app.domain.rounds import Round
 from app.domain.turns import Turn
+from app.kit.ids import new_id
 from app.storage.database import Statement
-from app.storage.queue import Queue
-from app.storage.record import Records
-from tests.integration.harness import Asked, Harness
+from app.storage.runs.queue import Queue
+from app.storage.runs.record import Records
+from tests.support.harness import Asked, Harness
 
 OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
 

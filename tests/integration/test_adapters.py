@@ -9,10 +9,10 @@ from contextlib import aclosing
 import pytest
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm import http
 from app.llm.provider import MessageEnded, MessageStarted, Part
+from app.llm.transport import http
 from tests.integration.adapters import APIS, REQUEST, Talk, talking, texts
-from tests.integration.canned import Ending
+from tests.support.canned import Ending
 
 LOST: list[Ending] = ["cut", "reset"]
 

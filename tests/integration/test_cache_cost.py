@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.bench.billing import Bills
 from tests.bench.caching import ROUNDS, TARGET, billed, share_read, turn_of_ten_rounds
-from tests.integration.harness import Harness
+from tests.support.harness import Harness
 
 TEXT: Mapping[str, Any] = {"type": "text", "text": "x" * 400}
 MARKED = {**TEXT, "cache_control": {"type": "ephemeral"}}

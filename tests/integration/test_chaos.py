@@ -13,19 +13,21 @@ import pytest
 
 from app.domain.blocks import TEXT, Block
 from app.domain.turns import Limits, Turn
+from app.lab.chaos import FAULTS, ChaosPlan, ChaosTap
 from app.llm.anthropic import render as anthropic_render
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap
-from app.llm.messages import build_messages
-from app.llm.openai import render as openai_render
+from app.llm.conversation.messages import build_messages
+from app.llm.openai.chat import render as openai_render
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.openai.responses import render as responses_render
 from app.llm.provider import ModelRequest, Provider
-from app.llm.responses import render as responses_render
 from app.tools.tool import tool
-from tests.integration.harness import POLICY, Asked, Harness, Replica, with_model
 from tests.integration.openai_plays import ChatAuthor, ResponsesAuthor
 from tests.integration.plays import Author, Play, Stage, playing
-from tests.unit.llm import legal, openai_legal, responses_legal
+from tests.support.harness import POLICY, Asked, Harness, Replica, with_model
+from tests.support.legal import anthropic as legal
+from tests.support.legal import openai as openai_legal
+from tests.support.legal import responses as responses_legal
 
 TURNS = int(os.environ.get("CHAOS_TURNS", "1000"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))

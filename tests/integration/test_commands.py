@@ -13,7 +13,7 @@ from app.cli import commands
 from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
-from tests.acceptance.server import TURNSTREAM, clean_environment
+from tests.support.server_process import TURNSTREAM, clean_environment
 
 
 @pytest.fixture(autouse=True)

@@ -15,17 +15,17 @@ from app.domain.errors import ProviderError, TransientError
 from app.domain.history import COMPACTED
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine import counting
+from app.lab.recordings import Recordings, RecordingTap
+from app.lab.replay import ReplayTap
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, Offer
 from app.llm.openai.provider import OpenAIResponsesProvider
 from app.llm.provider import Call, Message, ModelRequest, tokens_of
-from app.llm.recordings import Recordings, RecordingTap
-from app.llm.replay import ReplayTap
 from app.llm.scripted import ScriptedProvider, message_of, text
-from app.llm.tap import Announced
-from tests.integration.canned import Answer, CannedServer, canned_server
-from tests.integration.harness import Asked, Harness, Replica
-from tests.unit.domain.build import TURN
+from app.llm.transport.tap import Announced
+from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.harness import Asked, Harness, Replica
+from tests.support.turns import TURN
 
 JSON = {"content-type": "application/json", "request-id": "req_1"}
 OVERLOADED = b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}'

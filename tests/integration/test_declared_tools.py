@@ -13,7 +13,7 @@ import pytest
 
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.scripted import ScriptedProvider
 from app.main import running
 from app.tools.assembly import Wanted, open_toolset

@@ -17,17 +17,17 @@ import pytest
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.errors import ClaimLost
-from app.domain.ids import new_id
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
+from app.kit.ids import new_id
 from app.storage.chats import Chats
 from app.storage.database import Connection, Database, connect
 from app.storage.exchanges import Exchanges
-from app.storage.queue import Queue
-from app.storage.record import Records
+from app.storage.runs.queue import Queue
+from app.storage.runs.record import Records
 from app.storage.tables import metadata
 from app.storage.turns import Turns
-from tests.integration.locks import Locker
+from tests.support.locks import Locker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = Block(0, 1, 1, "tool_use", "{}", None, "call_1", "n")

@@ -15,12 +15,12 @@ from app.api.services import Services
 from app.config import Settings
 from app.domain.turns import Turn
 from app.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.main import running
 from app.tools.tool import Tool, ToolError, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import OWNER, Asked, Harness, results_of, texts_of
+from tests.support.harness import OWNER, Asked, Harness, results_of, texts_of
 
 PAGE = Path(__file__).parents[2] / "docs/hooks.md"
 TOLD = ("before_tool", "after_tool", "after_round", "turn_ended")

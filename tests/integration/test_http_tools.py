@@ -16,8 +16,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from app.domain.signature import verify
 from app.domain.turns import HttpCall, ToolSpec
+from app.kit.signature import verify
 from app.tools.http.addresses import Allowed
 from app.tools.http.toolset import LONGEST_TIMEOUT, HttpTool, HttpTools
 from app.tools.policy import Policy

@@ -9,18 +9,18 @@ import pytest
 from app.domain.blocks import TEXT, Block
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
-from app.domain.ids import new_id
 from app.domain.turns import Turn
-from app.engine.journaling import Journaling
+from app.engine.upkeep.journal_writer import Journaling
+from app.kit.ids import new_id
 from app.storage.database import Database, Row, Statement
-from app.storage.journal import Journal, Piece
-from app.storage.queue import Queue
-from app.storage.snapshots import Snapshots
+from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.queue import Queue
+from app.storage.runs.snapshots import Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
-from tests.integration.harness import OWNER, Asked, Harness
 from tests.integration.records import begun, records_of
+from tests.support.harness import OWNER, Asked, Harness
 
 EMPTY = Statement("TRUNCATE open_text")
 COUNT = Statement("SELECT count(*) FROM open_text WHERE attempt > 0")

@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.api.request_schemas import TurnOptions
 from app.api.resolve import Defaults, resolve
-from app.domain.ids import new_id
+from app.api.schemas.requests import TurnOptions
 from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
-from app.llm.models import Models, Offer
+from app.kit.ids import new_id
+from app.llm.models.catalog import Models, Offer
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.chats import Chat
 from app.tools.tool import Outcome, ToolContext, ToolError, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import Harness, results_of, texts_of
+from tests.support.harness import Harness, results_of, texts_of
 
 EMPTY = '{"type":"object"}'
 

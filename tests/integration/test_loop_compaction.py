@@ -9,12 +9,12 @@ from app.domain.errors import TooLong
 from app.domain.history import COMPACTED
 from app.domain.steps import VOIDED
 from app.domain.turns import Limits, TurnRequest
-from app.llm.messages import SUMMARISE, SUMMARISED
+from app.llm.conversation.messages import SUMMARISE, SUMMARISED
 from app.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.exchanges import Exchanges
 from app.tools.tool import tool
-from tests.integration.harness import OWNER, Asked, Harness, Replica, texts_of
+from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 
 WINDOW = 3_000  # tokens
 LIMITS = Limits(context_window=WINDOW)

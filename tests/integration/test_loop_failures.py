@@ -10,12 +10,12 @@ import pytest
 from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Limits, RecoveryPolicy
 from app.engine.retries import Retries, RetryPolicy
-from app.llm.messages import GO_ON
+from app.llm.conversation.messages import GO_ON
 from app.llm.provider import BlockOpened, MessageEnded, ModelRequest, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_blocks, message_of, text, thinking, tool_use
 from app.tools.tool import tool
-from tests.integration.harness import POLICY, QUICK, Harness, Replica, results_of, texts_of, with_model
-from tests.unit.stream.client import Client
+from tests.support.harness import POLICY, QUICK, Harness, Replica, results_of, texts_of, with_model
+from tests.support.stream_client import Client
 
 ANSWER = "There."
 CONTINUE = Limits(recovery="continue")

@@ -9,7 +9,7 @@ from app.domain.errors import PermanentError, TransientError
 from app.llm.provider import ModelRequest, Provider
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 from app.tools.tool import tool
-from tests.integration.harness import POLICY, QUICK, Harness, results_of, texts_of, with_model
+from tests.support.harness import POLICY, QUICK, Harness, results_of, texts_of, with_model
 
 DOWN = TransientError("overloaded_error", "Overloaded", request_id="req_1")
 FALLBACKS = {"first": ("second", "third")}

@@ -9,17 +9,17 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.results import parts_of
 from app.domain.turns import Turn
-from app.llm.attachments import GONE, LEFT_OUT
-from app.llm.models import Model, Models, Offer
+from app.llm.conversation.attachments import GONE, LEFT_OUT
+from app.llm.models.catalog import Model, Models, Offer
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.chats import Chats
 from app.storage.uploads import Uploads
-from app.tools.fit import MOST_FILES
+from app.tools.running.fit import MOST_FILES
 from app.tools.tool import File, Outcome, Tool, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import OWNER, TICK, Harness, results_of
-from tests.pictures import PIXEL
+from tests.support.harness import OWNER, TICK, Harness, results_of
+from tests.support.pictures import PIXEL
 
 PDF = b"%PDF-1.7 not really"
 

@@ -10,13 +10,13 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from app.domain.turns import Limits, Turn
-from app.llm.messages import GIVEN_UP
+from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.results import Results
-from app.tools.results import result_tools
+from app.tools.library.results import result_tools
 from app.tools.tool import Tool, ToolError, tool, tools_of
-from tests.integration.harness import OWNER, Harness, results_of, texts_of
+from tests.support.harness import OWNER, Harness, results_of, texts_of
 
 HERE = "this machine:8000"
 

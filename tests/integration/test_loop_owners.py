@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import new_id
 from app.domain.turns import Limits, RecoveryPolicy, Turn
 from app.engine import worker
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.engine.worker import QUEUED
+from app.kit.ids import new_id
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
 from app.storage.database import connect
-from app.storage.session import CHANNEL, Session
+from app.storage.runs.session import CHANNEL, Session
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
-from tests.integration.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
 from tests.integration.proxy import proxied
-from tests.unit.stream.client import Client
+from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
+from tests.support.stream_client import Client
 
 HERE = "this machine:8000"
 AT_ONCE = replace(POLICY, grace_period=0)

@@ -15,17 +15,17 @@ from app.domain.degraded import degraded
 from app.domain.errors import Conflict
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine.calls import OUTCOME_UNKNOWN
-from app.engine.rescuer import Rescuer
-from app.llm.messages import GIVEN_UP
+from app.engine.upkeep.recovery import Rescuer
+from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.actions import Actions, Decision
 from app.storage.exchanges import Exchanges
-from app.storage.journal import Journal
-from app.storage.record import Records
+from app.storage.runs.journal import Journal
+from app.storage.runs.record import Records
 from app.tools.tool import ToolError, tool, tools_of
-from tests.integration.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
-from tests.unit.stream.client import Client
+from tests.support.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
+from tests.support.stream_client import Client
 
 HERE = "this machine:8000"
 FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client=True)

@@ -7,15 +7,15 @@ from itertools import pairwise
 from app.domain.blocks import SHORTENED, TEXT, TOOL_RESULT, Block
 from app.domain.errors import TooLong
 from app.domain.turns import Limits, TurnRequest
-from app.llm.messages import SUMMARISE
+from app.llm.conversation.messages import SUMMARISE
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.exchanges import Exchanges
 from app.storage.results import Results
-from app.tools.results import result_tools
+from app.tools.library.results import result_tools
 from app.tools.tool import Tool, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import OWNER, TICK, Asked, Harness, results_of
+from tests.support.harness import OWNER, TICK, Asked, Harness, results_of
 
 WINDOW = 6_000  # tokens
 LIMITS = Limits(context_window=WINDOW, max_rounds=20)

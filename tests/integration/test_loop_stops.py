@@ -13,7 +13,7 @@ from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, t
 from app.storage.chats import Chats
 from app.storage.turns import Turns
 from app.tools.tool import tool
-from tests.integration.harness import (
+from tests.support.harness import (
     OWNER,
     POLICY,
     Asked,
@@ -25,7 +25,7 @@ from tests.integration.harness import (
     texts_of,
     with_model,
 )
-from tests.unit.stream.client import Client
+from tests.support.stream_client import Client
 
 NO_RESULT = "This call has no result: the turn ended (cancelled)."
 

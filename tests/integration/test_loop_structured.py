@@ -8,13 +8,13 @@ from app.domain.blocks import TOOL_RESULT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks
-from app.llm.messages import NO_OUTPUT
+from app.llm.conversation.messages import NO_OUTPUT
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import Asked, Harness, results_of
-from tests.unit.stream.client import Client
+from tests.support.harness import Asked, Harness, results_of
+from tests.support.stream_client import Client
 
 SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"]}'
 PLAIN = OutputSpec(SCHEMA)

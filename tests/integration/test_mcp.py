@@ -18,15 +18,13 @@ from mcp.types import CallToolResult
 from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.declarations import McpServer, read_declarations
-from app.tools.fit import Sizes, fit
+from app.tools.declared.declarations import McpServer, read_declarations
 from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
+from app.tools.running.fit import Sizes, fit
 from app.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
-from tests.acceptance.server import free_port
-from tests.integration.harness import Harness, results_of, texts_of
 from tests.integration.mcp_servers import (
     BERLIN,
     OLD_PACES,
@@ -38,7 +36,9 @@ from tests.integration.mcp_servers import (
     process_of,
     time_over_http,
 )
-from tests.pictures import PIXEL
+from tests.support.harness import Harness, results_of, texts_of
+from tests.support.pictures import PIXEL
+from tests.support.server_process import free_port
 
 NOW = "time__get_current_time"
 

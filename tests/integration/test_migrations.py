@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from app.domain.errors import ConfigError
 from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade, upgrade_in_thread
 from app.storage.tables import metadata
-from tests.integration.locks import Locker
+from tests.support.locks import Locker
 
 COLUMNS = """
 SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS type, attnotnull, attgenerated,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from app.domain.errors import PermanentError, ProviderError, TransientError
-from app.llm import http
 from app.llm.openai.provider import OpenAIChatProvider
 from app.llm.openai.quirks import Quirks
 from app.llm.provider import MessageEnded, Part
+from app.llm.transport import http
 from tests.integration.adapters import JSON, REQUEST, Talk, chunk, talking, texts
-from tests.integration.canned import Ending
+from tests.support.canned import Ending
 
 SAID = chunk({"role": "assistant", "content": "Hi"})
 STOP = chunk({}, "stop")

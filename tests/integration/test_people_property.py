@@ -12,12 +12,12 @@ from random import Random, SystemRandom
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.harness import Harness
 from tests.integration.people_checks import UNFINISHED_CALLS, Checks
 from tests.integration.people_fleet import Fleet
 from tests.integration.people_model import Model
 from tests.integration.people_talk import Talk
 from tests.integration.people_tools import Workshop
+from tests.support.harness import Harness
 
 CHATS = int(os.environ.get("PROPERTY_CHATS", "24"))
 AT_ONCE = 8

@@ -15,9 +15,9 @@ from app.domain.errors import PermanentError, TransientError
 from app.domain.events import BlockStop, Mark, RoundStop, TurnEnd
 from app.llm.provider import Unknown
 from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
-from tests.integration.api.client import Client, Event, Json, Parser, Said, said
-from tests.integration.api.server import Server, pausing, serving
-from tests.integration.locks import Locker
+from tests.support.http_client import Client, Event, Json, Parser, Said, said
+from tests.support.http_server import Server, pausing, serving
+from tests.support.locks import Locker
 
 ENDS = {"turn_complete", "turn_cancelled", "turn_error"}
 PROTOCOL = Path(__file__).parents[2] / "docs/protocol.md"

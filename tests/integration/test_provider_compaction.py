@@ -11,13 +11,13 @@ from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models import Prices
+from app.llm.models.catalog import Prices
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
-from tests.integration.canned import Answer, canned_server, served
 from tests.integration.compacting import Compacting
-from tests.integration.harness import TICK, Asked, Harness, Replica
 from tests.integration.recordings import needs_recordings, read
+from tests.support.canned import Answer, canned_server, served
+from tests.support.harness import TICK, Asked, Harness, Replica
 
 MODEL = "claude-opus-5-5"
 LIMITS = Limits(

@@ -9,17 +9,17 @@ import pytest
 
 from app.domain.blocks import TEXT, Block
 from app.domain.errors import Conflict
-from app.domain.ids import new_id
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
+from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.busy import OnBusy
 from app.storage.database import Connection, Row, Statement
 from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges
-from app.storage.queue import Queue
+from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
-from tests.integration.harness import OWNER, Asked, Harness, Replica, texts_of
 from tests.integration.records import records_of
+from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 
 
 async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.llm.recordings import Recordings
+from app.lab.recordings import Recordings
 from app.llm.scripted import text
 from app.main import application, running
 from tests.contracts.test_provider import stream_of

@@ -7,7 +7,6 @@ import pytest_asyncio
 
 from app.domain.turns import Turn
 from app.storage.database import connect
-from tests.integration.harness import Harness
 from tests.integration.recorded_stage import (
     Conversation,
     Stage,
@@ -29,7 +28,8 @@ from tests.integration.recordings import (
     sessions,
     sessions_without_requests,
 )
-from tests.unit.llm.legal import request_problems
+from tests.support.harness import Harness
+from tests.support.legal.anthropic import request_problems
 
 pytestmark = needs_recordings
 

@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError, ProviderError, TransientError
+from app.lab.chaos import ChaosPlan, ChaosTap
+from app.lab.recording import Read, Recording
+from app.lab.recordings import Recordings, RecordingTap
+from app.lab.replay import ReplayTap
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.chaos import ChaosPlan, ChaosTap
 from app.llm.openai.provider import OpenAIChatProvider
 from app.llm.provider import Call, Message, ModelRequest, Part, Provider
-from app.llm.recording import Read, Recording
-from app.llm.recordings import Recordings, RecordingTap
-from app.llm.replay import ReplayTap
 from app.llm.scripted import text
-from app.llm.tap import Announced, Tap, tapped
+from app.llm.transport.tap import Announced, Tap, tapped
 from tests.contracts.test_provider import chat_stream_of, stream_of
-from tests.integration.canned import Answer, CannedServer, canned_server
+from tests.support.canned import Answer, CannedServer, canned_server
 
 KEY = "sk-very-secret"
 TURN = UUID(int=7)

@@ -12,9 +12,8 @@ from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.anthropic.render import render, render_block
 from app.llm.anthropic.wire import AnthropicWire
-from app.llm.messages import build_messages
+from app.llm.conversation.messages import build_messages
 from app.llm.provider import ModelRequest
-from tests.integration.canned import Answer, CannedServer, canned_server
 from tests.integration.recordings import (
     CLIENT_EDITS,
     Heard,
@@ -37,7 +36,8 @@ from tests.integration.recordings import (
     streams,
     taken_in,
 )
-from tests.unit.llm.legal import request_problems
+from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.legal.anthropic import request_problems
 
 pytestmark = needs_recordings
 

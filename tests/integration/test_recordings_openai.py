@@ -12,11 +12,10 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, TooLong, TransientError
 from app.llm.accumulator import Accumulator
+from app.llm.openai.chat.render import render
+from app.llm.openai.chat.wire import STOP_REASONS, ChatWire
 from app.llm.openai.provider import OpenAIChatProvider
-from app.llm.openai.render import render
-from app.llm.openai.wire import STOP_REASONS, ChatWire
 from app.llm.provider import Message, ModelRequest
-from tests.integration.canned import Answer, CannedServer, canned_server
 from tests.integration.recordings import (
     Heard,
     Json,
@@ -31,7 +30,8 @@ from tests.integration.recordings import (
     streams,
     taken_in,
 )
-from tests.unit.llm.openai_legal import request_problems
+from tests.support.canned import Answer, CannedServer, canned_server
+from tests.support.legal.openai import request_problems
 
 pytestmark = needs_recordings
 

@@ -10,20 +10,20 @@ import pytest
 from app.domain.asks import Answer, Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.errors import ClaimLost, StorageUnavailable
-from app.domain.ids import new_id
 from app.domain.turns import Turn, TurnError, TurnRequest
 from app.engine.calls import OUTCOME_UNKNOWN
+from app.kit.ids import new_id
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from app.storage.actions import Actions, Decision
 from app.storage.database import Database, Row, Statement
 from app.storage.exchanges import Exchanges
-from app.storage.queue import CLAIM_TURNS, Queue
-from app.storage.record import BEGIN_ROUND, CLOSE_BLOCK, END_TURN, SEAL_ROUND, SETTLE_CALL, START_CALLS, Records
 from app.storage.rows import to_json
+from app.storage.runs.queue import CLAIM_TURNS, Queue
+from app.storage.runs.record import BEGIN_ROUND, CLOSE_BLOCK, END_TURN, SEAL_ROUND, SETTLE_CALL, START_CALLS, Records
 from app.storage.turns import Turns
 from app.tools.tool import ToolContext, tool
-from tests.integration.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of
 from tests.integration.records import begun, claimed, first_round, records_of, sealed
+from tests.support.harness import OWNER, POLICY, Asked, Harness, results_of, rows_of
 
 CALL = Block(0, 1, 1, TOOL_USE, "{}", '{"type":"tool_use"}', "call_1", "note")
 RESULT = Block(2, 1, 1, TOOL_RESULT, "done", tool_use_id="call_1", name="note")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -13,25 +14,27 @@ from typing import Literal
 import pytest
 
 from app.cli.replay import divergences
-from app.cli.rerun import Rerun, rerun
 from app.config import Settings
 from app.domain.asks import Answer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
 from app.domain.turns import Limits, ToolSpec, Turn
+from app.lab.chaos import ChaosPlan, ChaosTap
+from app.lab.recording import Recording
+from app.lab.recordings import Recordings, RecordingTap
+from app.lab.rerun import Rerun, rerun
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.chaos import ChaosPlan, ChaosTap
-from app.llm.recording import Recording
-from app.llm.recordings import Recordings, RecordingTap
 from app.llm.scripted import text, tool_use
-from app.llm.tap import Announced
+from app.llm.transport.tap import Announced
+from app.setup.models import offline_models
+from app.setup.policies import worker_policy
 from app.storage.actions import Actions, Decision
 from app.storage.copies import find_turn, say_as_then
 from app.storage.database import Database, Statement, connect
 from app.tools.tool import Tool, tool
 from tests.contracts.test_provider import stream_of
-from tests.integration.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
 from tests.integration.plays import Author, Play, playing
 from tests.integration.test_loop_people import waits
+from tests.support.harness import OWNER, POLICY, QUICK, Asked, Harness, Replica, with_model
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 SETTINGS = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after)
@@ -69,7 +72,19 @@ async def again(harness: Harness, target: Database, folder: Path, asked: Asked) 
     owner, then = await find_turn(harness.database, asked.turn)
     recordings = Recordings(folder).of(asked.turn)
     await target.rows(FORGET, chat=asked.chat)
-    return then, recordings, await rerun(SETTINGS, harness.database, target, owner, then, recordings)
+    return (
+        then,
+        recordings,
+        await rerun(
+            harness.database,
+            target,
+            owner,
+            then,
+            recordings,
+            open_models=partial(offline_models, SETTINGS),
+            policy=worker_policy(SETTINGS, lambda _: ()),
+        ),
+    )
 
 
 def divergences_of(found: tuple[Turn, list[Recording], Rerun]) -> list[str]:

@@ -5,32 +5,35 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli.replay import divergences
-from app.cli.rerun import rerun
 from app.config import Settings
 from app.domain.blocks import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
 from app.domain.turns import Limits, OutputSpec, Turn
 from app.engine.executor import ModelPolicy
+from app.lab.recordings import Recordings, RecordingTap
+from app.lab.rerun import rerun
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.provider import BlockOpened, Part
-from app.llm.recordings import Recordings, RecordingTap
 from app.llm.scripted import text, tool_use
-from app.llm.tap import Announced
+from app.llm.transport.tap import Announced
+from app.setup.models import offline_models
+from app.setup.policies import worker_policy
 from app.storage.copies import find_turn
 from app.storage.database import Database, Statement, connect
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
 from app.tools.tool import File, Tool, ToolContext, tool
 from app.tools.toolset import Toolset
 from tests.contracts.test_provider import stream_of
-from tests.integration.harness import POLICY, QUICK, Asked, Harness, Replica
 from tests.integration.plays import Play, playing
-from tests.pictures import PIXEL
+from tests.support.harness import POLICY, QUICK, Asked, Harness, Replica
+from tests.support.pictures import PIXEL
 
 FORGET = Statement("DELETE FROM chats WHERE id = :chat")
 MODELS = """
@@ -108,7 +111,15 @@ class World:
         owner, then = await find_turn(self.harness.database, asked.turn)
         recordings = Recordings(self.folder).of(asked.turn)
         await self.target.rows(FORGET, chat=asked.chat)
-        again = await rerun(settings, self.harness.database, self.target, owner, then, recordings)
+        again = await rerun(
+            self.harness.database,
+            self.target,
+            owner,
+            then,
+            recordings,
+            open_models=partial(offline_models, settings),
+            policy=worker_policy(settings, lambda _: ()),
+        )
         return list(divergences(then, recordings, again))
 
 

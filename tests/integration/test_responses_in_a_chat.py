@@ -11,12 +11,14 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.turns import Turn, TurnRequest
-from app.llm.messages import build_messages
+from app.llm.conversation.messages import build_messages
 from app.llm.provider import ModelRequest
 from tests.contracts.test_provider import REPLY, TOOLS, chat_stream_of, responses_stream_of, stream_of
 from tests.integration.adapters import Talk, talking
 from tests.integration.recordings import Heard, answer, hear, running
-from tests.unit.llm import legal, openai_legal, responses_legal
+from tests.support.legal import anthropic as legal
+from tests.support.legal import openai as openai_legal
+from tests.support.legal import responses as responses_legal
 
 Json = dict[str, Any]
 

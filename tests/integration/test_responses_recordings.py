@@ -10,12 +10,11 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError
+from app.llm.openai.responses.render import render
+from app.llm.openai.responses.wire import STOP_REASONS, ResponsesWire
 from app.llm.openai.usage import usage_of
 from app.llm.provider import Message, ModelRequest
-from app.llm.responses.render import render
-from app.llm.responses.wire import STOP_REASONS, ResponsesWire
 from tests.integration.adapters import Talk, talking
-from tests.integration.canned import Answer
 from tests.integration.recordings import (
     Heard,
     Json,
@@ -31,7 +30,8 @@ from tests.integration.recordings import (
     taken_in,
 )
 from tests.integration.test_recordings_openai import SORTED
-from tests.unit.llm.responses_legal import request_problems
+from tests.support.canned import Answer
+from tests.support.legal.responses import request_problems
 
 pytestmark = needs_recordings
 

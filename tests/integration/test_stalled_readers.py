@@ -13,10 +13,10 @@ import pytest
 
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Step, message_of, text
-from app.stream.tail import PORTION
+from app.stream.reader import PORTION
 from app.telemetry import STREAMS_OPEN
-from tests.integration.api.client import Client, Parser
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client, Parser
+from tests.support.http_server import Server, serving
 
 STALLED = 200
 MEGABYTE = 1_000_000

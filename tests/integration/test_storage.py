@@ -17,10 +17,10 @@ import app
 from app.storage.database import Statement, connect
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
-from app.storage.queue import CLAIM_TURNS, Queue
+from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
 from app.storage.turns import Turns
-from tests.integration.locks import Locker
+from tests.support.locks import Locker
 
 Row = Mapping[str, Any]
 

@@ -18,10 +18,10 @@ from app.domain.blocks import TOOL_RESULT
 from app.domain.cursor import Cursor
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider
-from app.stream.tail import tail
+from app.stream.reader import tail
 from app.tools.tool import tool
-from tests.integration.harness import Asked, Harness, Replica, assert_is_whole
 from tests.integration.plays import Author, Play, Stage, playing
+from tests.support.harness import Asked, Harness, Replica, assert_is_whole
 
 TURNS = int(os.environ.get("PROPERTY_TURNS", "96"))
 AT_ONCE = 8

@@ -17,7 +17,7 @@ from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.messages import NO_TEXT
+from app.llm.conversation.messages import NO_TEXT
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
@@ -26,8 +26,8 @@ from app.tools.outputs import Outputs
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
 from tests.contracts.test_provider import chat_stream_of, responses_stream_of, stream_of
-from tests.integration.harness import Harness, results_of
 from tests.integration.plays import Play, Stage, playing
+from tests.support.harness import Harness, results_of
 
 SCHEMA = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
 STRICT = json.dumps({**SCHEMA, "additionalProperties": False})

@@ -15,7 +15,7 @@ from app.storage.turns import Turns
 from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
-from tests.integration.harness import OWNER, Harness
+from tests.support.harness import OWNER, Harness
 
 SCHEMA = '{"type":"object","properties":{"year":{"type":"integer"}},"required":["year"],"additionalProperties":false}'
 JUDGED = OutputSpec(SCHEMA, validator="never")

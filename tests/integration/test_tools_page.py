@@ -15,16 +15,16 @@ import pytest
 
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.demo import DemoProvider
-from app.llm.models import Offer
+from app.llm.models.catalog import Offer
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.tools.toolset import Toolset
-from tests.acceptance.assistants.model import Conversation, Said, Whole, model_api
-from tests.acceptance.assistants.visit import results_of
-from tests.acceptance.server import clean_environment
-from tests.integration.api.client import Client, Json, words_of
-from tests.integration.api.client import Said as Exchange
-from tests.integration.api.server import Server, pausing, serving
+from tests.support.assistants.model import Conversation, Said, Whole, model_api
+from tests.support.assistants.visit import results_of
+from tests.support.http_client import Client, Json, words_of
+from tests.support.http_client import Said as Exchange
+from tests.support.http_server import Server, pausing, serving
+from tests.support.server_process import clean_environment
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"

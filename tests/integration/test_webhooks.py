@@ -20,17 +20,17 @@ from structlog.testing import capture_logs
 
 from app.config import Settings
 from app.domain.errors import ConfigError, PermanentError
-from app.domain.signature import headers_of, verify
 from app.engine.hooks import TurnEnded
-from app.engine.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.engine.upkeep.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.kit.signature import headers_of, verify
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from app.main import running
 from app.storage.database import Database, Statement, connect
 from app.storage.turns import Turns
 from app.storage.webhooks import Webhook, Webhooks
-from tests.integration.api.server import MODEL, serving
-from tests.integration.harness import OWNER, Asked, Harness
 from tests.integration.proxy import proxied
+from tests.support.harness import OWNER, Asked, Harness
+from tests.support.http_server import MODEL, serving
 
 PAGE = Path(__file__).parents[2] / "docs/hooks.md"
 SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.server import Server
 from tests.node.server import HUNG
+from tests.support.server_process import Server
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

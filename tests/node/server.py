@@ -10,7 +10,7 @@ import uvicorn
 
 from app.config import read_settings
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import create_app

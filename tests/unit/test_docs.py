@@ -10,9 +10,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
 from app import telemetry
-from app.api.event_schemas import EVENTS
-from app.api.request_schemas import NewTurnInNewChat
 from app.api.routes import ENDPOINTS
+from app.api.schemas.events import EVENTS
+from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
 from app.domain.turns import TERMINAL, TRANSITIONS
 

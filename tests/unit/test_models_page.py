@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app import main
-from app.api.request_schemas import NewTurn
+from app.api.schemas.requests import NewTurn
 from app.domain.turns import OutputSpec
-from app.llm.registry import read_registry
+from app.llm.models.registry import read_registry
 from app.tools.outputs import Outputs
 
 PAGE = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")

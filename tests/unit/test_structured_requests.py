@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from app.api.request_schemas import OutputIn, TurnOptions
 from app.api.resolve import again
+from app.api.schemas.requests import OutputIn, TurnOptions
 from app.domain.turns import Limits, TurnRequest
 from app.llm.demo import DemoProvider
-from app.llm.models import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, Offer
 from app.tools.outputs import Outputs
 from app.tools.tool import ToolContext
 from app.tools.toolset import Toolset

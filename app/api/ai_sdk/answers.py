@@ -6,8 +6,8 @@ from typing import Any
 from app.api.codec import output_text
 from app.domain.asks import Answer, Ask
 from app.domain.errors import RequestRefused
-from app.domain.text import unstorable
 from app.domain.turns import Turn
+from app.kit.text import unstorable
 from app.storage.actions import Decision
 
 Json = dict[str, Any]

@@ -17,8 +17,8 @@ from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import frame, to_json
-from app.api.reading import invalid, read_body
-from app.api.request_schemas import NewTurn
+from app.api.http.reading import invalid, read_body
+from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin
 from app.api.turns import answer_again, say, stop
 from app.api.views import json_response
@@ -27,7 +27,7 @@ from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey
-from app.stream.tail import tail
+from app.stream.reader import tail
 
 _FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # Whoever lost the connection just before the end may still ask for the rest.

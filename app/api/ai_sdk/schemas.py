@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.fields import Body, Storable
-from app.api.request_schemas import NewTurn, TurnOptions
+from app.api.schemas.fields import Body, Storable
+from app.api.schemas.requests import NewTurn, TurnOptions
 from app.domain.errors import RequestRefused
 
 _UPLOAD = re.compile("(?:https?://[^/]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")

@@ -5,14 +5,14 @@ from functools import partial
 
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.services import Services
-from app.api.stream import FrameResponse
+from app.api.streams.turn import FrameResponse
 from app.domain.cursor import START, Cursor
 from app.domain.events import ActionRequired
 from app.domain.log import end_cursor
 from app.domain.turns import Turn
 from app.storage.database import patiently
 from app.stream.live import LiveView
-from app.stream.tail import Follower, Load
+from app.stream.reader import Follower, Load
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 # The SDK takes the end of a connection for the end of the answer, so none is ended before it.

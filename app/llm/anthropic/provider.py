@@ -10,11 +10,11 @@ import httpx2
 from app.domain.errors import ProviderError, TooLong
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
-from app.llm.failures import LONGEST_MESSAGE, kind_of
-from app.llm.http import Adapter, connections, counted, lost, retry_after
 from app.llm.provider import ModelRequest
-from app.llm.tap import Tap
-from app.llm.wire import Wire
+from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
+from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
+from app.llm.transport.tap import Tap
+from app.llm.transport.wire import Wire
 
 # The provider's names for what will be the same next time, and for what will not.
 _PERMANENT = frozenset(

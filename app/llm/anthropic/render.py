@@ -16,10 +16,10 @@ from app.domain.blocks import CALLS, SERVER_TOOL_USE, TEXT, THINKING, TOOL_RESUL
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
+from app.llm.conversation.sendable import THOUGHTS
+from app.llm.conversation.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
-from app.llm.raw import members_of
-from app.llm.sendable import THOUGHTS
-from app.llm.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
+from app.llm.transport.raw import members_of
 
 DEFAULT_MAX_TOKENS = 16_000
 # The model parameters that are passed on. Sampling parameters are not: the provider refuses them.

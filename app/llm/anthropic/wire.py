@@ -22,8 +22,8 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.raw import NULL, members_of, rest_as_text, words_of
-from app.llm.wire import BadStream, Wire
+from app.llm.transport.raw import NULL, members_of, rest_as_text, words_of
+from app.llm.transport.wire import BadStream, Wire
 
 # Members of a message that have a place of their own, or say nothing that is needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})

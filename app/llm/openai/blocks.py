@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from app.domain.blocks import TEXT, THINKING, TOOL_USE
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
-from app.llm.raw import encoded, is_object
+from app.llm.transport.raw import encoded, is_object
 
 # What a thought is signed with, so that it may go back: the member it came in. No other provider takes it.
 SIGNED = "openai:"

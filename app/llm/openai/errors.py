@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.domain.errors import PermanentError, ProviderError, TooLong
-from app.llm.failures import LONGEST_MESSAGE, kind_of
+from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
 
 TOO_LONG = "context_length_exceeded"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")

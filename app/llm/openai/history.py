@@ -10,9 +10,9 @@ from typing import Any
 
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
 from app.domain.results import FILES, files_in, in_words, parts_of, words_of
-from app.llm.messages import GO_ON
+from app.llm.conversation.messages import GO_ON
+from app.llm.conversation.translation import SILENT_FAILURE
 from app.llm.provider import Message
-from app.llm.translation import SILENT_FAILURE
 
 FAILED = "Error: "
 NO_OUTPUT = "(no output)"

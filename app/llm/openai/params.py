@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.strict import is_strict
 from app.domain.turns import ToolSpec
+from app.kit.strict_schema import is_strict
 from app.llm.openai.quirks import Quirks
 from app.llm.provider import ModelRequest
 

@@ -7,16 +7,16 @@ import httpx2
 import openai
 
 from app.domain.errors import ProviderError, TransientError
-from app.llm.http import Adapter, connections, counted, lost, retry_after
-from app.llm.openai import render as chat_render
+from app.llm.openai.chat import render as chat_render
+from app.llm.openai.chat.wire import ChatWire
 from app.llm.openai.errors import provider_error
 from app.llm.openai.quirks import OPENAI, Quirks
-from app.llm.openai.wire import ChatWire
+from app.llm.openai.responses import render as responses_render
+from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
-from app.llm.responses import render as responses_render
-from app.llm.responses.wire import ResponsesWire
-from app.llm.tap import Tap
-from app.llm.wire import Wire
+from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
+from app.llm.transport.tap import Tap
+from app.llm.transport.wire import Wire
 
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
 

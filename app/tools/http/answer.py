@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from app.domain.media import IMAGES, PDF, media_type_of
+from app.kit.media import IMAGES, PDF, media_type_of
 from app.tools.http.client import Answer
 from app.tools.policy import ResultForm
 from app.tools.serialise import written

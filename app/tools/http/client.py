@@ -19,7 +19,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from app.domain.signature import headers_of
+from app.kit.signature import headers_of
 from app.tools.http.addresses import AddressRefused, Allowed, UrlRefused
 
 _MOST_REDIRECTS = 3

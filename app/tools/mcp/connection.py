@@ -12,7 +12,7 @@ from mcp import MCPError, types
 from mcp.shared.dispatcher import ProgressFnT
 
 from app.telemetry import MCP_CONNECTED
-from app.tools.declarations import McpServer
+from app.tools.declared.declarations import McpServer
 from app.tools.mcp.session import Session, session_with
 from app.tools.mcp.tool import McpTool, tool_of
 from app.tools.policy import repeatable

@@ -11,7 +11,7 @@ from mcp.client import Client, IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
-from app.tools.declarations import McpServer
+from app.tools.declared.declarations import McpServer
 from app.tools.mcp.transport import transport_to
 
 _MOST_PAGES = 100

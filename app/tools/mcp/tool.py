@@ -12,9 +12,9 @@ from mcp import types
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic_core import from_json
 
-from app.domain.text import storable
 from app.domain.turns import ToolSpec
-from app.tools.declarations import McpServer
+from app.kit.text import storable
+from app.tools.declared.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
 from app.tools.serialise import written
 from app.tools.tool import RETURNED_NOTHING, File, Outcome, Part, ToolContext, is_name, joined

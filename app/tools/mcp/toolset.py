@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
-from app.tools.declarations import McpServer
+from app.tools.declared.declarations import McpServer
 from app.tools.mcp.connection import Changes, Connection
 from app.tools.tool import Tool
 

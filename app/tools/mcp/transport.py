@@ -13,7 +13,7 @@ from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from app.tools.declarations import McpServer
+from app.tools.declared.declarations import McpServer
 
 # How long a call may take is the toolset's to say.
 _TIMEOUT = httpx2.Timeout(30, read=None)

@@ -4,7 +4,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.integration.api.client import Event
+from tests.support.http_client import Event
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from tests.integration.api.client import Client
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, serving
-from tests.integration.locks import Locker
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
+from tests.support.locks import Locker
+from tests.support.openapi_document import Document
 
 NewOwner = Callable[[], Awaitable[Client]]
 

@@ -20,9 +20,9 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
 from app.storage.database import Statement
-from tests.integration.api.client import Client
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.server import Server, pausing
+from tests.support.http_client import Client
+from tests.support.http_server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,13 +7,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.llm.attachments import GONE
-from app.llm.models import Model, Offer
+from app.llm.conversation.attachments import GONE
+from app.llm.models.catalog import Model, Offer
 from app.llm.scripted import ScriptedProvider, message_of, text
-from tests.integration.api.client import Client, Said
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.server import Server
-from tests.integration.locks import Locker
+from tests.support.http_client import Client, Said
+from tests.support.http_server import Server
+from tests.support.locks import Locker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,9 +1,9 @@
 import pytest
 
 from app.llm.scripted import Pause, message_of, text, tool_use
-from tests.integration.api.client import Client, Said, words_of
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, pausing, serving
+from tests.support.http_client import Client, Said, words_of
+from tests.support.http_server import Server, pausing, serving
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,7 +1,7 @@
 import pytest
 
-from tests.integration.api.client import Client
-from tests.integration.api.server import MODEL
+from tests.support.http_client import Client
+from tests.support.http_server import MODEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

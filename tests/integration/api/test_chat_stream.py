@@ -12,23 +12,23 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.chat_stream import frame
-from app.api.event_schemas import CHAT_EVENTS, EVENTS
+from app.api.schemas.events import CHAT_EVENTS, EVENTS
+from app.api.streams.chat import frame
 from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Turn
-from app.llm.models import Offer
+from app.llm.models.catalog import Offer
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.database import Statement
 from app.storage.turns import Turns
-from app.stream import chat_tail
-from app.stream.chat_cursor import ChatCursor
+from app.stream.chat import reader as chat_tail
+from app.stream.chat.cursor import ChatCursor
 from tests.integration.api.chat_picture import ChatPicture, pictured
-from tests.integration.api.client import Client, Event, Parser, said, turn_url
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, pausing, serving
 from tests.integration.proxy import proxied
+from tests.support.http_client import Client, Event, Parser, said, turn_url
+from tests.support.http_server import Server, pausing, serving
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -347,7 +347,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 0.02)
-    monkeypatch.setattr("app.stream.chat_bells.ChatBells.hear", lambda self, payload: None)
+    monkeypatch.setattr("app.stream.chat.wakeups.ChatBells.hear", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.chat_streams import MOST, side_by_side
+from app.api.streams.chats import MOST, side_by_side
 from app.llm.scripted import Pause
 from tests.integration.api.chat_picture import ChatPicture
-from tests.integration.api.client import Client, Event
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, pausing
+from tests.support.http_client import Client, Event
+from tests.support.http_server import Server, pausing
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,10 +5,10 @@ import pytest
 
 from app.llm.scripted import Pause, message_of, text, thinking
 from app.storage import chats
-from tests.integration.api.client import Client, said
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.server import Server, pausing
-from tests.integration.locks import Locker
+from tests.support.http_client import Client, said
+from tests.support.http_server import Server, pausing
+from tests.support.locks import Locker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

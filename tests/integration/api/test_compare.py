@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
-from app.cli.comparison import options_of, read_plan
-from app.llm.models import Model, Offer, Prices
+from app.lab.comparison import options_of, read_plan
+from app.llm.models.catalog import Model, Offer, Prices
 from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
-from tests.integration.api.server import serving
+from tests.support.http_server import serving
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 

@@ -3,8 +3,8 @@ from itertools import product
 import httpx2
 import pytest
 
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server
+from tests.support.http_client import Client
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,10 +5,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.llm.scripted import Pause
-from tests.integration.api.client import Client, said, turn_url
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.server import Server, pausing
-from tests.integration.locks import Locker
+from tests.support.http_client import Client, said, turn_url
+from tests.support.http_server import Server, pausing
+from tests.support.locks import Locker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

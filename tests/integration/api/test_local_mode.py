@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from app.storage.database import connect
 from app.storage.tokens import Tokens
-from tests.integration.api.client import Client
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, serving
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,7 +64,7 @@ async def test_the_first_token_closes_the_server_while_it_runs(
     token = await local_server.token("ada")
     async with Client(local_server.url, document, token) as ada:
         assert (await ada.json("GET", "/api/chats"))["chats"] == []
-    monkeypatch.setattr("app.api.auth.BELIEVED", 0)
+    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
     monkeypatch.setattr(local_server.services.authenticator, "_open_until", 0)
     assert (await local.get("/api/chats")).status_code == 401
     async with Client(local_server.url, document, await local_server.token("local")) as owner:

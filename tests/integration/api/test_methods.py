@@ -4,8 +4,8 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.api.client import Client
-from tests.integration.api.server import Server
+from tests.support.http_client import Client
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

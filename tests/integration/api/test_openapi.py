@@ -13,10 +13,10 @@ from openapi_spec_validator import validate
 
 from app.api.ai_sdk.schemas import UiRequest
 from app.api.codec import frame
-from app.api.endpoint import Endpoint
-from app.api.event_schemas import EVENTS
+from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
-from app.api.tool_schemas import ActionsIn
+from app.api.schemas.events import EVENTS
+from app.api.schemas.tools import ActionsIn
 from app.domain import events as domain
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
@@ -37,10 +37,10 @@ from app.domain.events import (
 )
 from app.domain.turns import TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
-from tests.integration.api.client import Client, Event, Parser, said
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, pausing, serving
 from tests.integration.proxy import proxied
+from tests.support.http_client import Client, Event, Parser, said
+from tests.support.http_server import Server, pausing, serving
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -300,7 +300,7 @@ async def test_whatever_fails_is_a_problem_that_tells_nothing(database_url: str,
 async def test_without_the_database_everything_that_needs_it_says_so(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.auth.BELIEVED", 0)
+    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
     async with proxied(database_url) as (url, proxy), serving(url) as server:
         proxy.cut()
         await failing(document, server, 503)

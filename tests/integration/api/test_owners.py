@@ -6,10 +6,10 @@ import pytest
 
 from app.llm.scripted import Pause, message_of, text, tool_use
 from app.storage.tokens import Tokens
-from tests.integration.api.client import Client, said, words_of
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, pausing
+from tests.support.http_client import Client, said, words_of
+from tests.support.http_server import Server, pausing
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -121,7 +121,7 @@ async def test_all_tokens_of_an_owner_open_the_same(api: Client, server: Server,
 async def test_a_token_that_was_taken_back_is_refused(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.auth.BELIEVED", 0)
+    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
     tokens = Tokens(server.services.database)
     async with Client(server.url, document, await tokens.create("lost phone", "somebody")) as client:
         assert (await client.get("/api/chats")).status_code == 200

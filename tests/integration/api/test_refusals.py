@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models import Offer
+from app.llm.models.catalog import Offer
 from app.llm.scripted import ScriptedProvider
-from tests.integration.api.client import Client, said
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.server import Server
+from tests.support.http_client import Client, said
+from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

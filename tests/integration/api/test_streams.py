@@ -3,8 +3,8 @@
 import pytest
 
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from tests.integration.api.client import Client, Event, Said, assembled, words_of
-from tests.integration.api.server import Server, pausing
+from tests.support.http_client import Client, Event, Said, assembled, words_of
+from tests.support.http_server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models import Model, Offer
+from app.llm.models.catalog import Model, Offer
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from tests.integration.api.client import Client, Event
-from tests.integration.api.server import Server, pausing
+from tests.support.http_client import Client, Event
+from tests.support.http_server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

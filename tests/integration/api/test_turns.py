@@ -8,9 +8,9 @@ import pytest
 from app.domain.errors import PermanentError
 from app.llm.provider import BlockText, Part
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from tests.integration.api.client import Client, assembled, said, turn_url, words_of
-from tests.integration.api.server import Server, pausing
-from tests.integration.locks import Locker
+from tests.support.http_client import Client, assembled, said, turn_url, words_of
+from tests.support.http_server import Server, pausing
+from tests.support.locks import Locker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,11 +15,11 @@ from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, message_of, text, tool_use
 from app.tools.tool import tool, tools_of
 from app.tools.toolset import Toolset
-from tests.integration.api.client import Client, Event, Said, said, words_of
 from tests.integration.api.conftest import NewOwner
-from tests.integration.api.document import Document
-from tests.integration.api.server import Server, serving
-from tests.pictures import PIXEL
+from tests.support.http_client import Client, Event, Said, said, words_of
+from tests.support.http_server import Server, serving
+from tests.support.openapi_document import Document
+from tests.support.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -22,7 +22,7 @@ from app.domain.steps import (
     settle,
 )
 from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
-from tests.unit.domain.build import turn_of
+from tests.support.turns import turn_of
 
 Kind = Literal["text", "call", "cut call", "open text", "open call"]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from app.domain.asks import digest_of
-from tests.unit.domain.build import call
+from tests.support.turns import call
 
 
 def test_a_digest_is_of_the_input_as_it_was_streamed() -> None:

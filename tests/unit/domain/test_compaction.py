@@ -14,7 +14,7 @@ from app.domain.rounds import Round
 from app.domain.sizes import size_of
 from app.domain.steps import CallModel, Compact, next_step
 from app.domain.turns import Limits, Turn
-from tests.unit.domain.build import result, sealed, text, turn_of
+from tests.support.turns import result, sealed, text, turn_of
 
 LIMITS = Limits(context_window=1000)
 

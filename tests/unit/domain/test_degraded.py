@@ -7,7 +7,7 @@ from typing import Any
 from app.domain.blocks import Block
 from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from app.domain.turns import Limits
-from tests.unit.domain.build import call, result, sealed, text, turn_of, words
+from tests.support.turns import call, result, sealed, text, turn_of, words
 
 
 def noted(index: int, name: str = "look", **notes: Any) -> Block:

@@ -5,7 +5,7 @@ from uuid import RFC_4122
 
 import pytest
 
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 
 
 def test_an_id_is_a_uuid_of_version_7() -> None:

@@ -25,7 +25,7 @@ from app.domain.events import (
 )
 from app.domain.log import LONGEST_DELTA, action_required, end_cursor, marks_of, next_event, resume, wanted_of
 from app.domain.turns import Limits, Turn
-from tests.unit.domain.build import ask, begun, call, result, sealed, text, turn_of, voided, words
+from tests.support.turns import ask, begun, call, result, sealed, text, turn_of, voided, words
 
 TWO_ROUNDS = turn_of(
     text(0, 1, "let me look"),

@@ -8,7 +8,7 @@ from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, USER_TEXT, VERDICT, B
 from app.domain.output import Standing, failure_of, output_of, phase_of, standing_of, unjudged_draft
 from app.domain.steps import CallModel, Fail, Finish, Judge, next_step
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
-from tests.unit.domain.build import call, result, sealed, text, turn_of
+from tests.support.turns import call, result, sealed, text, turn_of
 
 PLAIN = OutputSpec("{}")
 REFLECTED = OutputSpec("{}", handler="critic")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.rounds import Round, add_usage, merge_usage
-from tests.unit.domain.build import begun, sealed, voided
+from tests.support.turns import begun, sealed, voided
 
 COUNTS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**9), max_size=3),

@@ -4,7 +4,7 @@ from app.domain.blocks import TEXT, THINKING, TOOL_USE, Block
 from app.domain.rounds import Round
 from app.domain.steps import Settlement, settle
 from app.domain.turns import Limits, RecoveryPolicy
-from tests.unit.domain.build import begun, call, result, sealed, text, turn_of
+from tests.support.turns import begun, call, result, sealed, text, turn_of
 
 RETRY: RecoveryPolicy = "retry"
 CONTINUE: RecoveryPolicy = "continue"

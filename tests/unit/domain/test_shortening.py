@@ -16,7 +16,7 @@ from app.domain.rounds import Round
 from app.domain.sizes import Size, size_of
 from app.domain.steps import CallModel, Compact, Shorten, next_step
 from app.domain.turns import Limits, ToolSpec, Turn
-from tests.unit.domain.build import call, result, sealed, text, turn_of
+from tests.support.turns import call, result, sealed, text, turn_of
 
 LIMITS = Limits(context_window=10_000)
 

@@ -28,7 +28,7 @@ from app.domain.steps import (
     unanswered_calls,
 )
 from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
-from tests.unit.domain.build import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
+from tests.support.turns import ask, begun, call, result, sealed, steer, text, turn_of, voided, words
 
 
 def test_a_turn_without_a_sealed_round_calls_the_model() -> None:

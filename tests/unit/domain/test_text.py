@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.text import storable, unstorable
+from app.kit.text import storable, unstorable
 
 ANY_TEXT = st.text(st.characters(categories=None))
 

@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.errors import IllegalTransition
 from app.domain.turns import TERMINAL, TRANSITIONS, Status, check_transition
-from tests.unit.domain.build import turn_of
+from tests.support.turns import turn_of
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 LEGAL = {

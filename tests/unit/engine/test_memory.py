@@ -7,7 +7,7 @@ import pytest
 from app.domain.blocks import Block
 from app.engine.memory import earlier_result, is_over_limit, over_limit, same_call
 from app.tools.tool import Outcome
-from tests.unit.domain.build import call, result
+from tests.support.turns import call, result
 
 HARMLESS = {"look"}
 

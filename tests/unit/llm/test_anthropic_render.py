@@ -10,10 +10,10 @@ from app.domain.blocks import Block
 from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
 from app.llm.anthropic.render import render, render_block
+from app.llm.conversation.translation import SILENT_FAILURE
 from app.llm.provider import Message, ModelRequest
-from app.llm.translation import SILENT_FAILURE
-from tests.unit.llm.build import call, redacted, result, server_call, server_result, text, thinking
-from tests.unit.llm.legal import request_problems
+from tests.support.legal.anthropic import request_problems
+from tests.support.model_requests import call, redacted, result, server_call, server_result, text, thinking
 
 TOOL = ToolSpec("look", "Looks.", '{"type":"object", "properties":{"n":{"maximum":1e2}}}')
 HELLO = Message("user", (text("Hello"),))

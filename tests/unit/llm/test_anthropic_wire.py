@@ -15,7 +15,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.wire import BadStream
+from app.llm.transport.wire import BadStream
 
 
 def frame(data: bytes | str | dict[str, Any]) -> bytes:

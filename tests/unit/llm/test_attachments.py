@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
 from app.domain.results import layout_of, parts_of
-from app.llm.attachments import GONE, LEFT_OUT, attached, uploads_in, without
+from app.llm.conversation.attachments import GONE, LEFT_OUT, attached, uploads_in, without
 from app.llm.provider import Message
 
 ID = UUID(int=7)

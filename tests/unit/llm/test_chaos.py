@@ -8,7 +8,7 @@ from contextlib import aclosing
 import httpx2
 import pytest
 
-from app.llm.chaos import FAULTS, ChaosPlan, ChaosTap, Fault
+from app.lab.chaos import FAULTS, ChaosPlan, ChaosTap, Fault
 
 BODY = b'data: {"n": 1}\n\n' * 200
 

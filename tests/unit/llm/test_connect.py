@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.connect import connect_providers
-from app.llm.models import Models
+from app.llm.models.catalog import Models
+from app.llm.models.connect import connect_providers
+from app.llm.models.registry import read_registry
+from app.llm.models.think_tags import Untagged
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.registry import read_registry
-from app.llm.think_tags import Untagged
 
 
 async def test_every_provider_that_has_its_key_can_be_asked() -> None:

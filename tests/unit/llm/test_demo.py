@@ -5,10 +5,10 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
+from app.llm.conversation.messages import GO_ON
 from app.llm.demo import DemoProvider
-from app.llm.messages import GO_ON
 from app.llm.provider import Message, ModelRequest
-from tests.unit.llm.build import call, result, text
+from tests.support.model_requests import call, result, text
 
 ALL = ("doc_search", "doc_tree", "doc_view")
 HITS = "guides/setup.md\n  Plug it in, then press the button.\n\nguides/care.md\n  Dust it."

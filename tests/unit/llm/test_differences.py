@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.llm.differences import difference, difference_of_requests
+from app.lab.differences import difference, difference_of_requests
 
 
 def said(*texts: str, **members: Any) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import httpx2
 import pytest
 
 from app.domain.errors import PermanentError, ProviderError
-from app.llm import http
-from app.llm.http import Adapter, retry_after
-from app.llm.openai.wire import ChatWire
+from app.llm.openai.chat.wire import ChatWire
 from app.llm.provider import BlockText, MessageEnded, ModelRequest, Part
-from app.llm.wire import Wire
+from app.llm.transport import http
+from app.llm.transport.http import Adapter, retry_after
+from app.llm.transport.wire import Wire
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 
 STOP = chunk(finish="stop")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from app.domain.asks import Steer
 from app.domain.blocks import SUMMARY, USER_TEXT, Block
 from app.domain.history import COMPACTED
-from app.domain.ids import new_id
 from app.domain.results import Part
 from app.domain.rounds import Round
 from app.domain.steps import (
@@ -31,9 +30,11 @@ from app.domain.steps import (
     settle,
 )
 from app.domain.turns import Limits, Turn, TurnRequest
+from app.kit.ids import new_id
 from app.llm.anthropic.render import render_block
-from app.llm.messages import GIVEN_UP, GO_ON, build_messages, messages_to_summarise
-from tests.unit.llm.build import (
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages, messages_to_summarise
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import (
     REQUEST,
     assistant,
     call,
@@ -49,7 +50,6 @@ from tests.unit.llm.build import (
     user,
     words,
 )
-from tests.unit.llm.legal import message_problems
 
 WORDS = st.sampled_from(["", " \n", "words", "wörds"])
 IDS = st.sampled_from(["a", "b", "c"])

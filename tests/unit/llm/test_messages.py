@@ -7,8 +7,8 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.llm.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, build_messages
-from tests.unit.llm.build import (
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, build_messages
+from tests.support.model_requests import (
     REQUEST,
     assistant,
     call,

@@ -4,8 +4,8 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, RequestRefused
-from app.llm.attachments import LEFT_OUT
-from app.llm.models import Model, Models, Offer, Prices
+from app.llm.conversation.attachments import LEFT_OUT
+from app.llm.models.catalog import Model, Models, Offer, Prices
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import ScriptedProvider, message_of, text
 

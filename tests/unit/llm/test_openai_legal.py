@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.llm.openai_legal import request_problems
+from tests.support.legal.openai import request_problems
 
 USER = {"role": "user", "content": "Hello"}
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -13,13 +13,15 @@ from app.domain.blocks import Block
 from app.domain.steps import CallModel
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic import render as anthropic_render
-from app.llm.messages import GO_ON, build_messages
-from app.llm.openai import render as openai_render
+from app.llm.conversation.messages import GO_ON, build_messages
+from app.llm.openai.chat import render as openai_render
 from app.llm.openai.quirks import QUIRKS, Quirks
+from app.llm.openai.responses import render as responses_render
 from app.llm.provider import Message, ModelRequest
-from app.llm.responses import render as responses_render
-from tests.unit.llm import legal, openai_legal, responses_legal
-from tests.unit.llm.build import REQUEST, assistant, result, returned, text, user
+from tests.support.legal import anthropic as legal
+from tests.support.legal import openai as openai_legal
+from tests.support.legal import responses as responses_legal
+from tests.support.model_requests import REQUEST, assistant, result, returned, text, user
 from tests.unit.llm.test_message_promises import (
     BLOCKS,
     PARTS,

@@ -10,12 +10,12 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
-from app.llm.messages import GO_ON
+from app.llm.conversation.messages import GO_ON
+from app.llm.openai.chat.render import render
 from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
-from app.llm.openai.render import render
 from app.llm.provider import Message, ModelRequest
-from tests.unit.llm.build import redacted, result, server_call, server_result, text, thinking
-from tests.unit.llm.openai_legal import request_problems
+from tests.support.legal.openai import request_problems
+from tests.support.model_requests import redacted, result, server_call, server_result, text, thinking
 
 Json = dict[str, Any]
 TOOL = ToolSpec("look", "Looks.", '{"type":"object","properties":{"z":{},"a":{}}}')

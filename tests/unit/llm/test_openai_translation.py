@@ -6,10 +6,10 @@ from typing import Any
 
 from app.domain.blocks import Block
 from app.llm.anthropic.render import render
+from app.llm.conversation.translation import CallRules, provider_of, with_fitting_calls, without_foreign
 from app.llm.provider import Message, ModelRequest
-from app.llm.translation import CallRules, provider_of, with_fitting_calls, without_foreign
-from tests.unit.llm.build import call, result, server_call, server_result, text, thinking
-from tests.unit.llm.legal import request_problems
+from tests.support.legal.anthropic import request_problems
+from tests.support.model_requests import call, result, server_call, server_result, text, thinking
 from tests.unit.llm.test_openai_render import answered, called, said, thought
 
 ANY = CallRules(re.compile("[a-z]+"), 10)

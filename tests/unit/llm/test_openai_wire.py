@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
-from app.llm.openai.wire import ChatWire
+from app.llm.openai.chat.wire import ChatWire
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -21,7 +21,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.wire import BadStream
+from app.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"

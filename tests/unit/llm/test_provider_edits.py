@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from app.api.request_schemas import LimitsIn, TurnOptions
 from app.api.resolve import again
+from app.api.schemas.requests import LimitsIn, TurnOptions
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.steps import CallModel, Finish, next_step
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.llm.anthropic.render import betas_of, render, render_count
+from app.llm.conversation.messages import build_messages
 from app.llm.demo import DemoProvider
-from app.llm.messages import build_messages
-from app.llm.models import Model, Models, Offer, Prices
+from app.llm.models.catalog import Model, Models, Offer, Prices
+from app.llm.models.registry import read_registry
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
-from app.llm.registry import read_registry
 from app.tools.toolset import Toolset
-from tests.unit.llm.build import REQUEST, assistant, rendered, text, thinking, user
-from tests.unit.llm.legal import message_problems
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import REQUEST, assistant, rendered, text, thinking, user
 
 BOTH = ("context_editing", "compaction")
 COMPACTED_THERE = Block(0, 1, 1, "compaction", "In short.", '{"type":"compaction","content":null,"signature":"s"}')

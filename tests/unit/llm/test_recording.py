@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.lab.recording import Failure, Read, Recording, concealed, concealed_reads, decode, encode
 from app.llm.provider import Call
-from app.llm.recording import Failure, Read, Recording, concealed, concealed_reads, decode, encode
 
 BEGAN = "2026-11-20T10:00:00+00:00"
 CALL = Call(UUID(int=7), 2, 1, "claude-sonnet-5-5")

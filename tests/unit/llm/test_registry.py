@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import ConfigError
-from app.llm.models import Model, Prices
-from app.llm.registry import ProviderSpec, read_registry
+from app.llm.models.catalog import Model, Prices
+from app.llm.models.registry import ProviderSpec, read_registry
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 

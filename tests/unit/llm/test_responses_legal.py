@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.llm.responses_legal import request_problems
+from tests.support.legal.responses import request_problems
 
 USER = {"role": "user", "content": "Hello"}
 SAID = {"role": "assistant", "content": "Hi"}

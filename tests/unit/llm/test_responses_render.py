@@ -8,12 +8,12 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
-from app.llm.messages import GO_ON
+from app.llm.conversation.messages import GO_ON
 from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
+from app.llm.openai.responses.render import render
 from app.llm.provider import Message, ModelRequest
-from app.llm.responses.render import render
-from tests.unit.llm.build import redacted, result, server_call, server_result, thinking
-from tests.unit.llm.responses_legal import request_problems
+from tests.support.legal.responses import request_problems
+from tests.support.model_requests import redacted, result, server_call, server_result, thinking
 from tests.unit.llm.test_openai_render import answered, called, said, thought
 
 Json = dict[str, Any]

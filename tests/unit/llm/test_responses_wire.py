@@ -7,9 +7,9 @@ import pytest
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
+from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.responses.wire import ResponsesWire
-from app.llm.wire import BadStream
+from app.llm.transport.wire import BadStream
 
 Json = dict[str, Any]
 

@@ -10,9 +10,9 @@ from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import relief_of
 from app.domain.results import Part, layout_of, words_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
-from app.llm.messages import build_messages, messages_to_summarise
-from app.llm.shortening import stand_in
-from tests.unit.llm.build import REQUEST, assistant, call, result, text, thinking, user
+from app.llm.conversation.messages import build_messages, messages_to_summarise
+from app.llm.conversation.shortening import stand_in
+from tests.support.model_requests import REQUEST, assistant, call, result, text, thinking, user
 
 LONG = "x" * 4000
 IMAGE = {"type": "image", "source": {}}

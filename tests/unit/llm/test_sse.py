@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.sse import Frames
+from app.llm.transport.sse import Frames
 
 
 def split(*chunks: bytes) -> list[bytes]:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from app.domain.blocks import NOT_TAKEN, TAKEN, Block
 from app.domain.turns import OutputSpec, Turn
-from app.llm.messages import NO_OUTPUT, NO_TEXT, build_messages
-from tests.unit.llm.build import REQUEST, assistant, rendered, text, thinking, user
-from tests.unit.llm.legal import message_problems
+from app.llm.conversation.messages import NO_OUTPUT, NO_TEXT, build_messages
+from tests.support.legal.anthropic import message_problems
+from tests.support.model_requests import REQUEST, assistant, rendered, text, thinking, user
 
 ASKED = user(text("When was it?"))
 

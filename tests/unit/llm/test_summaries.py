@@ -8,6 +8,7 @@ import pytest
 
 from app.domain.blocks import SUMMARY
 from app.domain.errors import TransientError
+from app.llm.conversation.summaries import as_summary
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -19,7 +20,6 @@ from app.llm.provider import (
     Part,
 )
 from app.llm.scripted import message_of, text, thinking, tool_use
-from app.llm.summaries import as_summary
 
 THROUGH = UUID(int=7)
 

@@ -7,7 +7,8 @@ import pytest
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
-from app.llm.models import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, Offer
+from app.llm.models.think_tags import ThinkTags, Untagged
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -20,7 +21,6 @@ from app.llm.provider import (
     tokens_of,
 )
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
-from app.llm.think_tags import ThinkTags, Untagged
 
 REQUEST = ModelRequest("qwen", ())
 

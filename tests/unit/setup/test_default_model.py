@@ -6,7 +6,7 @@ import pytest
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.llm.models import Models, Offer
+from app.llm.models.catalog import Models, Offer
 from app.llm.scripted import ScriptedProvider
 from app.setup.models import default_among, default_model
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.config import read_settings
 from app.domain.errors import ConfigError
-from tests.acceptance.server import clean_environment
+from tests.support.server_process import clean_environment
 
 
 @pytest.fixture(autouse=True)

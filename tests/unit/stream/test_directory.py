@@ -2,10 +2,10 @@ import gc
 from contextlib import ExitStack
 from dataclasses import replace
 
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 from app.stream.directory import Directory
 from app.stream.live import LiveView
-from tests.unit.domain.build import CHAT, TURN, turn_of
+from tests.support.turns import CHAT, TURN, turn_of
 
 
 def _attempt(number: int) -> LiveView:

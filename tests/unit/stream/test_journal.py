@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from app.domain.blocks import Block
 from app.domain.turns import Turn
 from app.storage.database import Row
-from app.storage.journal import open_block_from
-from tests.unit.domain.build import begun, sealed, text, turn_of, voided
+from app.storage.runs.journal import open_block_from
+from tests.support.turns import begun, sealed, text, turn_of, voided
 
 
 def _row(start: int, content: str, attempt: int = 1, index: int = 0) -> dict[str, Any]:

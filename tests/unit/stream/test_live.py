@@ -13,7 +13,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream import live
 from app.stream.live import LiveView
-from tests.unit.domain.build import ask, begun, call, result, sealed, text, turn_of, voided
+from tests.support.turns import ask, begun, call, result, sealed, text, turn_of, voided
 
 PIECES = st.lists(st.text(st.sampled_from("a\u00e9\U0001f6a2"), min_size=1, max_size=4), min_size=1, max_size=12)
 

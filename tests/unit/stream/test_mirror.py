@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 
 from app.domain.errors import StorageUnavailable
-from app.storage.snapshots import Known, Snapshot, Snapshots
+from app.storage.runs.snapshots import Known, Snapshot, Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
-from tests.unit.domain.build import TURN, begun, text, turn_of
+from tests.support.turns import TURN, begun, text, turn_of
 
 
 class FakeSnapshots(Snapshots):

@@ -14,11 +14,12 @@ from app.domain.cursor import START, Cursor
 from app.domain.events import BlockDelta, Mark, Reset, TurnStart
 from app.domain.log import Log, end_cursor, next_event, resume
 from app.domain.turns import Turn
-from app.stream import live, tail
+from app.stream import live
+from app.stream import reader as tail
 from app.stream.directory import Directory
 from app.stream.live import LiveView
-from tests.unit.domain.build import turn_of
-from tests.unit.stream.client import Client, encode
+from tests.support.stream_client import Client, encode
+from tests.support.turns import turn_of
 from tests.unit.stream.writer import Writer
 
 READERS = 4

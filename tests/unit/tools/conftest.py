@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from app.domain.ids import new_id
+from app.kit.ids import new_id
 from app.tools.tool import ToolContext
 from tests.unit.tools.doubles import Logged
 

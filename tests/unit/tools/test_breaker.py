@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.breaker import Circuit
 from app.tools.policy import Breaker, Policy
+from app.tools.running.breaker import Circuit
 from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted

@@ -7,9 +7,9 @@ import pytest
 
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
+from app.tools.declared.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
+from app.tools.declared.tables import BreakerTable, PolicyTable
 from app.tools.policy import Breaker, Policy, PolicyOptions
-from app.tools.tables import BreakerTable, PolicyTable
 from app.tools.tool import Outcome, Tool, ToolContext, tool
 
 EVERYTHING = """

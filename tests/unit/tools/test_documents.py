@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.domain.text import unstorable
-from app.tools.documents import document_tools, sample_documents
+from app.kit.text import unstorable
+from app.tools.library.documents import document_tools, sample_documents
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
 

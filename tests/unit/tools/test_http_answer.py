@@ -3,7 +3,7 @@ import pytest
 from app.tools.http.answer import outcome_of
 from app.tools.http.client import Answer
 from app.tools.tool import File, Outcome
-from tests.pictures import PIXEL
+from tests.support.pictures import PIXEL
 
 NOTHING = "The call succeeded and returned nothing."
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.turns import ToolSpec
-from app.tools.attempts import short_backoff
-from app.tools.fit import Sizes, fit
 from app.tools.policy import Policy
+from app.tools.running.attempts import short_backoff
+from app.tools.running.fit import Sizes, fit
 from app.tools.tool import File, Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 from app.tools.toolset import Toolset
-from tests.pictures import PIXEL
+from tests.support.pictures import PIXEL
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
 
 READS = ToolSpec("tide", "Tell the tide.", SCHEMA, read_only=True)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.ids import new_id
-from app.tools.results import result_tools
+from app.kit.ids import new_id
+from app.tools.library.results import result_tools
 from app.tools.tool import Outcome, ToolContext, tool
 from app.tools.toolset import Toolset
 

@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.lanes import Lanes
 from app.tools.policy import Breaker, Policy
+from app.tools.running.lanes import Lanes
 from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import DEFAULT, SCHEMA, Clock, Gate, Logged, Script

@@ -1,0 +1,70 @@
+"""Who asks: the owner of a bearer token, or the one local owner while there is no token."""
+
+import re
+import time
+
+from starlette.datastructures import Headers
+
+from app.api.http.errors import Unauthorized
+from app.storage.tokens import Tokens
+
+LOCAL_OWNER = "local"
+
+# How long a checked token, and the absence of tokens, is believed without a look at the database, in seconds.
+BELIEVED = 5.0
+_MOST_REMEMBERED = 10_000
+_THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+
+class Authenticator:
+    """`on_loopback`: nobody but this machine reaches the server. Anywhere else it is never open, also when the last
+    token was taken back: what a request says of its host is the caller's own word.
+    """
+
+    def __init__(self, tokens: Tokens, *, on_loopback: bool) -> None:
+        self._tokens = tokens
+        self._on_loopback = on_loopback
+        self._known: dict[str, tuple[str, float]] = {}
+        self._open_until = 0.0
+
+    async def owner_of(self, headers: Headers) -> str:
+        """Raises Unauthorized."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token:
+            return await self._owner_of_token(token.strip())
+        if self._on_loopback and await self._is_open():
+            return _local_owner(headers)
+        raise Unauthorized("send Authorization: Bearer TOKEN; `turnstream tokens create NAME` makes one")
+
+    async def _owner_of_token(self, token: str) -> str:
+        owner, until = self._known.get(token, ("", 0.0))
+        if time.monotonic() < until:
+            return owner
+        self._known.pop(token, None)
+        found = await self._tokens.owner_of(token)
+        if found is None:
+            raise Unauthorized("this token is not known here, or no more")
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[token] = (found, time.monotonic() + BELIEVED)
+        return found
+
+    async def _is_open(self) -> bool:
+        if time.monotonic() < self._open_until:
+            return True
+        if await self._tokens.exist():
+            return False
+        self._open_until = time.monotonic() + BELIEVED
+        return True
+
+
+def _local_owner(headers: Headers) -> str:
+    """Without tokens the server trusts this machine, and nothing a foreign web page makes a browser send here."""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not _THIS_MACHINE.fullmatch(host):
+        raise Unauthorized(f"without tokens this server answers to localhost only, not to {host!r}")
+    if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
+        raise Unauthorized(f"without tokens this server answers to pages of localhost only, not to those of {origin!r}")
+    if origin is None and headers.get("sec-fetch-site") == "cross-site":
+        raise Unauthorized("without tokens this server answers to pages of localhost only, not to those of other sites")
+    return LOCAL_OWNER

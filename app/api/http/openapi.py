@@ -1,0 +1,233 @@
+"""The OpenAPI document, made from the table of endpoints and the models that the handlers use."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import metadata
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from app.api.http.endpoint import Endpoint, Query
+from app.api.schemas.events import CHAT_EVENTS, CHATS_EVENTS, EVENTS
+from app.api.schemas.responses import Problem
+
+Json = dict[str, Any]
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+STREAM = "text/event-stream"
+
+_ABOUT = """\
+Say something with POST, follow the answer with GET …/stream, come back with the id of the last event you received.
+
+Requests carry `Authorization: Bearer TOKEN`. While there is no token, a server on loopback answers to
+its own machine alone and asks for none. Every refusal is a problem document (RFC 9457); `errors` names the fields that
+are wrong."""
+
+_REASONS = {
+    200: "Done",
+    201: "Created",
+    202: "Accepted: the turn takes it up",
+    204: "Nothing is left to send, now or ever",
+    304: "What the client has is still right",
+    400: "The request cannot be read",
+    401: "No token, or one that is not known",
+    404: "There is no such thing among the owner's",
+    409: "It does not fit the present state",
+    413: "The body is too large",
+    415: "The body is of the wrong kind",
+    422: "A field is wrong",
+    500: "The server failed",
+    503: "Try again: the server is not ready, or the database is away",
+}
+_HEADERS = {
+    "Idempotency-Key": "Makes the request safe to repeat: the same key and body give the same answer. "
+    "1 to 255 printable characters, of your making",
+    "If-None-Match": "The ETag of what the client has",
+    "Last-Event-ID": "The id of the last event received. An EventSource sends it by itself; it wins over `cursor`",
+}
+_PROBLEM_HEADERS = {
+    401: ("WWW-Authenticate", "Bearer"),
+    503: ("Retry-After", "seconds to wait before the next try"),
+}
+_IDS = {"chat", "turn", "upload"}
+_TEXTS = {
+    "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
+    "tool_use_id": "the id of a call",
+    "id": "the chat's own id, or any that the client made for it",
+}
+_ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
+_STREAMS = {
+    "Stream": (f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
+    "ChatStream": (
+        f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
+        CHAT_EVENTS,
+    ),
+    "ChatStreams": (f"{_ABOUT_EVENTS}An id is one of the chat that the last `following` names.", CHATS_EVENTS),
+    "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
+}
+
+
+def openapi(endpoints: Sequence[Endpoint]) -> Json:
+    """The document, as JSON values."""
+    refs, schemas = _schemas(endpoints)
+    paths: Json = {}
+    for endpoint in endpoints:
+        operation = _operation(endpoint, refs)
+        paths.setdefault(_template(endpoint.path), {})[endpoint.method.lower()] = operation
+    about = metadata("turnstream")
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "turnstream",
+            "version": about["Version"],
+            "summary": about["Summary"],
+            "description": _ABOUT,
+        },
+        "security": [{"bearer": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": _shared_answers(endpoints, refs),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+Refs = dict[type[BaseModel], Json]
+
+
+def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
+    events = [*EVENTS.values(), *CHATS_EVENTS.values()]
+    wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
+    for endpoint in endpoints:
+        if isinstance(endpoint.takes, type):
+            wanted[endpoint.takes] = "validation"
+        if isinstance(endpoint.gives, type):
+            wanted[endpoint.gives] = "serialization"
+    refs, schemas = models_json_schema(list(wanted.items()), ref_template="#/components/schemas/{model}")
+    return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
+
+
+def _template(path: str) -> str:
+    return path.replace(":path}", "}")
+
+
+def _operation(endpoint: Endpoint, refs: Refs) -> Json:
+    operation: Json = {
+        "operationId": endpoint.handler.__name__,
+        "tags": [endpoint.handler.__module__.rpartition(".")[2]],
+        "summary": endpoint.summary,
+        "parameters": list(_parameters(endpoint)),
+        "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))},
+    }
+    if endpoint.takes is not None:
+        operation["requestBody"] = _request_body(endpoint.takes, refs)
+    if endpoint.open:
+        operation["security"] = []
+    return operation
+
+
+def _parameters(endpoint: Endpoint) -> Iterator[Json]:
+    for name in re.findall(r"{(\w+)", endpoint.path):
+        schema = (
+            {"type": "string", "format": "uuid"} if name in _IDS else {"type": "string", "description": _TEXTS[name]}
+        )
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+    for query in endpoint.queries:
+        needed = {"required": True} if query.times else {}
+        parameter = {"name": query.name, "in": "query", "description": query.description, **needed}
+        yield parameter | {"schema": _schema_of(query)}
+    for name in endpoint.headers:
+        yield {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
+
+
+def _schema_of(query: Query) -> Json:
+    if query.times:
+        return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": query.times}
+    if query.most is None:
+        return {"type": "string"}
+    return {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}
+
+
+def _request_body(takes: type[BaseModel] | str, refs: Refs) -> Json:
+    required = isinstance(takes, type) and any(field.is_required() for field in takes.model_fields.values())
+    return {"required": required, "content": _content(takes, refs)}
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
+    for status in endpoint.statuses:
+        yield status, _good(endpoint, status, refs)
+    if endpoint.streams:
+        yield 200, _ref_to_stream(endpoint)
+    for status in problems(endpoint):
+        yield status, {"$ref": f"#/components/responses/Problem{status}"}
+
+
+def problems(endpoint: Endpoint) -> set[int]:
+    """The refusals that a client must expect: the call's own, and those that go with what it asks for."""
+    common = set() if endpoint.open else {401, 500, 503}
+    if endpoint.takes is not None:
+        common |= {413, 415}
+    if isinstance(endpoint.takes, type):
+        common |= {400, 422}
+    return common | set(endpoint.problems)
+
+
+def _good(endpoint: Endpoint, status: int, refs: Refs) -> Json:
+    if status in {204, 304}:
+        return {"description": _REASONS[status]}
+    if endpoint.gives == STREAM:
+        return _ref_to_stream(endpoint)
+    answer: Json = {"description": _REASONS[status], "content": _content(endpoint.gives, refs)}
+    if status == 201 and endpoint.method == "POST":
+        answer["headers"] = {"Location": _header("where what was created can be read")}
+    return answer
+
+
+def _ref_to_stream(endpoint: Endpoint) -> Json:
+    return {"$ref": f"#/components/responses/{endpoint.events}"}
+
+
+def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
+    if isinstance(body, type):
+        return {JSON: {"schema": refs[body]}}
+    assert body is not None
+    return {body: {"schema": {"type": "object" if body == JSON else "string"}}}
+
+
+def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
+    statuses = sorted({status for endpoint in endpoints for status in problems(endpoint)})
+    streams = {name: _stream(about, events, refs) for name, (about, events) in _STREAMS.items()}
+    return streams | {f"Problem{status}": _problem(status, refs) for status in statuses}
+
+
+def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Json:
+    """OpenAPI 3.1 has no word for the items of a stream: the description is for people, `x-events` for programs."""
+    events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in models.items())
+    return {
+        "description": f"{about} Events, with their data in `x-events`:\n\n{events}" if models else about,
+        "headers": {
+            "Cache-Control": _header("no-store, no-transform"),
+            "X-Accel-Buffering": _header("no"),
+        },
+        "content": {
+            STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in models.items()}}
+        },
+    }
+
+
+def _problem(status: int, refs: Refs) -> Json:
+    answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
+    if status in _PROBLEM_HEADERS:
+        name, description = _PROBLEM_HEADERS[status]
+        answer["headers"] = {name: _header(description)}
+    return answer
+
+
+def _header(description: str) -> Json:
+    return {"description": description, "required": True, "schema": {"type": "string"}}

@@ -1,0 +1,51 @@
+"""What is said to a turn, as the API takes it: words, images and documents."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from app.api.schemas.fields import Body, Storable, Title
+
+
+class TextBlockIn(Body):
+    type: Literal["text"]
+    text: Annotated[Storable, Field(min_length=1)]
+
+
+class Base64In(Body):
+    """The bytes themselves. What they are is seen by them; a `media_type` that says something else is refused."""
+
+    type: Literal["base64"]
+    data: Annotated[str, Field(min_length=1)]
+    media_type: Storable | None = None
+
+
+class UploadIn(Body):
+    """A file that was uploaded before (POST /api/uploads)."""
+
+    type: Literal["upload"]
+    id: UUID
+
+
+class PathIn(Body):
+    """A document of the library, as it is now: the turn keeps this text."""
+
+    type: Literal["path"]
+    path: Storable
+
+
+class ImageBlockIn(Body):
+    type: Literal["image"]
+    source: Annotated[Base64In | UploadIn, Field(discriminator="type")]
+
+
+class DocumentBlockIn(Body):
+    """A PDF or a text."""
+
+    type: Literal["document"]
+    source: Annotated[Base64In | UploadIn | PathIn, Field(discriminator="type")]
+    title: Title | None = None
+
+
+BlockIn = Annotated[TextBlockIn | ImageBlockIn | DocumentBlockIn, Field(discriminator="type")]

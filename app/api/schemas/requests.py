@@ -1,0 +1,109 @@
+"""What the API takes: the models that check requests, and that the OpenAPI document is made from."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from app.api.schemas.blocks import BlockIn
+from app.api.schemas.fields import Body, JsonObject, Storable, Title
+from app.api.schemas.tools import ToolChoiceIn, ToolsIn
+
+ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
+Prompt = Annotated[Storable, Field(max_length=200_000)]
+
+
+class Params(Body):
+    """Model parameters, handed to the provider. Sampling parameters are not among them: newer models refuse them."""
+
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    thinking: JsonObject | None = None
+    output_config: JsonObject | None = None
+    stop_sequences: Annotated[list[Storable] | None, Field(max_length=100)] = None
+    tool_choice: ToolChoiceIn | None = None
+
+
+class LimitsIn(Body):
+    max_rounds: Annotated[int | None, Field(ge=0, le=100, description="tool rounds before the last answer")] = None
+    on_max_rounds: Literal["answer", "stop"] | None = None
+    max_failed_rounds: Annotated[int | None, Field(ge=1, le=100)] = None
+    continue_after_tools: bool | None = None
+    recovery: Literal["retry", "continue"] | None = None
+    max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
+    compact_at: Annotated[
+        float | None, Field(gt=0, le=1, description="share of the context window at which the path is made shorter")
+    ] = None
+    compaction: Annotated[
+        Literal["own", "provider"] | None,
+        Field(description="who makes it shorter: this server, or the provider where it offers that for the model"),
+    ] = None
+
+
+class OutputIn(Body):
+    """What the turn shall put out: JSON by a schema. Validators and handlers are named as
+    the program has registered them; with a handler the model refines drafts, and submits the last one.
+    """
+
+    json_schema: JsonObject = Field(alias="schema")
+    validator: Storable | None = None
+    handler: Storable | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    max_iterations: Annotated[int, Field(ge=1, le=100, description="model calls of one attempt")] = 15
+
+
+class TurnOptions(Body):
+    """What may be said per turn; what is not said comes from the chat, then from the server."""
+
+    model: ModelName | None = None
+    system_prompt: Prompt | None = None
+    params: Params | None = None
+    tools: ToolsIn | None = None
+    limits: LimitsIn | None = None
+    output: OutputIn | None = None
+    record: Annotated[
+        bool | None, Field(description="keep a recording of the model calls, on a server that has a folder for them")
+    ] = None
+
+
+class NewTurn(TurnOptions):
+    """A user turn. Without `parent_id` it follows the newest turn; with null it starts a new branch at the root."""
+
+    role: Literal["user"] = "user"
+    blocks: Annotated[list[BlockIn], Field(min_length=1, max_length=100)]
+    parent_id: UUID | None = None
+    on_busy: Annotated[
+        Literal["reject", "enqueue", "interrupt", "steer", "branch"],
+        Field(
+            description="where a turn of this branch still runs: refuse, run next, end it, speak into it, run beside it"
+        ),
+    ] = "reject"
+
+
+class ChatSettings(Body):
+    """Defaults of a chat's turns."""
+
+    model: ModelName | None = None
+    params: Params | None = None
+    tools: ToolsIn | None = None
+    limits: LimitsIn | None = None
+
+
+class NewChat(Body):
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings = ChatSettings()
+
+
+class ChatChanges(Body):
+    """What is left out stays as it is."""
+
+    title: Title | None = None
+    system_prompt: Prompt | None = None
+    settings: ChatSettings | None = None
+
+
+class NewTurnInNewChat(NewTurn):
+    """A user turn and, in the same transaction, the chat it begins."""
+
+    parent_id: None = None
+    chat: NewChat = NewChat()

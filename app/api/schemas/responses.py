@@ -1,0 +1,253 @@
+"""What the API gives: the models that answers and the OpenAPI document are made from."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.schemas.fields import Absent, without_defaults
+from app.domain.output import Phase
+
+Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
+
+
+class ChatOut(BaseModel):
+    id: UUID
+    title: str | None
+    system_prompt: str | None
+    settings: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class PieceOut(BaseModel):
+    text: str
+    found: Annotated[bool, Field(description="whether it is one of the words that were searched for")]
+
+
+class ExcerptOut(BaseModel):
+    """Where a chat was found: plain text in pieces, to be joined as they are."""
+
+    turn: Annotated[UUID | None, Field(description="in which it was said; null where the pieces are the whole title")]
+    pieces: list[PieceOut]
+
+
+class ListedChat(ChatOut):
+    excerpt: Annotated[ExcerptOut | None, Field(description="of a search; null in a list of all chats")]
+
+
+class ChatPage(BaseModel):
+    chats: list[ListedChat]
+    next: Annotated[str | None, Field(description="the `before` of the next page; null on the last one")]
+
+
+class Deleted(BaseModel):
+    deleted: UUID
+
+
+class BlockMembers(BaseModel):
+    """Members of a block that only some have; what does not apply is absent. Providers may add others."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is no JSON")] = None
+    is_error: Annotated[
+        bool | Absent,
+        Field(description="of a tool_result: whether the call failed"),
+    ] = None
+    interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
+    notes: Annotated[
+        dict[str, Any] | Absent, Field(description="of a tool_result: how it came about; of a user_text: its steer")
+    ] = None
+    content: Annotated[
+        list[dict[str, Any]] | Absent,
+        Field(
+            description="of a tool_result that holds files: each with its source, between the texts by their `length`"
+            " in code points; in `text`, which has all words, one line break stands between two texts"
+        ),
+    ] = None
+    signature: Annotated[str | Absent, Field(description="of thinking: the provider's seal on it")] = None
+    citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
+    data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None
+
+
+def _describe_members(schema: dict[str, Any]) -> None:
+    schema["properties"] |= BlockMembers.model_json_schema()["properties"] | {
+        "id": {"type": "string", "description": "of a call: what its result names as tool_use_id"},
+        "tool_use_id": {"type": "string", "description": "of a tool_result: the call it answers"},
+        "name": {"type": "string", "description": "of a call and its result: the tool"},
+        "open": {"const": True, "description": "of a block that is still being written: more of it will follow"},
+    }
+
+
+class BlockOut(BaseModel):
+    """One block. Members that do not apply to its type are absent."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_describe_members)
+
+    index: int
+    round: int
+    type: str
+    text: str
+
+
+class RoundOut(BaseModel):
+    round: int
+    attempt: int
+    stop_reason: str | None
+    usage: dict[str, Any]
+    request_id: str | None
+    messages: int
+    model: Annotated[str | None, Field(description="the model that was asked")]
+    applied_edits: Annotated[list[dict[str, Any]], Field(description="what the provider left out by itself")]
+    started_at: datetime | None
+    first_delta_at: datetime | None
+    sealed_at: datetime | None
+
+
+class ErrorOut(BaseModel):
+    type: str
+    message: str
+    request_id: str | None
+
+
+class WantedOut(BaseModel):
+    """A call that waits: as a `client` tool for its result, as an `approval` for leave to run it here."""
+
+    tool_use_id: str
+    name: str
+    type: Literal["client", "approval"]
+    input: Any
+    input_digest: Annotated[str, Field(description="SHA-256 of this exact call; a decision names it")]
+    expires_at: datetime | None
+
+
+class DegradedOut(BaseModel):
+    """A policy that was needed: for the tool_result at `index`, or for the turn as a whole."""
+
+    what: str
+    index: int | None
+    tool: str | None
+
+
+class TurnOut(BaseModel):
+    id: UUID
+    chat_id: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    status: Status
+    model: str | None
+    attempt: int
+    stop_reason: str | None
+    error: ErrorOut | None
+    usage: dict[str, Any]
+    cost: Annotated[float | None, Field(description="null where a price is not known")]
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    blocks: list[BlockOut]
+    rounds: list[RoundOut]
+    output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
+    phase: Annotated[Phase | None, Field(description="of a structured turn: in which it was cancelled")]
+    actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
+    degraded: Annotated[list[DegradedOut], Field(description="what of the tools' policies was needed")]
+    siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
+    cursor: Annotated[str | None, Field(description="follow the stream from here without a seam")] = None
+
+
+class ExchangeOut(BaseModel):
+    user_turn: Annotated[TurnOut | None, Field(description="null where the message went into a turn that runs")]
+    assistant_turn: TurnOut
+    stream_url: str
+    steered: Annotated[bool, Field(description="true where the message becomes a `user_text` block of that turn")] = (
+        False
+    )
+
+
+class WholeOut(BaseModel):
+    """All that a tool returned, where the model was told a part."""
+
+    tool_use_id: str
+    text: str
+
+
+class PathPage(BaseModel):
+    turns: list[TurnOut]
+    next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
+    cursor: Annotated[str, Field(description="follow the stream of the chat from here without a seam")]
+
+
+class SiblingsOut(BaseModel):
+    turns: list[TurnOut]
+
+
+class ModelOut(BaseModel):
+    id: str
+    provider: str
+    default: bool
+    context_window: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    max_output: Annotated[int | None, Field(description="tokens; null where it is not known")]
+    can: Annotated[
+        list[str] | None, Field(description="what it can do; null where nobody said, then nothing is refused")
+    ]
+    prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
+    aliases: list[str]
+    fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is down")]
+
+
+class ModelsOut(BaseModel):
+    models: list[ModelOut]
+
+
+class ToolOut(BaseModel):
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+    approval: Annotated[Literal["never", "always", "by_input"], Field(description="whether a person must allow a call")]
+
+
+class ToolsOut(BaseModel):
+    tools: list[ToolOut]
+
+
+class UploadOut(BaseModel):
+    id: UUID
+    media_type: str
+    size: Annotated[int, Field(description="bytes")]
+    created: Annotated[bool, Field(description="false: these bytes were there already")]
+
+
+class UploadDeleted(BaseModel):
+    deleted: UUID
+
+
+class DocumentOut(BaseModel):
+    path: str
+    size: Annotated[int, Field(description="characters")]
+    updated_at: datetime
+
+
+class DocumentPage(BaseModel):
+    documents: list[DocumentOut]
+    next: Annotated[str | None, Field(description="the `after` of the next page")]
+
+
+class DocumentDeleted(BaseModel):
+    deleted: str
+
+
+class FieldError(BaseModel):
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str | None = None
+    errors: list[FieldError] | None = None

@@ -1,0 +1,127 @@
+"""What the API takes about tools: which a turn has, and what people answer to calls that wait for them."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from app.api.schemas.blocks import BlockIn
+from app.api.schemas.fields import Body, JsonObject, Storable, storable_throughout
+
+# A tool of the server is named; a path to a field tells of this word, and of the types, by mistake.
+NAME = "name"
+ALTERNATIVES = frozenset({NAME, "client", "http", "provider", "result", "approve", "deny", "text", "image", "document"})
+
+ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class ClientToolIn(Body):
+    """A tool that whoever watches the turn runs: the turn waits for its result."""
+
+    type: Literal["client"]
+    name: ToolName
+    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    input_schema: JsonObject
+
+
+class HttpToolIn(Body):
+    """A tool behind a URL, for this turn. `headers` may hold secrets; they are stored with the turn and never shown."""
+
+    type: Literal["http"]
+    name: ToolName
+    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    input_schema: JsonObject
+    url: Annotated[Storable, Field(max_length=2000)]
+    timeout: Annotated[float, Field(gt=0, le=600, description="seconds")] = 30.0
+    headers: Annotated[dict[Storable, Storable], Field(default_factory=dict, max_length=50)]
+    read_only: bool = False
+    retry_safe: bool = False
+
+
+class ProviderToolIn(Body):
+    """A tool that the provider runs (web search, code execution): its definition, handed on as it is."""
+
+    type: Literal["provider"]
+    definition: JsonObject
+
+
+def _kind_of(item: Any) -> str | None:
+    """Which of them a wrong item was meant to be: a complaint shall be about that one alone."""
+    if isinstance(item, dict):
+        kind = item.get("type")
+        return kind if isinstance(kind, str) and kind != NAME else None
+    return getattr(item, "type", NAME)
+
+
+ToolIn = Annotated[
+    Annotated[Storable, Tag(NAME)]
+    | Annotated[ClientToolIn, Tag("client")]
+    | Annotated[HttpToolIn, Tag("http")]
+    | Annotated[ProviderToolIn, Tag("provider")],
+    Discriminator(_kind_of),
+]
+ToolsIn = Annotated[
+    list[ToolIn],
+    Field(max_length=200, description="names of the server's tools, and declarations of others; [] for none"),
+]
+
+
+class ToolChoiceIn(Body):
+    """Whether tools may, must or must not be called: `any` or `tool` hold for the first round, or no turn would end."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: Annotated[ToolName | None, Field(description="which, where the type is tool")] = None
+    disable_parallel_tool_use: Annotated[bool | None, Field(description="at most one call in each reply")] = None
+
+    @model_validator(mode="after")
+    def _names_a_tool(self) -> Self:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("a `name` goes with the type `tool`, and with no other")
+        return self
+
+
+class ResultIn(Body):
+    """The result of a client tool. An `output` that is no text is told to the model as JSON; `blocks` are what there is
+    instead where images or documents are among it.
+    """
+
+    type: Literal["result"]
+    tool_use_id: Storable
+    output: Any = None
+    blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=20)] = None
+    is_error: bool = False
+
+    @field_validator("output")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        return storable_throughout({"output": value})["output"]
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> Self:
+        if self.output is not None and self.blocks is not None:
+            raise ValueError("the result is either the `output` or the `blocks`")
+        return self
+
+
+class ApproveIn(Body):
+    """Leave to run a call. `input` is what it is to be run with instead of the model's."""
+
+    type: Literal["approve"]
+    tool_use_id: Storable
+    input_digest: Annotated[str, Field(description="of the input that was looked at, from the action")]
+    input: JsonObject | None = None
+
+
+class DenyIn(Body):
+    type: Literal["deny"]
+    tool_use_id: Storable
+    input_digest: str
+    reason: Annotated[Storable, Field(max_length=10_000, description="told to the model")] = ""
+
+
+ActionIn = Annotated[ResultIn | ApproveIn | DenyIn, Field(discriminator="type")]
+
+
+class ActionsIn(Body):
+    """Answers to calls that wait: all of them are taken, or none."""
+
+    actions: Annotated[list[ActionIn], Field(min_length=1, max_length=200)]

@@ -1,0 +1,166 @@
+"""Tells an operator's server of every turn that ended, until it says that it has understood."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic, time
+from typing import Literal
+
+import aiohttp
+import msgspec
+import structlog
+
+from app.domain.errors import StorageUnavailable
+from app.engine.hooks import Hooks, TurnEnded
+from app.kit.signature import headers_of
+from app.storage.database import patiently
+from app.storage.webhooks import Webhook, Webhooks
+from app.telemetry import WEBHOOKS
+
+log = structlog.get_logger(__name__)
+
+Outcome = Literal["delivered", "failed", "given_up"]
+
+_GONE = 410
+_SWEEP = 3600.0  # seconds between two sweeps of old rows
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """`secret` signs (app.kit.signature)."""
+
+    url: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPolicy:
+    """Times are seconds. The wait after a failure begins at `base` and grows fourfold up to `longest`: with these
+    numbers the last try comes after about three days. `lease` is how long a try belongs to whoever took it, which must
+    be longer than `timeout`; `look` is how often the rows are looked at without a ring.
+    """
+
+    timeout: float = 10.0
+    lease: float = 30.0
+    look: float = 2.0
+    at_once: int = 20
+    tries: int = 16
+    base: float = 5.0
+    longest: float = 28_800.0
+    kept: float = 7 * 86_400.0
+
+    def wait_after(self, tries: int) -> float:
+        wait = min(self.longest, self.base * 4.0 ** (tries - 1))
+        return wait * random.uniform(0.8, 1.2)  # noqa: S311, no secret depends on it
+
+
+class Deliveries(Hooks):
+    """As a hook it hears of the turns that end here; for the others it looks from time to time."""
+
+    def __init__(self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy) -> None:
+        self._webhooks = webhooks
+        self._receiver = receiver
+        self._policy = policy
+        self._rung = asyncio.Event()
+        self._under_way = 0
+        self._swept = -_SWEEP
+
+    async def turn_ended(self, event: TurnEnded) -> None:  # noqa: ARG002, the row says it all
+        self._rung.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        timeout = aiohttp.ClientTimeout(total=self._policy.timeout)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            while True:
+                self._rung.clear()
+                for webhook in await self._claim():
+                    self._under_way += 1
+                    group.create_task(self._deliver(http, webhook))
+                await self._rung_in_time()
+
+    async def _claim(self) -> Sequence[Webhook]:
+        free = self._policy.at_once - self._under_way
+        if free == 0:
+            return ()
+        try:
+            await self._sweep(monotonic())
+            return await self._webhooks.claim(free, self._policy.lease)
+        except StorageUnavailable as error:
+            log.warning("webhook.waits", error=str(error))
+            return ()
+
+    async def _sweep(self, now: float) -> None:
+        if now - self._swept >= _SWEEP:
+            await self._webhooks.sweep(self._policy.kept)
+            self._swept = now
+
+    async def _rung_in_time(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._policy.look):
+                await self._rung.wait()
+
+    # --- one try -----------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, http: aiohttp.ClientSession, webhook: Webhook) -> None:
+        try:
+            await self._settle(webhook, await self._post(http, webhook))
+        finally:
+            if self._under_way == self._policy.at_once:
+                self._rung.set()  # others may wait for this place
+            self._under_way -= 1
+
+    async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
+        """The status that the receiver answered, or the class of what went wrong, whose message may tell the URL."""
+        body = body_of(webhook)
+        # The same for all tries, so that the receiver can tell what it has understood before.
+        signature = headers_of(self._receiver.secret, f"ended-{webhook.turn}", int(time()), body)
+        headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
+        try:
+            async with http.post(self._receiver.url, data=body, headers=headers, allow_redirects=False) as response:
+                return response.status
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return type(error).__name__
+
+    async def _settle(self, webhook: Webhook, answer: int | str) -> None:
+        told = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
+        outcome = self._judge(answer, webhook.tries)
+        match outcome:
+            case "delivered":
+                await patiently(lambda: self._webhooks.delivered(webhook, str(answer)))
+                log.info("webhook.delivered", **told)
+            case "failed":
+                wait = self._policy.wait_after(webhook.tries)
+                await patiently(lambda: self._webhooks.failed(webhook, str(answer), wait))
+                log.warning("webhook.failed", **told, seconds=round(wait, 3))
+            case "given_up":
+                await patiently(lambda: self._webhooks.given_up(webhook, str(answer)))
+                log.error("webhook.given_up", **told)
+        WEBHOOKS.labels(outcome).inc()
+
+    def _judge(self, answer: int | str, tries: int) -> Outcome:
+        if isinstance(answer, int) and 200 <= answer < 300:
+            return "delivered"
+        return "given_up" if answer == _GONE or tries >= self._policy.tries else "failed"
+
+
+def body_of(webhook: Webhook) -> bytes:
+    """The same bytes for all tries."""
+    data = {
+        "turn": webhook.turn,
+        "chat": webhook.chat,
+        "owner": webhook.owner,
+        "status": webhook.status,
+        "stop_reason": webhook.stop_reason,
+        "usage": webhook.usage,
+        "error": webhook.error,
+        "created_at": webhook.created_at,
+        "ended_at": webhook.ended_at,
+        "url": f"/api/chats/{webhook.chat}/turns/{webhook.turn}",
+    }
+    return msgspec.json.encode({"type": "turn.ended", "timestamp": webhook.ended_at, "data": data})

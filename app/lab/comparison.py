@@ -1,0 +1,196 @@
+"""Two settings, one set of questions: what to ask, and what came of it as a table."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from app.terminal.assembler import Json
+from app.terminal.parts import one_line
+
+_LIMITS: Final = frozenset(
+    {
+        "max_rounds",
+        "on_max_rounds",
+        "max_failed_rounds",
+        "continue_after_tools",
+        "recovery",
+        "max_recoveries",
+        "compact_at",
+        "compaction",
+    }
+)
+_SIDES: Final = ("first", "second")
+_SHOWN: Final = 160  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`sides` are by name what is said of a turn besides its question: members of the POST of a turn."""
+
+    questions: Sequence[str]
+    sides: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one question under one setting. `tools` counts calls by tool; `seconds` are from the question to
+    the end; `cost` is None where no price is known.
+    """
+
+    chat: str
+    status: str
+    stop_reason: str | None
+    answer: str
+    rounds: int
+    tools: Mapping[str, int]
+    failed_calls: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    seconds: float
+    cost: float | None
+
+
+def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
+    """From a file with a question in each line, or a TOML file with `questions` and tables [first] and [second]. What
+    the options say goes before the file. Raises click.UsageError.
+    """
+    text = file.read_text(encoding="utf-8")
+    try:
+        found: Json = tomllib.loads(text) if file.suffix == ".toml" else {"questions": _lines(text)}
+    except tomllib.TOMLDecodeError as error:
+        raise click.UsageError(f"{file}: {error}") from None
+    if unknown := found.keys() - {"questions", *_SIDES}:
+        raise click.UsageError(f"{file}: there is no {min(unknown)!r}; there are: questions, {', '.join(_SIDES)}")
+    if not found.get("questions"):
+        raise click.UsageError(f"{file} has no questions")
+    given = {"first": first, "second": second}
+    return Plan(found["questions"], {side: _merged(found.get(side, {}), options_of(given[side])) for side in _SIDES})
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def options_of(words: Iterable[str]) -> Json:
+    """`model=x`, `tools=a,b`, `max_rounds=3`, `params.max_tokens=100` as members of a POST; values are TOML or text."""
+    options: Json = {}
+    for word in words:
+        name, mark, said = word.partition("=")
+        if not mark:
+            raise click.UsageError(f"{word!r} is not NAME=VALUE")
+        *path, last = (f"limits.{name}" if name in _LIMITS else name).split(".")
+        option: Json = {last: [tool for tool in said.split(",") if tool] if name == "tools" else _value(said)}
+        for step in reversed(path):
+            option = {step: option}
+        options = _merged(options, option)
+    return options
+
+
+def _value(said: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {said}")["value"]
+    except tomllib.TOMLDecodeError:
+        return said
+
+
+def _merged(under: Json, over: Json) -> Json:
+    nested = {
+        name: _merged(under[name], value)
+        for name, value in over.items()
+        if isinstance(value, dict) and isinstance(under.get(name), dict)
+    }
+    return {**under, **over, **nested}
+
+
+def result_of(turn: Json) -> Result:
+    calls = [block for block in turn["blocks"] if block["type"] == "tool_use" and not block.get("interrupted")]
+    last = max((block["round"] for block in turn["blocks"] if block["type"] == "text"), default=0)
+    texts = [block["text"] for block in turn["blocks"] if block["type"] == "text" and block["round"] == last]
+    usage, ended = turn["usage"], turn["ended_at"] or turn["created_at"]
+    read, written = (usage.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
+    return Result(
+        chat=turn["chat_id"],
+        status=turn["status"],
+        stop_reason=turn["error"]["type"] if turn["error"] else turn["stop_reason"],
+        answer="".join(texts),
+        rounds=sum(round["stop_reason"] != "voided" for round in turn["rounds"]),
+        tools={name: sum(call["name"] == name for call in calls) for name in {call["name"]: None for call in calls}},
+        failed_calls=sum(bool(block.get("is_error")) for block in turn["blocks"]),
+        input_tokens=(usage.get("input_tokens") or 0) + read + written,
+        cached_tokens=read,
+        output_tokens=usage.get("output_tokens") or 0,
+        seconds=(datetime.fromisoformat(ended) - datetime.fromisoformat(turn["created_at"])).total_seconds(),
+        cost=turn["cost"],
+    )
+
+
+def total_of(results: Sequence[Result]) -> Json:
+    costs = [result.cost for result in results if result.cost is not None]
+    return {
+        "complete": sum(result.status == "complete" for result in results),
+        "of": len(results),
+        "rounds": sum(result.rounds for result in results),
+        "calls": sum(sum(result.tools.values()) for result in results),
+        "input_tokens": sum(result.input_tokens for result in results),
+        "cached_tokens": sum(result.cached_tokens for result in results),
+        "output_tokens": sum(result.output_tokens for result in results),
+        "seconds": round(sum(result.seconds for result in results), 3),
+        "cost": sum(costs) if len(costs) == len(results) else None,
+    }
+
+
+def as_json(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Json:
+    asked = [
+        {"question": question, **{side: asdict(results[place]) for side, results in found.items()}}
+        for place, question in enumerate(plan.questions)
+    ]
+    return {"settings": plan.sides, "questions": asked, "totals": {s: total_of(r) for s, r in found.items()}}
+
+
+def table_of(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Table:
+    """Under each question a line for each setting, at the end their sums."""
+    table = Table(*(_HEADS), show_edge=False, pad_edge=False)
+    for place, question in enumerate(plan.questions):
+        table.add_row(Text(one_line(question)[:_SHOWN], "bold"), end_section=False)
+        for side, results in found.items():
+            table.add_row(*_row(side, results[place]), end_section=side == _SIDES[-1])
+    for side, results in found.items():
+        total = total_of(results)
+        ended = f"{total['complete']} of {total['of']} complete"
+        tokens = _tokens(total["input_tokens"], total["cached_tokens"], total["output_tokens"])
+        figures = (str(total["rounds"]), str(total["calls"]), tokens, f"{total['seconds']:.1f}", _cost(total["cost"]))
+        table.add_row(Text(f"{side}: {ended}", "bold"), *figures)
+    return table
+
+
+_HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "seconds", "cost")
+
+
+def _row(side: str, result: Result) -> Sequence[Text | str]:
+    ended = "" if result.stop_reason == "end_turn" else f" [{result.status}: {result.stop_reason}]"
+    tools = ", ".join(f"{name} {count}" for name, count in result.tools.items())
+    failed = f" ({result.failed_calls} failed)" if result.failed_calls else ""
+    return (
+        Text(f"  {side}{ended}: {one_line(result.answer)[:_SHOWN]}"),
+        str(result.rounds),
+        Text(tools + failed),
+        _tokens(result.input_tokens, result.cached_tokens, result.output_tokens),
+        f"{result.seconds:.1f}",
+        _cost(result.cost),
+    )
+
+
+def _tokens(read: int, cached: int, written: int) -> str:
+    return f"{read:,} ({cached:,}) / {written:,}"
+
+
+def _cost(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:.4f}"

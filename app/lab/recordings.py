@@ -1,0 +1,191 @@
+"""Recordings are made beside the token path and written by a thread: they slow nothing, and fail nothing."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+import httpx2
+import structlog
+
+from app.domain.errors import ConfigError
+from app.lab.recording import Ending, Failure, Read, Recording, concealed, concealed_reads, decode, encode
+from app.llm.provider import Call
+from app.llm.transport.tap import Send, changed, present_call
+
+log = structlog.get_logger(__name__)
+
+# What else a head says may name an account, or set cookies.
+_KEPT: Final = frozenset(
+    {
+        "apim-request-id",
+        "content-encoding",
+        "content-type",
+        "request-id",
+        "retry-after",
+        "retry-after-ms",
+        "x-generation-id",
+        "x-request-id",
+        "x-should-retry",
+    }
+)
+_KEYS: Final = ("authorization", "x-api-key", "api-key")
+_OTHERS: Final = "other"
+
+
+class Recordings:
+    """A folder with a folder for each turn. Used with `with`, it takes recordings; those that it cannot write, or has
+    no room for, are lost, and the log says so.
+    """
+
+    def __init__(self, folder: Path, most_waiting: int = 1000) -> None:
+        self.folder = folder
+        self._waiting: queue.Queue[Callable[[], Recording] | None] = queue.Queue(most_waiting)
+        self._writer = threading.Thread(target=self._write_all, name="recordings", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._writer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.put(None)
+        self._writer.join()
+
+    def keep(self, make: Callable[[], Recording]) -> None:
+        """`make` is called by the thread that writes."""
+        try:
+            self._waiting.put_nowait(make)
+        except queue.Full:
+            log.warning("recording.dropped", note="the disk is too slow")
+
+    def of(self, turn: UUID) -> list[Recording]:
+        """In the order in which they were made. Raises ConfigError for a file that is none."""
+        return [_read(path) for path in sorted((self.folder / str(turn)).glob("*.jsonl"))]
+
+    def _write_all(self) -> None:
+        for make in iter(self._waiting.get, None):
+            try:
+                self._write(make())
+            except OSError as error:
+                log.error("recording.failed", error=str(error))
+
+    def _write(self, recording: Recording) -> None:
+        """Under its name only when it is whole. Nobody but the server's own account may read it."""
+        path = _free_name(self.folder, recording)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(encode(recording))
+        unfinished.rename(path)
+
+
+def _free_name(folder: Path, recording: Recording) -> Path:
+    """By their names the files of a turn are in order: an attempt comes after another, and in it a round."""
+    call, number = recording.call, 1
+    place = folder / (str(call.turn) if call else _OTHERS)
+    name = f"attempt-{call.attempt:03}-round-{call.round:03}" if call else recording.began.replace(":", "-")
+    while (path := place / f"{name}-try-{number:02}.jsonl").exists():
+        number += 1
+    return path
+
+
+def _read(path: Path) -> Recording:
+    try:
+        return decode(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+class RecordingTap:
+    """Keeps the calls for which it is `wanted`."""
+
+    def __init__(self, recordings: Recordings, wanted: Callable[[Call | None], bool] = lambda _: True) -> None:
+        self._recordings = recordings
+        self._wanted = wanted
+
+    async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        call = present_call()
+        if not self._wanted(call):
+            return await send(request)
+        listener = _Listener(self._recordings, request, call)
+        try:
+            response = await send(request)
+        except BaseException as error:  # a cancelled wait is a recording too
+            listener.end(error)
+            raise
+        listener.begin(response)
+        return changed(response, listener.heard, closing=listener.end)
+
+
+class _Listener:
+    """One call that is being made. On the way of a delta it does nothing but to look at the clock."""
+
+    def __init__(self, recordings: Recordings, request: httpx2.Request, call: Call | None) -> None:
+        self._recordings = recordings
+        self._request = request
+        self._call = call
+        self._began = datetime.now(UTC)
+        self._start = time.perf_counter()
+        self._response: httpx2.Response | None = None
+        self._head_at = 0.0
+        self._times: list[float] = []
+        self._data: list[bytes] = []
+        self._ended = False
+
+    def begin(self, response: httpx2.Response) -> None:
+        self._response, self._head_at = response, self._now()
+
+    async def heard(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in body:
+                self._times.append(time.perf_counter())
+                self._data.append(chunk)
+                yield chunk
+        except httpx2.HTTPError as error:
+            self.end(error)
+            raise
+        self.end(whole=True)
+
+    def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
+        """The first end counts."""
+        if self._ended:
+            return
+        self._ended = True
+        failure = Failure(type(error).__name__, str(error)) if isinstance(error, httpx2.HTTPError) else None
+        ending: Ending = "whole" if whole else "failed" if failure else "closed"
+        self._recordings.keep(partial(self._recording, ending, self._now(), failure))
+
+    def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
+        request, head = self._request, self._response
+        secrets = _secrets_of(request)
+        reads = [Read(round(at - self._start, 6), data) for at, data in zip(self._times, self._data, strict=True)]
+        return Recording(
+            began=self._began.isoformat(),
+            url=f"{request.url.host}{request.url.path}",
+            request=concealed(request.content, secrets),
+            call=self._call,
+            status=head.status_code if head else None,
+            headers={name: value for name, value in head.headers.items() if name in _KEPT} if head else {},
+            head_at=self._head_at,
+            reads=concealed_reads(reads, secrets),
+            ending=ending,
+            ended_at=ended_at,
+            failure=failure,
+        )
+
+    def _now(self) -> float:
+        return round(time.perf_counter() - self._start, 6)
+
+
+def _secrets_of(request: httpx2.Request) -> Sequence[bytes]:
+    values = (request.headers.get(name, "").removeprefix("Bearer ") for name in _KEYS)
+    return [value.encode() for value in values if value]

@@ -1,0 +1,215 @@
+"""A turn that has ended, run once more by the same engine: its model and its tools say what they said then."""
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import httpx2
+
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
+from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
+from app.engine.frame_clock import Pace
+from app.engine.worker import Worker, WorkerPolicy
+from app.kit.ids import new_id
+from app.lab.recording import Recording
+from app.lab.replay import ReplayTap
+from app.llm.models.catalog import Models
+from app.llm.transport.tap import Send, Tap, present_call
+from app.storage.copies import answer_as_then, copy_path, say_as_then
+from app.storage.database import Database
+from app.storage.runs.queue import Queue
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.tools.outputs import Outputs, as_call
+from app.tools.policy import Policy
+from app.tools.tool import Outcome, ToolContext
+from app.tools.toolset import Toolset
+
+_LOOK = 0.02  # seconds
+# What is silent in a recording was given up then, and is now: the only thing that takes time.
+_STALL = 1.0
+_LEASE = 86_400.0
+OpenModels = Callable[[Sequence[Tap]], AbstractAsyncContextManager[Models]]
+
+_NOT_MADE = Outcome("This call was not made when the turn was recorded.", is_error=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """`turn` is what became of it this time; `asked` are the bodies of its requests."""
+
+    turn: Turn
+    asked: Sequence[bytes]
+
+
+async def rerun(
+    source: Database,
+    target: Database,
+    owner: str,
+    then: Turn,
+    recordings: Sequence[Recording],
+    *,
+    open_models: OpenModels,
+    policy: WorkerPolicy,
+    speed: float = 0.0,
+) -> Rerun:
+    """Runs `then` again in `target`, which is changed; `source` is only read. No server is asked, no tool is run.
+
+    `open_models` gives the models with these interceptors in the place of the network.
+    """
+    await copy_path(source, target, owner, then)
+    tap = ReplayTap(recordings, speed=speed, patience=policy.model.retries.max_retry_after)
+    saying, results = _Saying(target, then), _Results(then, tap.over)
+    async with (
+        open_models([tap, saying]) as models,
+        _worker(policy, target, models, _Recorded(results), speed) as worker,
+    ):
+        saying.tell = worker.tell
+        stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, tap.over))
+        try:
+            turn = await _ended(worker, target, owner, then)
+        finally:
+            stopping.cancel()
+            with suppress(asyncio.CancelledError):
+                await stopping
+    return Rerun(turn, tap.asked)
+
+
+@asynccontextmanager
+async def _worker(
+    policy: WorkerPolicy, database: Database, models: Models, toolset: Toolset, speed: float
+) -> AsyncIterator[Worker]:
+    quick = replace(policy.model.retries, base=0.0, longest=0.0)
+    stall = policy.model.stall_timeout if speed else _STALL
+    model = replace(policy.model, retries=quick, stall_timeout=stall, fallbacks=models.fallbacks)
+    policy = replace(policy, grace_period=0.0, model=model)
+    queue = Queue(database, new_id(), "replay", secrets.randbits(62))
+    await queue.renew_lease(_LEASE)
+    worker = Worker(database, queue, Directory(), models.provider_for, toolset, policy, Pace())
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        await queue.leave()
+
+
+async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
+    """The turn once it has ended, or waits for an answer that nobody gave then either."""
+    while True:
+        worker.ring()
+        turn = await Turns(database).get(owner, then.chat_id, then.id)
+        if turn.ended or (turn.status == "waiting" and not await answer_as_then(database, then)):
+            return turn
+        await asyncio.sleep(_LOOK)
+
+
+async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Turn, over: asyncio.Event) -> None:
+    await over.wait()
+    if then.status == "cancelled":
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STALL):
+                await _settled(database, owner, then)
+        await Turns(database).cancel(owner, then.chat_id, then.id)
+        await worker.cancel(then.id)
+
+
+async def _settled(database: Database, owner: str, then: Turn) -> None:
+    """Returns once the rows hold what they held before the end: of several tools, some may have been done."""
+    cut = next((block.index for block in then.blocks if _was_cut_short(block)), 0)
+    while len((await Turns(database).get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, it rings for nobody here
+        await asyncio.sleep(_LOOK)
+
+
+class _Saying(Tap):
+    """Says to the turn what was said to it then, while the same round is being answered."""
+
+    def __init__(self, database: Database, then: Turn) -> None:
+        self.tell: Callable[[UUID], Awaitable[None]] | None = None
+        self._database = database
+        self._turn = then.id
+        self._said: defaultdict[int, list[Block]] = defaultdict(list)
+        for block in then.blocks:
+            if block.type == USER_TEXT:
+                self._said[block.round].append(Block(0, 0, 0, TEXT, block.text))
+
+    async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
+        call = present_call()
+        for block in self._said.pop(call.round, ()) if call else ():
+            await say_as_then(self._database, self._turn, [block])
+            if self.tell is not None:
+                await self.tell(self._turn)
+        return await send(request)
+
+
+class _Recorded(Toolset):
+    """Every call has the result that it had then, whoever gave it."""
+
+    def __init__(self, results: "_Results") -> None:
+        self._results = results
+        super().__init__((), outputs=_RecordedOutputs(recorded=results))
+
+    def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:  # noqa: ARG002
+        return Policy()
+
+    def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:  # noqa: ARG002
+        return False
+
+    def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:  # noqa: ARG002
+        return self._results.next(tool_use_id)
+
+    async def run(
+        self,
+        name: str,  # noqa: ARG002
+        input_json: str,  # noqa: ARG002
+        context: ToolContext,
+        *,
+        offered: Sequence[ToolSpec] | None = None,  # noqa: ARG002
+    ) -> Outcome:
+        return await self._results.of(context.tool_use_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordedOutputs(Outputs):
+    recorded: "_Results"
+
+    async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:  # noqa: ARG002
+        return await self.recorded.of(context.tool_use_id)
+
+
+class _Results:
+    """What calls came to then, in the order of rounds: an id may come again. Those that a cancellation cut short come
+    to nothing, and `over` says that it is time for it.
+    """
+
+    def __init__(self, then: Turn, over: asyncio.Event) -> None:
+        self._over = over
+        self._cancelled = then.status == "cancelled"
+        found: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for block in then.blocks:
+            if block.type == TOOL_RESULT and not (self._cancelled and _was_cut_short(block)):
+                found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error, layout=block.data))
+            elif block.type == VERDICT:
+                found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == NOT_TAKEN))
+        self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}
+
+    async def of(self, tool_use_id: str) -> Outcome:
+        outcome = self.next(tool_use_id)
+        if outcome is _NOT_MADE and self._cancelled:
+            self._over.set()
+            await asyncio.Event().wait()
+        return outcome
+
+    def next(self, tool_use_id: str) -> Outcome:
+        """A result of a call that was not made then is a divergence, told by the blocks."""
+        return next(self._by_call.get(tool_use_id, iter(())), _NOT_MADE)
+
+
+def _was_cut_short(block: Block) -> bool:
+    return block.type == TOOL_RESULT and block.text == CUT_SHORT.format("cancelled")

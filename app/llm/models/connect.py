@@ -1,0 +1,48 @@
+"""From what the registry says to providers that can be asked. Each SDK costs a second or two to import, so each is when
+it is wanted.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import assert_never
+
+from app.llm.models.catalog import Offer
+from app.llm.models.registry import ProviderSpec
+from app.llm.openai.quirks import QUIRKS
+from app.llm.provider import Provider
+from app.llm.transport.tap import Announced, Tap
+
+
+@asynccontextmanager
+async def connect_providers(specs: Sequence[ProviderSpec], taps: Sequence[Tap] = ()) -> AsyncIterator[list[Offer]]:
+    """One client for each, closed at the end. What goes over their wires goes through `taps`."""
+    async with AsyncExitStack() as stack:
+        providers = [await _provider(spec, stack, taps) for spec in specs]
+        yield [
+            Offer(Announced(provider) if taps else provider, spec.models, spec.prefixes)
+            for provider, spec in zip(providers, specs, strict=True)
+        ]
+
+
+async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Tap]) -> Provider:
+    match spec.api:
+        case "anthropic":
+            from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415
+
+            return await stack.enter_async_context(
+                aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
+            )
+        case "openai-chat" | "openai-responses":
+            from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
+
+            provider = (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
+                spec.key or "",
+                spec.base_url,
+                name=spec.name,
+                quirks=QUIRKS[spec.quirks],
+                headers=spec.headers,
+                taps=taps,
+            )
+            return await stack.enter_async_context(aclosing(provider))
+        case _:
+            assert_never(spec.api)

@@ -1,0 +1,107 @@
+"""A model request as the bytes of a chat completion request. Pure.
+
+A message is the same bytes in every request it is part of, and the arguments of a call are those that were streamed.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+
+from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.turns import ToolSpec
+from app.llm.conversation.attachments import LEFT_OUT
+from app.llm.conversation.translation import CallRules, tool_input, with_fitting_calls
+from app.llm.openai.blocks import SIGNED
+from app.llm.openai.history import attachment, file_name, said_by_tool, told, with_files_apart, written
+from app.llm.openai.params import LONGEST_NAME, request_bytes, sent_params
+from app.llm.openai.quirks import OPENAI, Quirks
+from app.llm.provider import ModelRequest
+
+# Under these names a thought may go back; in others the words alone are worth nothing.
+_MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
+
+
+def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    told_apart = [with_files_apart(message) for message in request.messages]
+    messages = with_fitting_calls(told_apart, CallRules(quirks.call_ids, LONGEST_NAME))
+    said = told(messages, _results, partial(_answer, quirks), _part)
+    conversation = {"messages": [*system, *_bridged(said, quirks.after_tools)]}
+    params = {**sent_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
+    return request_bytes(request, conversation, _tool, params, quirks)
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    schema = Raw(spec.input_schema.encode())
+    return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
+
+
+def _bridged(messages: Iterable[dict[str, Any]], words: str | None) -> Iterator[dict[str, Any]]:
+    """With `words` of the assistant's wherever the user would speak right behind a tool."""
+    before = ""
+    for message in messages:
+        if words is not None and (before, message["role"]) == ("tool", "user"):
+            yield {"role": "assistant", "content": words}
+        before = message["role"]
+        yield message
+
+
+def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said_by_tool(block)}
+
+
+def _answer(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    calls = [_call(block) for block in blocks if block.is_call]
+    text = written(blocks)
+    if not calls and not text.strip():
+        return
+    message: dict[str, Any] = {"role": "assistant"}
+    if text:
+        message["content"] = text
+    if quirks.thoughts_go_back:
+        message |= _thoughts(blocks)
+    if calls:
+        message["tool_calls"] = calls
+    yield message
+
+
+def _call(block: Block) -> dict[str, Any]:
+    arguments = bytes(tool_input(block.text)).decode()
+    return {"id": block.tool_use_id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+
+def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
+    """The model's own thoughts, where it had said them."""
+    members: dict[str, Any] = {}
+    for block in blocks:
+        data = json.loads(block.data or "{}") if block.type == THINKING else {}
+        provider, _, member = str(data.get("signature")).partition(":")
+        if provider + ":" != SIGNED:
+            continue
+        if member in _MEMBERS_OF_THOUGHTS and block.text:
+            members[member] = members.get(member, "") + block.text
+        if details := data.get("reasoning_details"):
+            members["reasoning_details"] = [*members.get("reasoning_details", ()), *details]
+    return members
+
+
+# --- what the user says ----------------------------------------------------------------------------------------------
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.type == TEXT:
+        return {"type": TEXT, "text": block.text}
+    where, what = attachment(block)
+    match block.type, where:
+        case "image", "url" | "data":
+            return {"type": "image_url", "image_url": {"url": what["url"]}}
+        case "document", "data":
+            return {"type": "file", "file": {"filename": file_name(block), "file_data": what["url"]}}
+        case "document", "text":
+            return {"type": TEXT, "text": str(what["text"])}
+        case _:
+            return {"type": TEXT, "text": LEFT_OUT.format(type=block.type)}

@@ -1,0 +1,250 @@
+"""The stream of a chat completion, from bytes to parts. Pure: no client, no I/O.
+
+Written for OpenAI and for everybody who imitates it: what may be missing, null, of another type or late, is. Only the
+pieces of a delta are decoded on the hot path.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.llm.openai.blocks import Blocks, Fragment
+from app.llm.openai.usage import usage_of
+from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
+from app.llm.transport.raw import NULL, encoded, members_of, rest_as_text, words_of
+from app.llm.transport.wire import Wire
+
+STOP_REASONS: Mapping[str, str] = {
+    "content_filter": "refusal",
+    "eos": "end_turn",
+    "function_call": "tool_use",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "model_length": "model_context_window_exceeded",
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "tool_calls": "tool_use",
+}
+# Reasons that are failures: the server gave up, and may not the next time.
+FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
+
+_TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
+# Members of a chunk that have a place of their own, or say nothing that anybody needs again.
+_KNOWN = frozenset({"choices", "created", "error", "id", "model", "object", "obfuscation", "p", "type", "usage"})
+
+
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Piece(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    thinking: "str | list[_Piece] | None" = None
+
+
+class _Delta(Struct, gc=False):
+    content: str | list[_Piece] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_text: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+    annotations: list[Raw] | None = None
+
+
+class _Choice(Struct, gc=False):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: Raw = NULL
+    error: Raw = NULL
+    id: str | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+_lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
+
+
+class ChatWire(Wire):
+    """It is `finished` when the server has said why the model stopped, after which it may go without a word.
+
+    `failure` is what the server said of it, decoded. `seed` makes ids for calls that come without one.
+    """
+
+    def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
+        super().__init__(request_id)
+        self._blocks = Blocks(seed)
+        self._started = False
+        self._refused = False
+        self._finish_reason: str | None = None
+        self._figures: dict[str, Any] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self._finish_reason is not None
+
+    def end(self) -> list[Part]:
+        parts = super().end()
+        if self.finished and not self.over:
+            self._end(parts)
+        return parts
+
+    def _hear(self, data: bytes, parts: list[Part]) -> None:
+        self._hear_chunk(_chunk.decode(data), data, parts)
+
+    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+        """Types that nobody has seen yet: read as near as can be, or told as unknown."""
+        try:
+            chunk = _lax_chunk.decode(data)
+        except msgspec.ValidationError:
+            self._hear_other(said, data, parts)
+        else:
+            self._hear_chunk(chunk, data, parts)
+
+    def _hear_other(self, said: Any, data: bytes, parts: list[Part]) -> None:
+        """No chunk at all: a failure, said in one of several ways, or something new."""
+        if _is_failure(said):
+            self.failure = said
+        elif not (isinstance(said, dict) and said.get("type") == "ping"):
+            parts.append(Unknown(words_of(data)))
+
+    def _hear_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+        """One chunk. Of several candidates only the first is heard; nobody asks for more."""
+        choices, failed = chunk.choices, chunk.error is not NULL and bool(msgspec.json.decode(chunk.error))
+        if choices is None and (failed or chunk.usage is NULL):
+            self._hear_other(msgspec.json.decode(data), data, parts)
+            return
+        if not self._started:
+            self._start(chunk, data, parts)
+        for choice in choices or ():
+            if not choice.index:
+                self._hear_choice(choice, parts)
+        if chunk.usage is not NULL:
+            self._count(chunk.usage, data, parts)
+        if failed:
+            self.failure = msgspec.json.decode(data)
+        elif self._finish_reason in FAILED:
+            self.failure = {"code": self._finish_reason, "message": f"The model stopped: {self._finish_reason}."}
+
+    def _start(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+        self._started = True
+        self.request_id = self.request_id or chunk.id or None
+        parts.append(MessageStarted({}, self.request_id, rest_as_text(members_of(data), _KNOWN)))
+
+    def _hear_choice(self, choice: _Choice, parts: list[Part]) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._hear_delta(delta, parts)
+        if choice.finish_reason:
+            self._finish_reason = choice.finish_reason
+
+    def _hear_delta(self, delta: _Delta, parts: list[Part]) -> None:
+        blocks, content = self._blocks, delta.content
+        if thought := delta.reasoning_content or delta.reasoning or delta.reasoning_text:
+            blocks.say(_member_of_thought(delta), thought, parts)
+        elif delta.reasoning_details:
+            for thought in _thoughts(delta.reasoning_details):
+                blocks.say("reasoning_details", thought, parts)
+        if delta.reasoning_details:
+            blocks.explain(delta.reasoning_details, parts)
+        if content.__class__ is str:
+            if content:
+                blocks.say("content", content, parts)
+        elif content:
+            for member, text in _pieces(content):
+                blocks.say(member, text, parts)
+        if delta.refusal:
+            self._refused = True
+            blocks.say("refusal", delta.refusal, parts)
+        if delta.annotations:
+            blocks.annotate(delta.annotations, parts)
+        for call in delta.tool_calls or ():
+            blocks.call(_fragment(call), parts)
+        if delta.function_call is not None:
+            blocks.call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
+
+    def _count(self, usage: Raw, data: bytes, parts: list[Part]) -> None:
+        """Some count in every chunk; what is said again is not told again."""
+        figures = usage_of(msgspec.json.decode(usage))
+        if figures and figures != self._figures:
+            self._figures = figures
+            parts.append(MessageDelta(None, figures, rest_as_text(members_of(data), _KNOWN) if self.finished else None))
+
+    def _hear_done(self, parts: list[Part]) -> None:
+        """Without a reason before it, a call that is not whole was cut."""
+        if not self._started:
+            return
+        if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):
+            self._end(parts)
+
+    def _end(self, parts: list[Part]) -> None:
+        stop_reason = self._stop_reason()
+        self._blocks.end(stop_reason in _TRUNCATED, parts)
+        parts += (MessageDelta(stop_reason, {}), MessageEnded())
+        self.ended = True
+
+    def _stop_reason(self) -> str:
+        """In our words. Servers say `stop` with calls, and `tool_calls` without any."""
+        said = self._finish_reason or "stop"
+        reason = STOP_REASONS.get(said, said)
+        if reason in {"end_turn", "tool_use"}:
+            if self._blocks.calls:
+                return "tool_use"
+            return "refusal" if self._refused else "end_turn"
+        return reason
+
+
+def _is_failure(said: object) -> bool:
+    if not isinstance(said, dict):
+        return False
+    return bool(said.get("error")) or "error" in {said.get("object"), said.get("type")}
+
+
+def _member_of_thought(delta: _Delta) -> str:
+    if delta.reasoning_content:
+        return "reasoning_content"
+    return "reasoning" if delta.reasoning else "reasoning_text"
+
+
+def _thoughts(details: list[dict[str, Any]]) -> Iterator[str]:
+    """Words that are nowhere but in the details."""
+    for detail in details:
+        for name in ("text", "summary"):
+            if isinstance(found := detail.get(name), str) and found:
+                yield found
+
+
+def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:
+    for piece in content:
+        assert isinstance(piece, _Piece)
+        if isinstance(piece.thinking, list):
+            yield from (("thinking", inner.text) for inner in piece.thinking if inner.text)
+        elif piece.thinking:
+            yield "thinking", piece.thinking
+        if piece.text:
+            yield "content", piece.text
+
+
+def _fragment(call: _ToolCall) -> Fragment:
+    function = call.function or _Function()
+    arguments = function.arguments
+    if isinstance(arguments, dict):
+        arguments = encoded(arguments)
+    return Fragment(call.index, call.id, function.name, arguments)

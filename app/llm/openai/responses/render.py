@@ -1,0 +1,208 @@
+"""A model request as the bytes of a Responses request. Pure.
+
+An item is the same bytes in every request it is part of; what only its provider understands goes back as it came.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, Block
+from app.domain.results import files_in, parts_of
+from app.domain.turns import ToolSpec
+from app.llm.conversation.attachments import LEFT_OUT
+from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_fitting_calls
+from app.llm.openai.history import FAILED, attachment, file_name, said_by_tool, said_by_user, told, written
+from app.llm.openai.params import LONGEST_NAME, request_bytes
+from app.llm.openai.quirks import OPENAI, Quirks
+from app.llm.openai.responses.items import PROVIDER
+from app.llm.openai.responses.kinds import PROGRAM
+from app.llm.openai.responses.params import sent_params
+from app.llm.provider import ModelRequest
+from app.llm.transport.raw import members_of
+
+# An id of a call is used once: by it alone a result finds its call.
+_CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
+
+# What the counter takes.
+_COUNTED = frozenset(
+    {
+        "input",
+        "instructions",
+        "model",
+        "parallel_tool_calls",
+        "reasoning",
+        "text",
+        "tool_choice",
+        "tools",
+        "truncation",
+    }
+)
+
+
+def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    params = sent_params(request, quirks)
+    turns = _Turns(stored=params.get("store") is True)
+    messages = with_fitting_calls(request.messages, _CALL_RULES)
+    system = {"instructions": request.system} if request.system else {}
+    conversation = {**system, "input": list(told(messages, turns.results, turns.answer, _part))}
+    return request_bytes(request, conversation, _tool, {**params, "stream": True}, quirks)
+
+
+def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
+    """The body of a question for how many tokens the request has."""
+    body = members_of(render(request, quirks).decode())
+    return msgspec.json.encode({name: value for name, value in body.items() if name in _COUNTED})
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    """Where nothing is said, this API takes a schema for a strict one."""
+    schema = Raw(spec.input_schema.encode())
+    described = {"name": spec.name, "description": spec.description, "parameters": schema}
+    return {"type": "function", **described, "strict": False}
+
+
+# --- what the model says ---------------------------------------------------------------------------------------------
+
+
+class _Own(Struct):
+    """What this adapter keeps in the `data` of its blocks."""
+
+    provider: str | None = None
+    item: Raw = Raw(b"{}")
+    thought: str | None = None
+    phase: str | None = None
+
+
+class _Item(Struct):
+    type: str = ""
+    id: str | None = None
+    encrypted_content: str | None = None
+    content: list[Raw] | None = None
+
+
+_NOTHING = _Own()
+_own = msgspec.json.Decoder(_Own)
+_item = msgspec.json.Decoder(_Item)
+
+
+class _Turns:
+    """`stored`: the provider has kept what it thought, and knows it by its id."""
+
+    def __init__(self, stored: bool) -> None:
+        self._stored = stored
+        self._thoughts: set[str | None] = set()
+        self._awaited: set[str | None] = set()
+        self._calls: dict[str | None, dict[str, Raw]] = {}
+
+    def answer(self, blocks: Sequence[Block]) -> Iterator[Any]:
+        """A thought is taken only with what it led to behind it."""
+        items = [*self._items(blocks), ("thought", None)]
+        for (kind, item), (next_kind, _) in pairwise(items):
+            if (kind, next_kind) != ("thought", "thought"):
+                yield item
+
+    def _items(self, blocks: Sequence[Block]) -> Iterator[tuple[str, Any]]:
+        words: list[Block] = []
+        phase: str | None = None
+        answered = {block.tool_use_id for block in blocks if block.type.endswith(SERVER_RESULT)}
+        for block in blocks:
+            own = _owned(block)
+            item = self._item(block, own, block.tool_use_id in answered)
+            if item is not None or (block.type == TEXT and own.phase != phase):
+                yield from _message(words, phase)
+                words = []
+            if item is not None:
+                yield ("thought" if block.type == THINKING else "item"), item
+            else:
+                words.append(block)
+                phase = own.phase if block.type == TEXT else phase
+        yield from _message(words, phase)
+
+    def _item(self, block: Block, own: _Own, is_answered: bool) -> Any:
+        """None where the block is words, or another provider's, or what nobody here can answer."""
+        if block.is_call:
+            return self._call(block, own)
+        if block.type == TEXT or own.provider != PROVIDER:
+            return None
+        if block.type == THINKING:
+            return self._thought(own.item)
+        bound = own.thought is None or own.thought in self._thoughts
+        return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
+
+    def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
+        """Whether it is an item, and neither a call without its output nor an output without its call."""
+        if block.type == SERVER_TOOL_USE and (is_answered or block.name == PROGRAM):
+            self._awaited.add(block.tool_use_id)
+        elif block.type == SERVER_TOOL_USE or (type.endswith("_output") and block.tool_use_id not in self._awaited):
+            return False
+        return type != ""
+
+    def _thought(self, item: Raw) -> Raw | None:
+        """Without its content a thought is an id, which means nothing where nothing is stored."""
+        thought = _item.decode(item)
+        if not (self._stored or thought.encrypted_content or thought.content):
+            return None
+        self._thoughts.add(thought.id)
+        return item
+
+    def _call(self, block: Block, own: _Own) -> dict[str, Any]:
+        kept = members_of(own.item) if own.provider == PROVIDER else {}
+        self._calls[block.tool_use_id] = kept
+        called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
+        if _is_custom(kept):
+            return {**called, "input": str(json.loads(bytes(tool_input(block.text))).get("input", block.text))}
+        return {**called, "arguments": bytes(tool_input(block.text)).decode()}
+
+    def results(self, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+        for block in blocks:
+            call = self._calls.get(block.tool_use_id, {})
+            type = "custom_tool_call_output" if _is_custom(call) else "function_call_output"
+            caller = {"caller": call["caller"]} if "caller" in call else {}
+            yield {"type": type, "call_id": block.tool_use_id, "output": _output(block), **caller}
+
+
+def _output(result: Block) -> str | list[dict[str, Any]]:
+    """Words alone, or a list where there are files as well."""
+    if not files_in(result):
+        return said_by_tool(result)
+    parts = [_part(said_by_user(part)) for part in parts_of(result)]
+    return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
+
+
+def _owned(block: Block) -> _Own:
+    return _own.decode(block.data) if provider_of(block) == PROVIDER and block.data else _NOTHING
+
+
+def _is_custom(call: Mapping[str, Raw]) -> bool:
+    return "type" in call
+
+
+def _message(blocks: Sequence[Block], phase: str | None) -> Iterator[tuple[str, Any]]:
+    if (text := written(blocks)).strip():
+        yield "message", {"role": "assistant", "content": text, **({"phase": phase} if phase else {})}
+
+
+# --- what the user says ----------------------------------------------------------------------------------------------
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.type == TEXT:
+        return {"type": "input_text", "text": block.text}
+    where, what = attachment(block)
+    match block.type, where:
+        case "image", "url" | "data":
+            return {"type": "input_image", "image_url": what["url"]}
+        case "document", "data":
+            return {"type": "input_file", "filename": file_name(block), "file_data": what["url"]}
+        case "document", "url":
+            return {"type": "input_file", "file_url": what["url"]}
+        case "document", "text":
+            return {"type": "input_text", "text": str(what["text"])}
+        case _:
+            return {"type": "input_text", "text": LEFT_OUT.format(type=block.type)}

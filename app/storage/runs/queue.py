@@ -1,0 +1,115 @@
+"""The queue of turns, and the replicas that serve it."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from app.domain.errors import StorageUnavailable
+from app.storage.database import Database, Statement
+from app.storage.runs.session import CHANNEL
+
+# A turn that was enqueued behind another waits for that one's end.
+CLAIM_TURNS = Statement(
+    """
+    UPDATE turns
+    SET status = 'running', attempt = attempt + 1, replica = :replica, started_at = coalesce(started_at, now())
+    WHERE id IN (
+        SELECT id FROM turns AS next
+        WHERE status = 'queued' AND NOT EXISTS (
+            SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
+            WHERE said.id = next.parent_id AND before.status IN ('queued', 'running', 'waiting')
+        )
+        ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
+    )
+    RETURNING id
+    """
+)
+GET_MINE = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
+RENEW_LEASE = Statement(
+    """
+    INSERT INTO replicas (id, address, session, lease_until) VALUES (:replica, :address, :session, now() + :lease)
+    ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
+    RETURNING id
+    """
+)
+GET_NEIGHBOURS = Statement(
+    """
+    SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
+           session IN (
+               SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
+           ) AS connected
+    FROM replicas WHERE id <> :replica
+    """
+)
+# The attempt stays: the next claim raises it, which fences off an owner that is only slow.
+TAKE_OVER = Statement(
+    """
+    WITH gone AS (
+        DELETE FROM replicas WHERE id = ANY(CAST(:gone AS uuid[]))
+    )
+    UPDATE turns SET status = 'queued', replica = NULL, recoveries = recoveries + 1
+    WHERE status = 'running'
+      AND (replica = ANY(CAST(:gone AS uuid[])) OR NOT EXISTS (SELECT FROM replicas WHERE id = turns.replica))
+    RETURNING id
+    """
+)
+LEAVE = Statement("DELETE FROM replicas WHERE id = :replica RETURNING id")
+NOTIFY = Statement("SELECT pg_notify(:channel, :payload)")
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another replica. `connected`: its session lives. `lapsed`: its lease does not. `replaced`: it had our address."""
+
+    id: UUID
+    connected: bool
+    lapsed: bool
+    replaced: bool
+
+
+class Queue:
+    """`session` is the key of this replica's advisory lock (app.storage.runs.session)."""
+
+    def __init__(self, database: Database, replica: UUID, address: str, session: int) -> None:
+        self._database = database
+        self.replica = replica
+        self._address = address
+        self._session = session
+
+    async def claim(self, limit: int) -> Sequence[UUID]:
+        """Takes up to `limit` queued turns, oldest first, for this replica."""
+        rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
+        return sorted(row["id"] for row in rows)
+
+    async def mine(self) -> Mapping[UUID, bool]:
+        """The turns that run here, as the rows have it; true for those that shall stop."""
+        rows = await self._database.rows(GET_MINE, replica=self.replica)
+        return {row["id"]: row["cancel_requested"] for row in rows}
+
+    async def renew_lease(self, seconds: float) -> None:
+        await self._database.row(
+            RENEW_LEASE,
+            replica=self.replica,
+            address=self._address,
+            session=self._session,
+            lease=timedelta(seconds=seconds),
+        )
+
+    async def neighbours(self) -> Sequence[Neighbour]:
+        rows = await self._database.rows(GET_NEIGHBOURS, replica=self.replica, address=self._address)
+        return [Neighbour(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
+
+    async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
+        """Puts the turns of these replicas, and of those that nobody knows any more, back into the queue."""
+        return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
+
+    async def leave(self) -> None:
+        """Whoever cannot say so is missed by its lease."""
+        with suppress(StorageUnavailable):
+            await self._database.row(LEAVE, replica=self.replica)
+
+    async def notify(self, payload: str) -> None:
+        """Rings at every replica."""
+        await self._database.row(NOTIFY, channel=CHANNEL, payload=payload)

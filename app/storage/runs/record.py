@@ -1,0 +1,344 @@
+"""What a running turn writes. Every statement is fenced by the attempt that owns the turn: no row back, no claim.
+
+`fenced` locks the turn's row, so a stale owner and a new one are put in an order: the stale one finds its attempt gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from app.domain.asks import Answer, Ask, Steer
+from app.domain.blocks import TOOL_RESULT, Block, CallState
+from app.domain.errors import ClaimLost
+from app.domain.rounds import Round
+from app.domain.turns import Status, Turn
+from app.storage.database import Database, Row, Statement, patiently
+from app.storage.rows import columns_of, to_json
+from app.storage.runs.journal import Journal, Piece
+
+_FENCED = """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status = 'running'
+        FOR NO KEY UPDATE
+    )
+"""
+
+_INSERT_BLOCKS = """
+    INSERT INTO blocks
+        (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole)
+    SELECT fenced.id, b.*
+    FROM fenced, unnest(
+        CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:attempts AS int[]), CAST(:types AS text[]),
+        CAST(:texts AS text[]), CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
+        CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[]), CAST(:notes AS json[]),
+        CAST(:wholes AS text[])
+    ) AS b
+    ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
+"""
+
+_CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
+
+BEGIN_ROUND = Statement(
+    _FENCED
+    + """
+    INSERT INTO rounds (turn_id, number, attempt, model, messages, request_id, usage, data, started_at)
+    SELECT id, :number, :attempt, :model, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
+    FROM fenced
+    ON CONFLICT (turn_id, number, attempt) DO UPDATE SET messages = EXCLUDED.messages
+    RETURNING turn_id
+    """
+)
+
+CLOSE_BLOCK = Statement(_FENCED + _CLEAR_JOURNAL + _INSERT_BLOCKS + " RETURNING turn_id")
+
+SEAL_ROUND = Statement(
+    _FENCED
+    + _CLEAR_JOURNAL
+    + ", interrupted AS ("
+    + _INSERT_BLOCKS
+    + """
+    ), sealed AS (
+        UPDATE rounds
+        SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
+            first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt
+        FROM fenced
+        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    )
+    UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
+    """
+)
+
+# The new attempt is said, not counted, so that a write whose answer was lost can be written again. That it was written
+# is seen by the voided round: a claim makes the next attempt too, and this replica may be the one that made it. The
+# turn is locked before that is looked at, since the first try may still be under way.
+LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
+VOID_ROUND = Statement(
+    """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND replica = :replica AND status = 'running'
+          AND (attempt = :attempt OR attempt = :attempt + 1 AND EXISTS (
+              SELECT FROM rounds
+              WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
+          ))
+        FOR NO KEY UPDATE
+    )
+    """
+    + _CLEAR_JOURNAL
+    + """
+    , forgotten AS (
+        DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
+    ), voided AS (
+        UPDATE rounds SET stop_reason = 'voided', usage = CAST(:usage AS json)
+        FROM fenced
+        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    )
+    UPDATE turns
+    SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.attempt
+    """
+)
+
+START_CALLS = Statement(
+    _FENCED
+    + """
+    INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
+    SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
+    FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]))
+        AS c (round, tool_use_id, name)
+    ON CONFLICT (turn_id, round, tool_use_id)
+        DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
+    RETURNING turn_id
+    """
+)
+
+ASK = Statement(
+    _FENCED
+    + """
+    , asked AS (
+        INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at)
+        SELECT fenced.id, :round, a.tool_use_id, a.name, a.kind, a.digest, :attempt, a.expires_at
+        FROM fenced, unnest(
+            CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:kinds AS text[]), CAST(:digests AS text[]),
+            CAST(:expiries AS timestamptz[])
+        ) AS a (tool_use_id, name, kind, digest, expires_at)
+        ON CONFLICT DO NOTHING
+    )
+    UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
+    """
+)
+
+# Both are `running` no more when somebody said something that this run does not know of: the turn is looked at again.
+# Words that wait to be taken in have come before the asks, or they had answered them: they stand for the answers too.
+WAIT = Statement(
+    """
+    WITH fenced AS (
+        SELECT id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'waiting', 'queued')
+        FOR NO KEY UPDATE
+    ), superseded AS (
+        UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
+        FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
+    )
+    UPDATE turns
+    SET status = CASE WHEN spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting' END,
+        replica = NULL
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING status
+    """
+)
+
+TAKE_IN = Statement(
+    _FENCED
+    + """
+    , taken AS (
+        UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced
+        WHERE steers.id = ANY(CAST(:steers AS uuid[]))
+    )
+    """
+    + _INSERT_BLOCKS
+    + " RETURNING turn_id"
+)
+
+SETTLE_CALL = Statement(
+    _FENCED
+    + """
+    , settled AS (
+        UPDATE tool_calls SET state = :state, settled_at = now(), attempt = :attempt
+        FROM fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id
+    ), progress AS (
+        UPDATE turns SET recoveries = 0
+        FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND :state = 'settled'
+    )
+    """
+    + _INSERT_BLOCKS
+    + " RETURNING turn_id"
+)
+
+END_TURN = Statement(
+    """
+    WITH fenced AS (
+        SELECT id FROM turns
+        WHERE id = :turn AND attempt = :attempt AND status IN ('running', :status)
+        FOR NO KEY UPDATE
+    )
+    """
+    + _CLEAR_JOURNAL
+    + """
+    UPDATE turns
+    SET status = CASE WHEN arrivals > :arrivals THEN 'queued' ELSE :status END,
+        stop_reason = CASE WHEN arrivals > :arrivals THEN NULL ELSE :stop_reason END,
+        error = CASE WHEN arrivals > :arrivals THEN NULL ELSE CAST(:error AS json) END,
+        ended_at = CASE WHEN arrivals > :arrivals THEN NULL ELSE coalesce(ended_at, now()) END,
+        usage = CAST(:usage AS json), replica = NULL
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.ended_at, EXISTS (
+        SELECT FROM turns AS said WHERE said.chat_id = turns.chat_id AND said.parent_id = turns.id
+    ) AS followed
+    """
+)
+
+RELEASE_TURN = Statement(
+    """
+    UPDATE turns SET status = 'queued', replica = NULL
+    WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'queued')
+    RETURNING id
+    """
+)
+
+
+class Records:
+    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is gone.
+
+    While Postgres is away they wait for it. A write whose answer was lost is written again, and says the same.
+    """
+
+    def __init__(self, database: Database, replica: UUID, turn: UUID, attempt: int) -> None:
+        self._database = database
+        self._replica = replica
+        self._turn = turn
+        self.attempt = attempt
+
+    async def begin_round(self, round: Round) -> None:
+        await self._write(
+            BEGIN_ROUND,
+            number=round.number,
+            model=round.model,
+            messages=round.messages,
+            request_id=round.request_id,
+            usage=to_json(round.usage),
+            data=round.data,
+            started_at=round.started_at,
+        )
+
+    async def close_block(self, block: Block) -> None:
+        await self._write(CLOSE_BLOCK, **columns_of([block]))
+
+    async def seal_round(self, round: Round, interrupted: Sequence[Block], turn: Turn) -> None:
+        """`interrupted` are the blocks that were open; `turn` carries the new sums."""
+        await self._write(
+            SEAL_ROUND,
+            number=round.number,
+            round_attempt=round.attempt,
+            stop_reason=round.stop_reason,
+            usage=to_json(round.usage),
+            data=round.data,
+            first_delta_at=round.first_delta_at,
+            sealed_at=round.sealed_at,
+            turn_usage=to_json(turn.usage),
+            recoveries=turn.recoveries,
+            **columns_of(interrupted),
+        )
+
+    async def void_round(self, round: Round, turn: Turn) -> int:
+        """Takes an unsealed round back and starts the next attempt, whose number is returned."""
+        row = await patiently(lambda: self._void_round(round, turn))
+        self.attempt = self._held(row)["attempt"]
+        return self.attempt
+
+    async def _void_round(self, round: Round, turn: Turn) -> Row | None:
+        async with self._database.transaction() as connection:
+            await connection.row(LOCK_TURN, turn=self._turn)
+            return await connection.row(
+                VOID_ROUND,
+                turn=self._turn,
+                attempt=self.attempt,
+                replica=self._replica,
+                number=round.number,
+                round_attempt=round.attempt,
+                usage=to_json(round.usage),
+                turn_usage=to_json(turn.usage),
+                recoveries=turn.recoveries,
+            )
+
+    async def start_calls(self, calls: Sequence[Block]) -> None:
+        columns = columns_of(calls)
+        wanted = ("block_rounds", "tool_use_ids", "names")
+        await self._write(START_CALLS, **{name: columns[name] for name in wanted})
+
+    async def ask(self, asks: Sequence[Ask], asked: int) -> None:
+        """Asks of one round. `asked` is how many the turn has then made in all."""
+        await self._write(
+            ASK,
+            round=asks[0].round,
+            tool_use_ids=[ask.tool_use_id for ask in asks],
+            names=[ask.name for ask in asks],
+            kinds=[ask.kind for ask in asks],
+            digests=[ask.digest for ask in asks],
+            expiries=[ask.expires_at for ask in asks],
+            asked=asked,
+        )
+
+    async def settle_call(self, result: Block, state: CallState, whole: str | None = None) -> None:
+        """`whole` is the full text of a result that `result` holds a part of."""
+        assert result.type == TOOL_RESULT
+        columns = columns_of([result]) | {"wholes": [whole]}
+        await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns)
+
+    async def take_in(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
+        await self._write(TAKE_IN, steers=[steer.id for steer in steers], **columns_of(blocks))
+
+    async def wait(self, arrivals: int) -> Status:
+        """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known, or the
+        user has spoken before anybody was asked.
+        """
+        row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(Answer("superseded")))
+        status: Status = row["status"]
+        return status
+
+    async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
+        """When the turn ended, and whether another stands behind it. None where it went back into the queue, since
+        somebody said something that `turn` does not know of.
+        """
+        row = await self._write(
+            END_TURN,
+            arrivals=turn.arrivals,
+            status=turn.status,
+            stop_reason=turn.stop_reason,
+            error=to_json(turn.error) if turn.error else None,
+            usage=to_json(turn.usage),
+        )
+        return row["ended_at"], row["followed"]
+
+    async def release(self, open_block: Block | None) -> None:
+        """`open_block` is what was being written; it goes to the journal, for whoever takes the turn up."""
+        if open_block is not None:
+            piece = Piece(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
+            await patiently(lambda: Journal(self._database).append([piece]))
+        await self._write(RELEASE_TURN)
+
+    async def _write(self, statement: Statement, **values: object) -> Row:
+        row = await patiently(lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values))
+        return self._held(row)
+
+    def _held(self, row: Row | None) -> Row:
+        if row is None:
+            raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
+        return row

@@ -1,0 +1,85 @@
+"""What readers of turns that run elsewhere need: the rows and the journal of many turns, as of one moment."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from uuid import UUID
+
+from app.domain.blocks import Block
+from app.domain.turns import Turn
+from app.storage.database import Database, Row, Statement
+from app.storage.rows import block_from, round_from, turn_from
+from app.storage.runs.journal import GET_NEW_TEXT, open_block_from
+from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, people_of
+
+# Without the request, which never changes and may be long.
+GET_TURNS = Statement(
+    """
+    SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, asked,
+        arrivals, stop_reason, error, usage, created_at, started_at, ended_at
+    FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
+    """
+)
+GET_NEW_BLOCKS = Statement(
+    f"""
+    SELECT {BLOCK_COLUMNS} FROM unnest(CAST(:turns AS uuid[]), CAST(:attempts AS int[]), CAST(:counts AS int[]))
+        AS known (turn, attempt, count)
+    JOIN turns ON turns.id = known.turn
+    JOIN blocks ON turn_id = known.turn
+        AND index >= CASE WHEN turns.attempt = known.attempt THEN known.count ELSE 0 END
+    ORDER BY turn_id, index
+    """
+)
+
+
+class Known(NamedTuple):
+    """What a view has: a turn's rows, and `length` characters of its open block, as `attempt` wrote them."""
+
+    turn: Turn
+    attempt: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The text of `open_block` begins at its character `start`: what is before was known."""
+
+    turn: Turn
+    open_block: Block | None
+    start: int = 0
+
+
+class Snapshots:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def take(self, known: Mapping[UUID, Known]) -> dict[UUID, Snapshot]:
+        """The turns as they are now. What is known is not read again; a deleted turn is absent."""
+        turns = list(known)
+        counts = [len(view.turn.blocks) for view in known.values()]
+        async with self._database.transaction(snapshot=True) as moment:
+            rows = await moment.rows(GET_TURNS, turns=turns)
+            attempts = [view.turn.attempt for view in known.values()]
+            news = await moment.rows(GET_NEW_BLOCKS, turns=turns, attempts=attempts, counts=counts)
+            all_rounds = await moment.rows(GET_ROUNDS, turns=turns)
+            attempts, lengths = [view.attempt for view in known.values()], [view.length for view in known.values()]
+            texts = await moment.rows(GET_NEW_TEXT, turns=turns, attempts=attempts, indexes=counts, lengths=lengths)
+            asks, _ = await people_of(moment, rows)
+        blocks, rounds, pieces = _by_turn(news), _by_turn(all_rounds), _by_turn(texts)
+        found: dict[UUID, Snapshot] = {}
+        for row in rows:
+            id = row["id"]
+            before = known[id].turn
+            kept = before.blocks if row["attempt"] == before.attempt else ()
+            turn = turn_from(row, map(round_from, rounds[id]), (*kept, *map(block_from, blocks[id])), asks[id])
+            turn = replace(turn, request=before.request)
+            found[id] = Snapshot(turn, *open_block_from(turn, pieces[id], known[id].length))
+        return found
+
+
+def _by_turn(rows: Sequence[Row]) -> defaultdict[UUID, list[Row]]:
+    found: defaultdict[UUID, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["turn_id"]].append(row)
+    return found

@@ -1,0 +1,125 @@
+"""Events in, a turn out: what every client of the stream must do, without any I/O."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from app.terminal.errors import TerminalError
+
+Json = dict[str, Any]
+
+ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
+
+
+class StreamError(TerminalError):
+    """The events do not fit together: one is missing, came twice or is out of order."""
+
+
+class Assembler:
+    """The state of one turn after the events so far. `blocks` are JSON objects as `GET …/turns/{turn}` has them; the
+    one that is still written has `open` set. `rounds` are by number what their start and stop said; one that is asked
+    for again takes the place of the one before. `actions` are the calls that wait for a person, as far as
+    is known here.
+    """
+
+    def __init__(self) -> None:
+        self.start: Json = {}
+        self.blocks: list[Json] = []
+        self.rounds: dict[int, Json] = {}
+        self.end: str | None = None
+        self.stop_reason: str | None = None
+        self.usage: Json = {}
+        self.error: Json | None = None
+        self.actions: list[Json] = []
+        self.degraded: list[Json] = []
+
+    @classmethod
+    def of(cls, turn: Mapping[str, Any]) -> "Assembler":
+        """Begins where a turn that was read as JSON is; the events after its `cursor` go on from there."""
+        state = cls()
+        state.start = {"turn": turn["id"], "chat": turn["chat_id"], "model": turn["model"], "status": turn["status"]}
+        state.blocks = [dict(block) for block in turn["blocks"]]
+        for block in state.blocks:
+            if block.get("open"):
+                block.pop("interrupted", None)
+        state.rounds = {round["round"]: dict(round) for round in turn["rounds"] if round["stop_reason"] != "voided"}
+        state.stop_reason, state.usage, state.error = turn["stop_reason"], turn["usage"], turn["error"]
+        state.actions, state.degraded = list(turn.get("actions", ())), list(turn.get("degraded", ()))
+        if f"turn_{turn['status']}" in ENDS:
+            state.end = f"turn_{turn['status']}"
+        return state
+
+    @property
+    def open_block(self) -> Json | None:
+        return self.blocks[-1] if self.blocks and self.blocks[-1].get("open") else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing goes on until a person answers: every call without a result is one of `actions`."""
+        if self.end is not None or not self.actions or self.open_block is not None:
+            return False
+        answered = {(block["round"], block.get("tool_use_id")) for block in self.blocks}
+        calls = [block for block in self.blocks if block["type"] == "tool_use" and not block.get("interrupted")]
+        open_calls = {call.get("id") for call in calls if (call["round"], call.get("id")) not in answered}
+        return open_calls <= {action["tool_use_id"] for action in self.actions}
+
+    def apply(self, event: str, data: Mapping[str, Any]) -> None:
+        """Takes the next event. What it does not know, and passing notices, change nothing. Raises StreamError."""
+        if self.end is not None:
+            raise StreamError(f"{event} came after {self.end}")
+        match event:
+            case "turn_start":
+                self.start = dict(data)
+            case "round_start":
+                self.rounds[data["round"]] = dict(data)
+            case "round_stop":
+                self.rounds.setdefault(data["round"], {}).update(data)
+            case "block_start":
+                self._start_block(data)
+            case "block_delta":
+                self._extend(data)
+            case "block_stop":
+                self._stop_block(data)
+            case "reset":
+                self._forget(data["index"])
+            case "action_required":
+                self.actions = list(data["calls"])
+            case "turn_complete" | "turn_cancelled" | "turn_error":
+                self._end(event, data)
+            case _:
+                pass
+
+    def _start_block(self, data: Mapping[str, Any]) -> None:
+        if self.open_block is not None or data["index"] != len(self.blocks):
+            raise StreamError(f"block {data['index']} begins where block {len(self.blocks)} was to come")
+        self.blocks.append({**data, "text": "", "open": True})
+        if data["type"] == "tool_result":
+            self.actions = [action for action in self.actions if action["tool_use_id"] != data.get("tool_use_id")]
+
+    def _extend(self, data: Mapping[str, Any]) -> None:
+        block = self._opened(data["index"])
+        if data["offset"] != len(block["text"]):
+            place = f"{data['offset']} of block {data['index']}"
+            raise StreamError(f"text for offset {place} came at offset {len(block['text'])}")
+        block["text"] += data["text"]
+
+    def _stop_block(self, data: Mapping[str, Any]) -> None:
+        block = self._opened(data["index"])
+        del block["open"]
+        block.update(data)
+
+    def _forget(self, index: int) -> None:
+        del self.blocks[index:]
+        calls = {block.get("id") for block in self.blocks}
+        self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
+
+    def _opened(self, index: int) -> Json:
+        block = self.open_block
+        if block is None or block["index"] != index:
+            raise StreamError(f"block {index} is not open")
+        return block
+
+    def _end(self, event: str, data: Mapping[str, Any]) -> None:
+        if self.open_block is not None:
+            raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")
+        self.end, self.actions, self.degraded = event, [], list(data.get("degraded", ()))
+        self.stop_reason, self.usage, self.error = data["stop_reason"], data["usage"], data.get("error")

@@ -1,0 +1,60 @@
+"""Tools that move money, the bank that they move it at, and how the model of the treasurer thinks."""
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+
+from app.tools.tool import ToolContext, tool
+from tests.support.assistants.model import Conversation, Said, Use
+
+
+@tool(approval="always")
+async def transfer(context: ToolContext, to: str, euros: int) -> str:
+    """Transfers money."""
+    return await _order(context, to, euros)
+
+
+@tool(approval="always", approval_expiry=0.3)
+async def offer(context: ToolContext, to: str, euros: int) -> str:
+    """Transfers money for something that will soon be gone."""
+    return await _order(context, to, euros)
+
+
+async def _order(context: ToolContext, to: str, euros: int) -> str:
+    order = {"to": to, "euros": euros, "key": context.idempotency_key}
+    async with aiohttp.ClientSession() as session, session.post(os.environ["BANK_URL"], json=order) as response:
+        return await response.text()
+
+
+toolset = [transfer, offer]
+
+
+def treasurer(conversation: Conversation) -> Iterable[Said]:
+    """Does what it is told: `transfer ada 10, offer bob 20`, and then says what came of it."""
+    if conversation.answered:
+        return [" ".join(f"[{answer.text}]" for answer in conversation.answered)]
+    orders = re.findall(r"(transfer|offer) (\w+) (\d+)", conversation.question)
+    return [Use(name, {"to": to, "euros": int(euros)}) for name, to, euros in orders]
+
+
+@dataclass
+class Bank:
+    """`paid` is all that was ever paid to somebody. Who is in `slow` waits until it has `closed`."""
+
+    paid: dict[str, list[int]] = field(default_factory=dict)
+    slow: frozenset[str] = frozenset()
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pay(self, request: web.Request) -> web.Response:
+        order = await request.json()
+        self.paid.setdefault(order["to"], []).append(order["euros"])
+        if order["to"] in self.slow:
+            self.reached.set()
+            await self.closed.wait()
+        return web.Response(text=f"{order['euros']} euros to {order['to']}")

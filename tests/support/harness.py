@@ -1,0 +1,245 @@
+"""Replicas in this process: real Postgres, real workers, scripted models. No HTTP, no clocks."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.rounds import add_usage
+from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
+from app.engine.executor import ModelPolicy
+from app.engine.frame_clock import Pace
+from app.engine.hooks import Hooks
+from app.engine.retries import RetryPolicy
+from app.engine.upkeep.journal_writer import Journaling
+from app.engine.upkeep.recovery import Rescuer
+from app.engine.worker import Worker, WorkerPolicy
+from app.kit.ids import new_id
+from app.llm.provider import Provider
+from app.storage.actions import Actions
+from app.storage.chats import Chat
+from app.storage.database import Database
+from app.storage.exchanges import Exchanges
+from app.storage.runs.journal import Journal
+from app.storage.runs.queue import Queue
+from app.storage.runs.session import Session
+from app.storage.runs.snapshots import Snapshots
+from app.storage.turns import Turns
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from app.stream.mirror import Mirror
+from app.stream.reader import tail
+from app.tools.tool import Tool
+from app.tools.toolset import Toolset
+from tests.support.locks import Locker
+from tests.support.stream_client import Client, encode
+
+OWNER = "ada"
+TICK = 0.01  # seconds
+QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, max_retry_after=0.05)
+# Nothing is found by looking again in time: whoever waits must be rung for.
+POLICY = WorkerPolicy(poll_interval=60, grace_period=60, model=ModelPolicy(QUICK, stall_timeout=60))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An exchange: its chat, and the assistant turn that is to answer."""
+
+    chat: UUID
+    turn: UUID
+
+
+@dataclass
+class Replica:
+    database: Database
+    directory: Directory
+    worker: Worker
+    queue: Queue
+    journaling: Journaling
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def view(self, asked: Asked) -> LiveView:
+        view = self.directory.running(asked.turn)
+        assert view is not None
+        return view
+
+    async def cancel(self, asked: Asked) -> Turn:
+        """As the API does it: the row first, then the ring."""
+        turn = await Turns(self.database).cancel(OWNER, asked.chat, asked.turn)
+        await self.worker.cancel(turn.id)
+        return turn
+
+    async def idle(self, asked: Asked) -> None:
+        """Returns when the turn does not run here, or no more."""
+        while view := self.directory.running(asked.turn):
+            await view.doorbell.wait()
+
+    async def stop(self) -> None:
+        """As a process ends that is asked to."""
+        await self._end()
+        await self.queue.leave()
+
+    async def kill(self) -> None:
+        """As a process ends that is not asked. Its rows stay as they are."""
+
+        async def nothing() -> None:
+            pass
+
+        self.worker.drain = nothing  # type: ignore[method-assign]
+        await self._end()
+
+    async def _end(self) -> None:
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+@dataclass
+class Harness:
+    url: str
+    database: Database
+
+    async def ask(
+        self,
+        content: str = "Hello",
+        *,
+        after: Asked | None = None,
+        limits: Limits | None = None,
+        tools: Iterable[Tool | ToolSpec] = (),
+        **request: Any,
+    ) -> Asked:
+        """Posts a turn. Nobody is rung for it yet."""
+        specs = tuple(tool if isinstance(tool, ToolSpec) else tool.spec for tool in tools)
+        asked = TurnRequest(request.pop("model", "scripted"), tools=specs, limits=limits or Limits(), **request)
+        now = datetime.now(UTC)
+        chat = Chat(after.chat if after else new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
+        exchanges = Exchanges(self.database)
+        drafting = exchanges.after_newest(OWNER, chat.id, None) if after else exchanges.in_new_chat(chat, None)
+        async with drafting as draft:
+            exchange = await draft.say([Block(0, 0, 0, TEXT, content)], asked, None)
+        return Asked(chat.id, exchange.assistant_turn.id)
+
+    @asynccontextmanager
+    async def replica(
+        self,
+        provider: Provider | Callable[[str], Provider],
+        tools: Iterable[Tool] = (),
+        *,
+        policy: WorkerPolicy = POLICY,
+        address: str | None = None,
+        toolset: Toolset | None = None,
+        hears: bool = False,
+        hooks: Sequence[Hooks] = (),
+    ) -> AsyncIterator[Replica]:
+        """`address`: that of an earlier one whose place it takes. `hears`: the doorbell rings between replicas."""
+        directory, pace = Directory(), Pace()
+        session = hash(new_id()) % 2**62
+        queue = Queue(self.database, new_id(), address or str(new_id()), session)
+        provider_for = provider if callable(provider) else lambda _: provider
+        toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
+        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, pace, hooks)
+        journaling = Journaling(Journal(self.database), directory, TICK)
+        work: list[Coroutine[Any, Any, None]] = [
+            journaling.run(),
+            Mirror(Snapshots(self.database), directory, TICK).run(),
+            *([Session(self.url, session, worker.hear).run()] if hears else []),
+        ]
+        await Rescuer(queue, Journal(self.database), Actions(self.database), 60, worker.ring).start()
+        replica = Replica(self.database, directory, worker, queue, journaling)
+        replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
+        try:
+            while not worker._rung._waiters:  # noqa: ASYNC110, a worker tells nobody
+                await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
+            yield replica
+        except BaseException:
+            await replica.kill()  # nobody waits for what a failed test has left
+            raise
+        await replica.stop()
+
+    @asynccontextmanager
+    async def locker(self) -> AsyncIterator[Locker]:
+        """Another connection, which may hold locks and do what it likes."""
+        connection, watcher = await asyncpg.connect(self.url), await asyncpg.connect(self.url)
+        try:
+            yield Locker(connection, watcher)
+        finally:
+            await connection.close()
+            await watcher.close()
+
+    async def turn(self, asked: Asked) -> Turn:
+        return await Turns(self.database).get(OWNER, asked.chat, asked.turn)
+
+    async def follow(self, replica: Replica, asked: Asked, client: Client | None = None) -> Client:
+        """Reads the turn's stream to its end. What the client puts together is what the rows hold."""
+        client = client or Client()
+        view = replica.directory.view(await self.turn(asked))
+        async for frames in tail(replica.directory, view, lambda: self.turn(asked), client.cursor, encode):
+            client.take(frames)
+        return client
+
+    async def finish(self, replica: Replica, asked: Asked) -> Turn:
+        """Rings for the turn, and returns it when it has ended and every promise about it was found kept."""
+        replica.worker.ring()
+        client = await self.follow(replica, asked)
+        await replica.idle(asked)
+        turn = await self.turn(asked)
+        client.assert_holds(turn)
+        again = await self.follow(replica, asked)
+        again.assert_holds(turn)
+        assert_is_whole(turn)
+        return turn
+
+
+def assert_is_whole(turn: Turn) -> None:
+    """What holds for every turn that has ended, however it came to that."""
+    assert turn.ended
+    assert [block.index for block in turn.blocks] == list(range(len(turn.blocks)))
+    calls = Counter((block.round, block.tool_use_id) for block in turn.blocks if block.is_call)
+    results = Counter((block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT)
+    assert calls == results
+    assert set(calls.values()) <= {1}
+    assert all(round.sealed or round.voided for round in turn.rounds)
+    sealed = [round.number for round in turn.rounds if round.sealed]
+    assert sealed == list(range(1, len(sealed) + 1))
+    assert {block.round for block in turn.blocks} <= {0, *sealed}
+    none: dict[str, Any] = {}
+    assert turn.usage == reduce(add_usage, (round.usage for round in turn.rounds), none)
+
+
+def results_of(turn: Turn) -> dict[str, Block]:
+    """The results of a turn by the call they answer."""
+    return {block.tool_use_id or "": block for block in turn.blocks if block.type == TOOL_RESULT}
+
+
+def texts_of(turn: Turn) -> list[str]:
+    return [block.text for block in turn.blocks if block.type == TEXT]
+
+
+def with_model(policy: WorkerPolicy, **changes: Any) -> WorkerPolicy:
+    return replace(policy, model=replace(policy.model, **changes))
+
+
+async def rows_of(database: Database, asked: Asked) -> Sequence[Sequence[Any]]:
+    """Everything that is stored about a turn, to be compared with later."""
+    tables = ("turns", "rounds", "blocks", "tool_calls")
+    async with database.transaction() as connection:
+        raw = connection._raw
+        keys = {"turns": "id"}
+        return [
+            [tuple(row) for row in await raw.fetch(_rows(table, keys.get(table, "turn_id")), asked.turn)]
+            for table in tables
+        ]
+
+
+def _rows(table: str, key: str) -> str:
+    return f"SELECT {table}::text FROM {table} WHERE {key} = $1 ORDER BY 1"

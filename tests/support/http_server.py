@@ -1,0 +1,114 @@
+"""The real application behind a real socket, in this process, so that tests hold the strings of its models."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import uvicorn
+from starlette.applications import Starlette
+
+from app.api.services import Services
+from app.config import Settings
+from app.llm.models.catalog import Models, Offer
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.main import create_app
+from app.storage.tokens import Tokens
+from app.tools.toolset import Toolset
+
+MODEL = "plain"
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """Models that say what a test tells them to; `plain` answers every call with `Hello.`"""
+
+    offers: list[Offer] = field(
+        default_factory=lambda: [Offer(ScriptedProvider(lambda _: message_of(text("Hel", "lo."))), [MODEL])]
+    )
+
+    def model(self, *replies: Reply) -> str:
+        """The id of a new model: its n-th call gets the n-th reply."""
+        return self.provider(*replies)[0]
+
+    def provider(self, *replies: Reply) -> tuple[str, ScriptedProvider]:
+        """The same, with the provider that was asked."""
+        name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
+        self.offers.append(Offer(provider, [name]))
+        return name, provider
+
+
+def pausing(pause: Pause, *pieces: str) -> Reply:
+    """A text of which the first piece is said before the pause."""
+    message = list(message_of(text(*pieces)))
+    return [*message[:3], pause, *message[3:]]
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    database_url: str
+    app: Starlette
+    scripts: Scripts
+
+    @property
+    def services(self) -> Services:
+        services: Services = self.app.state.services
+        return services
+
+    async def token(self, owner: str) -> str:
+        return await Tokens(self.services.database).create(f"{owner} {uuid4()}", owner)
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(
+    database_url: str, toolset: Toolset | None = None, offers: Sequence[Offer] = (), **settings: Any
+) -> AsyncIterator[Server]:
+    scripts = Scripts()
+    scripts.offers.extend(offers)
+    given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
+    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
+    with _listener() as listener:
+        config = uvicorn.Config(
+            app, http="httptools", log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1
+        )
+        server = _Uvicorn(config)
+        task = asyncio.create_task(server.serve([listener]))
+        await _first(server.up, task)
+        try:
+            yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", database_url, app, scripts)
+        finally:
+            server.should_exit = True
+            await task
+
+
+def _listener() -> socket.socket:
+    """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms to be acknowledged."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+async def _first(up: asyncio.Event, task: asyncio.Task[None]) -> None:
+    waiting = asyncio.create_task(up.wait())
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        waiting.cancel()
+        await task

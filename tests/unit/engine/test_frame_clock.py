@@ -1,0 +1,81 @@
+"""The frame clock makes streams wait together, never for long, and lets go of everyone."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from app.engine.frame_clock import BEATS, LONGEST_TICK, Pace
+
+
+def pressed() -> Pace:
+    """One whose process is as busy as can be."""
+    pace = Pace()
+    for _ in range(40):
+        pace.observe(1.0)
+    return pace
+
+
+async def test_calm_streams_do_not_wait() -> None:
+    pace = Pace()
+    pace.observe(0.2)
+    breath = pace.breathe()
+    try:
+        breath.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("it waited")
+
+
+def test_the_tick_follows_the_load_and_returns_to_nothing() -> None:
+    pace = pressed()
+    assert 0.95 * LONGEST_TICK < pace.tick <= LONGEST_TICK
+    for _ in range(40):
+        pace.observe(0.3)
+    assert pace.tick == 0.0
+
+
+async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_beats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace, order = pressed(), list[str]()
+    strikes: list[Callable[[], None]] = []
+    delays: list[float] = []
+
+    def later(delay: float, strike: Callable[[], None]) -> None:
+        delays.append(delay)
+        strikes.append(strike)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", later)
+
+    async def stream(name: str) -> None:
+        for _ in range(3):
+            await pace.breathe()
+            order.append(name)
+
+    async def beat() -> None:
+        strikes.pop()()
+        for _ in range(3):  # from the bell to the stream, and to its next breath
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as streams:
+        for name in ("a", "b"):
+            for _ in range(2):
+                streams.create_task(stream(name))
+            await asyncio.sleep(0)
+            await beat()
+        while strikes:
+            await beat()
+    assert order == ["a", "a", "b", "b"] * 3
+    assert sum(delays[:BEATS]) == pytest.approx(pace.tick)
+
+
+async def test_a_stream_that_goes_away_or_a_load_that_falls_keeps_nobody() -> None:
+    pace = pressed()
+    gone = asyncio.create_task(pace.breathe())
+    stays = asyncio.create_task(pace.breathe())
+    await asyncio.sleep(0)
+    gone.cancel()
+    pace.tick = 0.0
+    await stays
+    assert gone.cancelled()

@@ -1,0 +1,288 @@
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from app.api.codec import frame
+from app.domain.cursor import START, Cursor
+from app.domain.errors import NotFound, StorageUnavailable
+from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, TurnEnd, TurnStart
+from app.domain.log import LONGEST_DELTA, end_cursor
+from app.domain.turns import Turn
+from app.stream import reader as tail
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from tests.support.stream_client import Client, decode, encode
+from tests.support.turns import begun, sealed, text, turn_of, voided
+
+COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
+
+
+async def _never() -> Turn:
+    raise AssertionError("nobody asked for rows")
+
+
+def _read(
+    directory: Directory, view: LiveView, cursor: Cursor = START, load: Callable[[], Awaitable[Turn]] = _never
+) -> AsyncGenerator[bytes, None]:
+    return tail.tail(directory, view, load, cursor, encode)
+
+
+def _events(frames: bytes) -> list[Event | Notice]:
+    return [event for event, _ in decode(frames)]
+
+
+async def _next(frames: AsyncGenerator[bytes, None]) -> asyncio.Task[bytes]:
+    """The next portion, which is waited for."""
+
+    async def read() -> bytes:
+        return await anext(frames)
+
+    task = asyncio.create_task(read())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task
+
+
+def _writing(content: str) -> LiveView:
+    view = LiveView(turn_of(rounds=[begun()]))
+    view.open_block(BlockStart(1, 0, 1, "text", None, None))
+    view.append(content)
+    return view
+
+
+async def test_a_finished_turn_is_told_and_then_there_is_no_more() -> None:
+    portions = [portion async for portion in _read(Directory(), LiveView(COMPLETE))]
+    client = Client()
+    client.take(b"".join(portions))
+    client.assert_holds(COMPLETE)
+
+
+async def test_whoever_has_everything_is_told_nothing() -> None:
+    view = LiveView(COMPLETE)
+    assert [portion async for portion in _read(Directory(), view, end_cursor(view))] == []
+
+
+async def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
+    with pytest.raises(ValueError, match="none numbered 2"):
+        await anext(_read(Directory(), LiveView(COMPLETE), Cursor(2, 1, 0)))
+
+
+async def test_readers_at_one_place_share_the_bytes() -> None:
+    directory, view = Directory(), _writing("ahoy")
+    with directory.host(view, "ada"):
+        first, second = _read(directory, view), _read(directory, view)
+        async with aclosing(first), aclosing(second):
+            assert await anext(first) is await anext(second)
+            waiting = [await _next(first), await _next(second)]
+            view.append(" there")
+            one, two = [await task for task in waiting]
+            assert one is two
+            assert _events(one) == [BlockDelta(0, 4, " there")]
+
+
+async def test_a_slow_reader_gets_the_same_text_in_fewer_deltas() -> None:
+    directory, view = Directory(), _writing("a")
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view)) as frames:
+            await anext(frames)
+            for piece in ("ho", "y", " there"):
+                view.append(piece)
+            assert _events(await anext(frames)) == [BlockDelta(0, 1, "hoy there")]
+
+
+async def test_a_portion_is_never_much_larger_than_agreed() -> None:
+    view = LiveView(turn_of(*(text(n, 1, "a" * 1000) for n in range(500)), rounds=[sealed()], status="complete"))
+    long = LiveView(turn_of(text(0, 1, "a" * 10 * LONGEST_DELTA), rounds=[sealed()], status="complete"))
+    for turn, most in ((view, tail.PORTION + 2000), (long, tail.PORTION + LONGEST_DELTA + 2000)):
+        portions = tail.tail(Directory(), turn, _never, START, frame)
+        sizes = [len(portion) async for portion in portions]
+        assert max(sizes) < most
+        assert len(sizes) > 5
+
+
+async def test_what_is_taken_back_is_announced_to_whoever_has_it() -> None:
+    directory, view = Directory(), _writing("draft")
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view)) as frames:
+            await anext(frames)
+            gone = replace(begun(), stop_reason="voided")
+            view.void_round(gone, replace(view.turn, attempt=2))
+            view.begin_round(begun(1, attempt=2))
+            reset, start = _events(await anext(frames))
+            assert reset == Reset(2, 0)
+            assert getattr(start, "round", None) == 1
+
+
+async def test_notices_pass_by_and_are_not_kept_for_those_who_come_later() -> None:
+    directory, view = Directory(), _writing("ahoy")
+    view.notify(Notice("status", {"n": 1}))
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view, Cursor(1, 2, 0))) as frames:
+            assert [type(event) for event in _events(await anext(frames))] == [BlockStart, BlockDelta]
+            waiting = await _next(frames)
+            view.notify(Notice("retry", {"n": 2}))
+            assert list(decode(await waiting)) == [(Notice("retry", {"n": 2}), None)]
+            waiting = await _next(frames)
+            view.append("!")
+            view.notify(Notice("status", {"n": 3}))
+            assert [type(event) for event in _events(await waiting)] == [BlockDelta, Notice]
+
+
+async def test_no_notice_comes_after_the_end() -> None:
+    directory, view = Directory(), _writing("ahoy")
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view)) as frames:
+            await anext(frames)
+            view.notify(Notice("status", {"n": 1}))
+            view.close_block(text(0, 1, "ahoy"))
+            view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
+            assert isinstance(_events(await anext(frames))[-1], TurnEnd)
+            with pytest.raises(StopAsyncIteration):
+                await anext(frames)
+
+
+async def test_a_reader_follows_a_turn_from_the_queue_to_its_end() -> None:
+    directory = Directory()
+    queued = turn_of(status="queued", attempt=0)
+    client = Client()
+    async with aclosing(_read(directory, directory.view(queued))) as frames:
+        client.take(await anext(frames))
+        waiting = await _next(frames)
+        view = LiveView(turn_of())
+        with directory.host(view, "ada"):
+            await _next(frames)
+            view.begin_round(begun())
+            client.take(await waiting)
+            view.close_block(text(0, 1, "ahoy"))
+            view.seal_round(sealed(1, "end_turn"), view.turn)
+            view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
+        async for portion in frames:
+            client.take(portion)
+    client.assert_holds(view.turn)
+
+
+async def test_a_reader_whose_turn_is_left_by_its_owner_goes_on_with_the_rows() -> None:
+    directory, view = Directory(), _writing("ahoy")
+    rows = [view.turn]
+
+    async def load() -> Turn:
+        return rows[-1]
+
+    async with aclosing(_read(directory, view, load=load)) as frames:
+        with directory.host(view, "ada"):
+            await anext(frames)
+            waiting = await _next(frames)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done(), "the rows know less than the reader, who waits for them"
+        (mirror,) = directory.mirrored()
+        ended = turn_of(
+            text(0, 1, "ahoy there"), rounds=[sealed(1, "end_turn", attempt=1)], status="complete", attempt=2
+        )
+        mirror.adopt(ended, None)
+        events = _events(await waiting)
+        assert events[0] == BlockDelta(0, 4, " there")
+        assert next(type(event) for event in events[1:]) is BlockStop
+        assert isinstance(events[-1], TurnEnd)
+        with pytest.raises(StopAsyncIteration):
+            await anext(frames)
+
+
+async def test_a_reader_does_not_go_over_to_an_owner_that_is_behind_it() -> None:
+    """The claim was lost between the moment the turn was read and the moment it was hosted."""
+    directory = Directory()
+    rows = turn_of(rounds=[begun(1, attempt=2)], attempt=2)
+
+    async def load() -> Turn:
+        return rows
+
+    mirror = directory.view(rows)
+    mirror.adopt(rows, None)
+    async with aclosing(_read(directory, mirror, load=load)) as frames:
+        await anext(frames)
+        waiting = await _next(frames)
+        with directory.host(LiveView(turn_of(attempt=1)), "ada"):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            (anew,) = directory.mirrored()
+            assert anew.attempt == 2
+            anew.adopt(replace(rows, blocks=(text(0, 1, "ahoy", attempt=2),)), None)
+            assert [type(event) for event in _events(await waiting)] == [BlockStart, BlockDelta, BlockStop]
+
+
+async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
+    """The turn has a new owner, who keeps the open text; whoever comes here now has seen it already."""
+    directory = Directory()
+    mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
+    async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
+        waiting = await _next(frames)
+        assert not waiting.done()
+        mirror.adopt(mirror.turn, text(0, 1, "ahoy there", interrupted=True))
+        assert _events(await waiting) == [BlockDelta(0, 4, " there")]
+
+
+async def test_who_has_to_forget_is_told_though_nothing_happened_since() -> None:
+    """The turn waits for a person, and may for hours."""
+    directory = Directory()
+    mirror = directory.view(
+        turn_of(text(attempt=2), rounds=[voided(), sealed(1, attempt=2)], attempt=2, status="waiting")
+    )
+    async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:
+        waiting = await _next(frames)
+        assert not waiting.done()
+        mirror.adopt(mirror.turn, None)
+        assert _events(await asyncio.wait_for(waiting, 5))[0] == Reset(2, 0)
+
+
+async def test_a_stream_ends_when_its_turn_is_deleted() -> None:
+    directory, view = Directory(), _writing("ahoy")
+
+    async def load() -> Turn:
+        raise NotFound("there is no such turn")
+
+    async with aclosing(_read(directory, view, load=load)) as frames:
+        with directory.host(view, "ada"):
+            await anext(frames)
+            waiting = await _next(frames)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+
+async def test_a_stream_of_a_mirrored_turn_ends_when_it_is_deleted() -> None:
+    directory = Directory()
+    mirror = directory.view(turn_of())
+    async with aclosing(_read(directory, mirror)) as frames:
+        await anext(frames)
+        waiting = await _next(frames)
+        mirror.vanish()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+
+async def test_a_reader_waits_for_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, view = Directory(), LiveView(turn_of())
+    tries = 0
+
+    async def load() -> Turn:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise StorageUnavailable("Postgres cannot be reached")
+        return COMPLETE
+
+    portions = [portion async for portion in _read(directory, view, load=load)]
+    assert tries == 3
+    client = Client()
+    client.take(b"".join(portions))
+    client.assert_holds(COMPLETE)
+
+
+async def test_a_cursor_made_up_for_a_finished_turn_is_told_to_forget() -> None:
+    portions = b"".join([portion async for portion in _read(Directory(), LiveView(COMPLETE), Cursor(1, 3, 99))])
+    events = _events(portions)
+    assert events[0] == Reset(1, 0)
+    assert isinstance(events[-1], TurnEnd)
+    assert not any(isinstance(event, TurnStart) for event in events)

@@ -1,0 +1,99 @@
+import msgspec
+import pytest
+
+from app.terminal.client import Backoff, Client, Lost, Refused, Unreachable
+from tests.support.server_process import free_port
+from tests.unit.terminal.conftest import ScriptedServer, answer
+
+EXCHANGE = b'{"assistant_turn":{"id":"t","chat_id":"c"}}'
+CHATS = ["01a2005f-4a6e-7307-afc2-3c133026f358", "01a2005f-4b00-7307-afc2-3c133026f358"]
+
+
+def page(chats: list[str], next: str | None = None) -> bytes:
+    return answer(msgspec.json.encode({"chats": [{"id": chat} for chat in chats], "next": next}))
+
+
+async def test_a_turn_whose_answer_got_lost_is_posted_again_with_the_same_key(
+    client: Client, scripted: ScriptedServer
+) -> None:
+    scripted.answers = [b"", answer(status="503 Service Unavailable"), answer(EXCHANGE, "201 Created")]
+    exchange = await client.post_turn(None, "Hello", "demo", "key-1")
+    assert exchange["assistant_turn"]["id"] == "t"
+    assert len(scripted.requests) == 3
+    assert {request.headers["idempotency-key"] for request in scripted.requests} == {"key-1"}
+    assert {request.body for request in scripted.requests} == {
+        b'{"blocks":[{"type":"text","text":"Hello"}],"model":"demo"}'
+    }
+
+
+async def test_a_chat_is_found_by_the_beginning_of_its_id_on_whatever_page(
+    client: Client, scripted: ScriptedServer
+) -> None:
+    scripted.answers = [page(CHATS[:1], next="more"), page(CHATS[1:])]
+    assert (await client.find_chat("01A2005F-4b"))["id"] == CHATS[1]
+    assert scripted.requests[1].path.endswith("before=more")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "sentence"),
+    [("01a2", "2 chats have an id that begins with 01a2"), ("02", "no chat has an id that begins with 02")],
+)
+async def test_a_beginning_that_names_no_single_chat_is_refused(
+    client: Client, scripted: ScriptedServer, prefix: str, sentence: str
+) -> None:
+    scripted.answers = [page(CHATS)]
+    with pytest.raises(Refused, match=sentence):
+        await client.find_chat(prefix)
+
+
+async def test_only_so_many_chats_are_asked_for_as_are_wanted(client: Client, scripted: ScriptedServer) -> None:
+    scripted.answers = [page(CHATS, next="more")]
+    assert len(await client.chats(1)) == 1
+    assert scripted.requests[0].path == "/api/chats?limit=1"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        ("422 Unprocessable", b'{"title":"Wrong","detail":"model: there is no x"}', "^model: there is no x$"),
+        ("409 Conflict", b'{"title":"Conflict with the present state"}', "^Conflict with the present state$"),
+        ("403 Forbidden", b"<html>", "^the server answered 403 Forbidden$"),
+        ("401 Unauthorized", b'{"detail":"send a token"}', "tokens create NAME.*TURNSTREAM_TOKEN"),
+        ("200 OK", b"<html>", "answers, but not as turnstream does"),
+    ],
+)
+async def test_a_refusal_is_a_sentence(
+    client: Client, scripted: ScriptedServer, status: str, body: bytes, sentence: str
+) -> None:
+    scripted.answers = [answer(body, status)]
+    with pytest.raises(Refused, match=sentence):
+        await client.path("c", 1)
+
+
+async def test_a_server_that_is_not_there_is_said_to_be_started_how() -> None:
+    client = Client(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unreachable, match=r"no server answers at .* start one with `turnstream serve`"):
+        await client.post_turn(None, "Hello", None, "key-1")
+    await client.aclose()
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8000", "http://127.0.0.1:port"])
+async def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(Refused, match="is not the URL of a server"):
+        await Client(url).chats(1)
+
+
+async def test_a_connection_that_breaks_is_lost(client: Client, scripted: ScriptedServer) -> None:
+    scripted.answers = [b""]
+    with pytest.raises(Lost, match="was lost"):
+        await client.chats(1)
+
+
+def test_pauses_get_longer_up_to_a_limit_and_begin_anew() -> None:
+    backoff = Backoff(1.0)
+    pauses = [backoff.next() for _ in range(20)]
+    assert 1.0 <= pauses[0] <= 1.5
+    assert 5.0 <= pauses[-1] <= 7.5
+    backoff.reset()
+    assert backoff.next() <= 1.5
+    assert backoff.next(at_least=30.0) >= 30.0

@@ -1,0 +1,69 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.terminal.render import Line
+from app.terminal.screen import Paper, Screen, Size
+from tests.support.virtual_terminal import Glass
+
+SIZE = Size(12, 6)
+
+words = st.text("abc", min_size=1, max_size=SIZE.width)
+frames = st.lists(words, max_size=SIZE.height - 1)
+
+
+def lines(*texts: str) -> list[Line]:
+    return [Line(text, len(text)) for text in texts]
+
+
+@given(st.lists(st.tuples(frames, frames)))
+def test_whatever_changes_every_kept_line_is_there_once_and_the_rest_is_the_last_frame(
+    steps: list[tuple[list[str], list[str]]],
+) -> None:
+    glass = Glass(*SIZE)
+    screen, kept, frame = Screen(glass), list[str](), list[str]()
+    for settled, changing in steps:
+        screen.show(lines(*settled, *changing), len(settled), SIZE)
+        kept += settled
+        frame = changing
+    assert glass.lines == [*kept, *frame]
+
+
+def test_a_frame_like_the_one_before_writes_nothing() -> None:
+    glass = Glass(*SIZE)
+    screen = Screen(glass)
+    screen.show(lines("one", "two"), 0, SIZE)
+    glass.write = lambda text: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    screen.show(lines("one", "two"), 0, SIZE)
+    screen.show(lines("one", "two"), 1, SIZE)
+
+
+def test_a_line_that_stays_the_same_between_others_is_not_written_again() -> None:
+    written: list[str] = []
+
+    class Spy(Glass):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return super().write(text)
+
+    screen = Screen(Spy(*SIZE))
+    screen.show(lines("first", "same", "last"), 0, SIZE)
+    screen.show(lines("changed", "same", "done"), 0, SIZE)
+    assert "same" not in written[-1]
+
+
+def test_in_a_narrower_window_the_lines_that_the_terminal_has_wrapped_are_replaced() -> None:
+    glass = Glass(12, 6)
+    screen = Screen(glass)
+    screen.show(lines("kept", "x" * 10, "y" * 10), 1, Size(12, 6))
+    glass.narrow(6)
+    screen.show(lines("x" * 6, "y" * 6), 0, Size(6, 6))
+    assert glass.lines == ["kept", "x" * 6, "y" * 6]
+
+
+def test_paper_shows_only_what_is_settled_and_never_moves_back() -> None:
+    glass = Glass(*SIZE)
+    paper = Paper(glass)
+    paper.show(lines("one", "may change"), 1, SIZE)
+    paper.show(lines("two"), 1, SIZE)
+    assert glass.lines == ["one", "two"]
+    assert paper.room(SIZE) == 0
