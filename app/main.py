@@ -21,13 +21,13 @@ from app.setup.models import default_among, default_model, open_models
 from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.actions import Actions
-from app.storage.chat_changes import ChatNews
+from app.storage.chat_changes import ChatChanges
 from app.storage.chats import Chats
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.migrations import upgrade_in_thread
-from app.storage.results import Results
+from app.storage.results import ToolResults
 from app.storage.tokens import Tokens
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
@@ -101,7 +101,7 @@ async def running(
 
 @asynccontextmanager
 async def _own_toolset(settings: Settings, database: Database, outputs: Outputs | None) -> AsyncIterator[Toolset]:
-    own = document_tools(Documents(database)) + result_tools(Results(database), settings.max_result_chars)
+    own = document_tools(Documents(database)) + result_tools(ToolResults(database), settings.max_result_chars)
     async with open_toolset(own, wanted_tools(settings), outputs) as toolset:
         yield toolset
 
@@ -112,12 +112,12 @@ def _services(
     return Services(
         database=database,
         chats=Chats(database),
-        chat_news=ChatNews(database),
-        chat_bells=engine.bells,
+        chat_changes=ChatChanges(database),
+        chat_wakeups=engine.bells,
         turns=Turns(database),
         exchanges=Exchanges(database),
         actions=Actions(database),
-        results=Results(database),
+        results=ToolResults(database),
         documents=Documents(database),
         uploads=Uploads(database),
         directory=engine.directory,
@@ -125,9 +125,9 @@ def _services(
         toolset=toolset,
         models=models,
         defaults=defaults,
-        ring=engine.worker.ring,
+        wake=engine.worker.wake,
         cancel=engine.worker.cancel,
-        tell=engine.worker.tell,
+        refresh=engine.worker.refresh,
         is_ready=lambda: not engine.worker.draining,
         drain=engine.worker.drain,
         max_body_bytes=settings.max_body_bytes,

@@ -13,14 +13,14 @@ from app.api.schemas.responses import WholeOut
 from app.api.schemas.tools import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
 from app.api.services import Services, begin
 from app.api.views import json_response, turn_out
-from app.domain.asks import Answer
+from app.domain.asks import AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.results import layout_of, words_of
 from app.domain.turns import ToolSpec, Turn
 from app.storage.actions import Decision
 from app.tools.schemas import InputSchema
 
-ReadResult = Callable[[ResultIn, str], Awaitable[Answer]]
+ReadResult = Callable[[ResultIn, str], Awaitable[AskAnswer]]
 
 
 async def act(request: Request) -> Response:
@@ -37,7 +37,7 @@ async def act(request: Request) -> Response:
         decisions = []
     found = await services.actions.answer(owner, chat, turn, decisions, key)
     if not found.ended:
-        await services.tell(turn)
+        await services.refresh(turn)
     return json_response(turn_out(found, services), 202)
 
 
@@ -62,17 +62,17 @@ async def _decision(action: ActionIn, turn: Turn, result: ReadResult, field: str
         case ResultIn():
             return Decision(action.tool_use_id, None, await result(action, field), field)
         case ApproveIn():
-            answer = Answer("approve", input=_edited(action, turn, field))
+            answer = AskAnswer("approve", input=_edited(action, turn, field))
             return Decision(action.tool_use_id, action.input_digest, answer, field)
         case DenyIn():
-            return Decision(action.tool_use_id, action.input_digest, Answer("deny", action.reason), field)
+            return Decision(action.tool_use_id, action.input_digest, AskAnswer("deny", action.reason), field)
 
 
-async def _result(result: ResultIn, field: str, *, owner: str, services: Services) -> Answer:
+async def _result(result: ResultIn, field: str, *, owner: str, services: Services) -> AskAnswer:
     if result.blocks is None:
-        return Answer("result", output_text(result.output), result.is_error)
+        return AskAnswer("result", output_text(result.output), result.is_error)
     parts = as_parts(await told(result.blocks, owner, services, f"{field}.blocks"))
-    return Answer("result", words_of(parts), result.is_error, layout=layout_of(parts))
+    return AskAnswer("result", words_of(parts), result.is_error, layout=layout_of(parts))
 
 
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:

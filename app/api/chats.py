@@ -61,7 +61,7 @@ async def change_chat(request: Request) -> Response:
     if "settings" in sent:
         sent["settings"] = checked_settings(services, changes.settings or ChatSettings())
     changed = await services.chats.change(owner, chat, sent)
-    services.chat_bells.ring(chat)
+    services.chat_wakeups.notify(chat)
     return json_response(chat_out(changed))
 
 
@@ -70,7 +70,7 @@ async def delete_chat(request: Request) -> Response:
     chat = id_of(request, "chat")
     for turn in await services.chats.delete(owner, chat):
         await services.cancel(turn)
-    services.chat_bells.ring(chat)
+    services.chat_wakeups.notify(chat)
     return json_response(Deleted(deleted=chat))
 
 

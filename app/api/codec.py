@@ -16,12 +16,12 @@ from app.domain.events import (
     BlockStop,
     Event,
     Notice,
+    RequiredAction,
     Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
     TurnStart,
-    Wanted,
 )
 from app.domain.results import files_in
 from app.domain.turns import Status, TurnError
@@ -78,7 +78,7 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
         case RoundStop():
             return "round_stop", {"round": event.round, "stop_reason": event.stop_reason, "usage": event.usage}
         case ActionRequired():
-            return "action_required", {"round": event.round, "calls": list(map(wanted_json, event.wanted))}
+            return "action_required", {"round": event.round, "calls": list(map(required_action_json, event.wanted))}
         case TurnEnd():
             return _END_EVENTS[event.status], _end_json(event)
         case Reset():
@@ -111,7 +111,7 @@ def _end_json(end: TurnEnd) -> dict[str, Any]:
     return data | ({"error": error_json(end.error)} if end.error else {})
 
 
-def wanted_json(wanted: Wanted) -> dict[str, Any]:
+def required_action_json(wanted: RequiredAction) -> dict[str, Any]:
     return {
         "tool_use_id": wanted.tool_use_id,
         "name": wanted.name,

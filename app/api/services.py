@@ -10,15 +10,15 @@ from app.api.http.auth import Authenticator
 from app.api.resolve import Defaults
 from app.llm.models.catalog import Models
 from app.storage.actions import Actions
-from app.storage.chat_changes import ChatNews
+from app.storage.chat_changes import ChatChanges
 from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
-from app.storage.results import Results
+from app.storage.results import ToolResults
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
-from app.stream.chat.wakeups import ChatBells
+from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
 from app.tools.toolset import Toolset
 
@@ -31,12 +31,12 @@ class Services:
 
     database: Database
     chats: Chats
-    chat_news: ChatNews
-    chat_bells: ChatBells
+    chat_changes: ChatChanges
+    chat_wakeups: ChatWakeups
     turns: Turns
     exchanges: Exchanges
     actions: Actions
-    results: Results
+    results: ToolResults
     documents: Documents
     uploads: Uploads
     directory: Directory
@@ -44,9 +44,9 @@ class Services:
     toolset: Toolset
     models: Models
     defaults: Defaults
-    ring: Callable[[], None]
+    wake: Callable[[], None]
     cancel: Callable[[UUID], Awaitable[None]]
-    tell: Callable[[UUID], Awaitable[None]]
+    refresh: Callable[[UUID], Awaitable[None]]
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
     max_body_bytes: int

@@ -22,7 +22,7 @@ from app.api.views import json_response, stream_url, turn_out
 from app.domain.errors import RequestRefused
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chat_changes import Standing, place_of
+from app.storage.chat_changes import ChatState, place_of
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken
 
@@ -70,7 +70,7 @@ async def get_path(request: Request) -> Response:
     await services.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
     while True:
-        standing = await services.chat_news.standing(chat)
+        standing = await services.chat_changes.state(chat)
         leaf = await _leaf_of(request, services, chat) or standing.newest
         path = await services.turns.path(owner, chat, leaf, limit) if leaf else []
         if not path or place_of(path[-1]) <= standing.last:  # else the leaf was made in between
@@ -81,7 +81,7 @@ async def get_path_of_turn(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
     limit = limit_of(request, default=100, most=500)
-    standing = await services.chat_news.standing(chat)
+    standing = await services.chat_changes.state(chat)
     path = await services.turns.path(owner, chat, id_of(request, "turn"), limit)
     return await _page(services, path, standing)
 
@@ -134,7 +134,7 @@ async def say(
     for turn in draft.interrupted:
         await services.cancel(turn)
     if draft.steered is not None:
-        await services.tell(draft.steered.id)
+        await services.refresh(draft.steered.id)
         open_turn = await services.turns.get(owner, draft.chat.id, draft.steered.id)
         exchange = replace(exchange, assistant_turn=open_turn)
     _ring(services, exchange)
@@ -172,8 +172,8 @@ async def _made_before(services: Services, owner: str, key: IdempotencyKey | Non
 
 
 def _ring(services: Services, exchange: Exchange) -> None:
-    services.ring()
-    services.chat_bells.ring(exchange.assistant_turn.chat_id)
+    services.wake()
+    services.chat_wakeups.notify(exchange.assistant_turn.chat_id)
 
 
 def _request_of(turn: Turn | None) -> TurnRequest:
@@ -227,7 +227,7 @@ async def _answer(request: Request, services: Services, owner: str, exchange: Ex
     return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
 
 
-async def _page(services: Services, path: list[Turn], standing: Standing) -> Response:
+async def _page(services: Services, path: list[Turn], standing: ChatState) -> Response:
     siblings = await services.turns.siblings([turn.id for turn in path])
     turns = [turn_out(turn, services, siblings[turn.id]) for turn in path]
     cursor = cursor_behind(standing, turns)

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from app.api.codec import block_json, degraded_json, error_json, parsed, wanted_json
+from app.api.codec import block_json, degraded_json, error_json, parsed, required_action_json
 from app.api.schemas.responses import (
     BlockOut,
     ChatOut,
@@ -23,7 +23,7 @@ from app.api.schemas.responses import (
 )
 from app.api.services import Services
 from app.domain.degraded import degraded
-from app.domain.log import end_cursor, wanted_of
+from app.domain.log import end_cursor, required_actions_of
 from app.domain.output import output_of, phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
@@ -99,7 +99,9 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
-    return [WantedOut.model_validate(wanted_json(wanted)) for wanted in wanted_of(waiting, turn.blocks)]
+    return [
+        WantedOut.model_validate(required_action_json(wanted)) for wanted in required_actions_of(waiting, turn.blocks)
+    ]
 
 
 def _cost(turn: Turn, models: Models) -> float | None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.config import read_settings
-from app.terminal.answer import Answer, LiveAnswer, PlainAnswer
+from app.terminal.answer import AnswerView, LiveAnswer, PlainAnswer
 from app.terminal.assembler import Assembler, Json
 from app.terminal.attendant import Attendant
 from app.terminal.carry import Carrier
@@ -21,7 +21,7 @@ from app.terminal.client import Client, Refused
 from app.terminal.conversation import Conversation
 from app.terminal.dialogue import Dialogue
 from app.terminal.listing import plain_chats, print_chats
-from app.terminal.session import Session
+from app.terminal.session import ChatSession
 from app.terminal.terminal import edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
 from app.terminal.unattended import how_to_answer
 
@@ -78,7 +78,7 @@ def chat(
                 _list(console, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
                 return
             chosen = runner.run(_choose(client, named, newest))
-            session, do = Session(client, partial(_show, console), model), Carrier(runner, console)
+            session, do = ChatSession(client, partial(_show, console), model), Carrier(runner, console)
             attendant = _attendant(session, do, editor)
             if question is not None:
                 session.chat = chosen["id"] if chosen else None
@@ -98,7 +98,7 @@ def _is_attended() -> bool:
     return sys.stdin.isatty() and is_terminal()
 
 
-def _attendant(session: Session, do: Carrier, editor: str | None) -> Attendant:
+def _attendant(session: ChatSession, do: Carrier, editor: str | None) -> Attendant:
     edit = partial(edit_text, editor)
     return Attendant(session, Dialogue(do.console, read_answer, edit, lambda: datetime.now().astimezone()), do)
 
@@ -137,7 +137,7 @@ async def _choose(client: Client, named: str | None, newest: bool) -> Json | Non
     raise Refused(404, "there is no chat to go on with; leave out --continue to begin one")
 
 
-def _show(console: Console, state: Assembler) -> Answer:
+def _show(console: Console, state: Assembler) -> AnswerView:
     if is_terminal():
         return LiveAnswer(console, surface_of(console), state, time.monotonic)
     return PlainAnswer(sys.stdout, sys.stderr, state)

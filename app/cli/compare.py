@@ -14,7 +14,7 @@ from app.domain.errors import TurnstreamError
 from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
 from app.terminal.assembler import Assembler, Json
 from app.terminal.client import Client
-from app.terminal.follow import Follower
+from app.terminal.follow import TurnFollower
 
 _NARROWEST = 160  # columns, where nobody says how wide the output is
 
@@ -83,7 +83,7 @@ async def _answer(client: Client, question: str, options: Json) -> Json:
     exchange = await client.post_turn(None, question, None, str(uuid4()), options)
     turn: Json = exchange["assistant_turn"]
     place, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
-    async for event in Follower(client, *place, turn["cursor"]).events():
+    async for event in TurnFollower(client, *place, turn["cursor"]).events():
         state.apply(event.name, event.data)
         if state.waits:
             await client.cancel(*place)

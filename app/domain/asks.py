@@ -14,7 +14,7 @@ AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AskAnswer:
     """`text` is the result of a client tool, or why a call was denied; `layout` how a result with files is laid out
     (app/domain/results.py). `input` is what the call is to be run with instead, as JSON text.
     """
@@ -39,7 +39,7 @@ class Ask:
     digest: str
     attempt: int
     expires_at: datetime | None = None
-    answer: Answer | None = None
+    answer: AskAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def is_near(path: Sequence[Turn]) -> bool:
     return mark is not None and size_of(path).may_be(mark)
 
 
-def relief_of(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
+def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
     """What must be done before the model is called again for the turn at the end of `path`: the block that says which
     results are shortened, or the turn through which it is summarised. None where it fits, or nothing can be done.
 

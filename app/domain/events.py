@@ -65,7 +65,7 @@ class RoundStop:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredAction:
     """A call that waits for a person. `input` is its input as it was streamed, JSON text."""
 
     tool_use_id: str
@@ -80,7 +80,7 @@ class Wanted:
 class ActionRequired:
     attempt: int
     round: int
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[RequiredAction, ...]
 
 
 @dataclass(frozen=True, slots=True)

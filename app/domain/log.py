@@ -21,12 +21,12 @@ from app.domain.events import (
     BlockStop,
     Event,
     Mark,
+    RequiredAction,
     Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
     TurnStart,
-    Wanted,
 )
 from app.domain.output import phase_of
 from app.domain.rounds import Round
@@ -74,12 +74,12 @@ def start_of_block(block: Block) -> BlockStart:
     return BlockStart(block.attempt, block.index, block.round, block.type, block.tool_use_id, block.name)
 
 
-def wanted_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[Wanted, ...]:
+def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
     """What these asks want, in call order."""
     by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
     calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
     return tuple(
-        Wanted(ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at)
+        RequiredAction(ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at)
         for ask, input in calls
         if ask is not None
     )
@@ -87,7 +87,7 @@ def wanted_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[Wanted, ...
 
 def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
     """The asks of one round, all of them made by one attempt before any call of the round had its result."""
-    return ActionRequired(asks[0].attempt, asks[0].round, wanted_of(asks, blocks))
+    return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
 
 
 def marks_of(turn: Turn) -> list[Mark]:

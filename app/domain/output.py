@@ -41,7 +41,7 @@ _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OutputProgress:
     """`accepted` is the call whose input is the turn's output, or the text that is; `drafted` the call that would be
     submitted. `failed` attempts are over, the last one by `failure`; the present one has had `iterations` model calls.
     """
@@ -53,11 +53,11 @@ class Standing:
     iterations: int = 0
 
 
-def standing_of(turn: Turn) -> Standing:
+def output_progress(turn: Turn) -> OutputProgress:
     """Where a structured turn stands, all of whose calls have their results. What the user says takes an output back:
     the model is to answer that too.
     """
-    now = Standing()
+    now = OutputProgress()
     for round in turn.rounds:
         if round.sealed and round.stop_reason != COMPACTED:
             now = _after_round(replace(now, iterations=now.iterations + 1), turn, round)
@@ -66,7 +66,7 @@ def standing_of(turn: Turn) -> Standing:
     return now
 
 
-def failure_of(standing: Standing, spec: OutputSpec) -> tuple[Failure, str] | None:
+def failure_of(standing: OutputProgress, spec: OutputSpec) -> tuple[Failure, str] | None:
     """How the turn has failed, and why in words; None while it may go on."""
     failure: Failure | None = None
     if standing.failure in _AT_ONCE or standing.failed >= spec.max_attempts:
@@ -80,7 +80,7 @@ def output_of(turn: Turn) -> str | None:
     """The output of a structured turn as the model wrote it, JSON text; None while there is none."""
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
         return None
-    accepted = standing_of(turn).accepted
+    accepted = output_progress(turn).accepted
     return None if accepted is None else accepted.text
 
 
@@ -98,7 +98,7 @@ def phase_of(turn: Turn) -> Phase | None:
     """What a structured turn was busy with when it was cancelled."""
     if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
         return None
-    standing = standing_of(turn)
+    standing = output_progress(turn)
     if unjudged_draft(turn) is not None:
         return "validating"
     role = _role_cut_short(turn)
@@ -121,7 +121,7 @@ def _role_cut_short(turn: Turn) -> ToolRole | None:
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def _after_round(now: Standing, turn: Turn, round: Round) -> Standing:
+def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgress:
     spec, calls = _spec_of(turn), _calls_of(turn, round)
     cut_off = _CUT_OFF.get(round.stop_reason)
     if cut_off is not None and (cut_off == "refusal" or not calls):
@@ -135,13 +135,15 @@ def _after_round(now: Standing, turn: Turn, round: Round) -> Standing:
     return now
 
 
-def _after_draft(now: Standing, draft: Block, verdicts: Sequence[Block]) -> Standing:
+def _after_draft(now: OutputProgress, draft: Block, verdicts: Sequence[Block]) -> OutputProgress:
     if not verdicts:
         return now
     return _failed(now, "max_attempts") if verdicts[-1].data == NOT_TAKEN else replace(now, accepted=draft)
 
 
-def _after_call(now: Standing, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec) -> Standing:
+def _after_call(
+    now: OutputProgress, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec
+) -> OutputProgress:
     fine = _is_fine(result)
     if _was_cut_short(result):
         return now
@@ -158,8 +160,8 @@ def _after_call(now: Standing, call: Block, result: Block | None, role: ToolRole
             return now
 
 
-def _failed(now: Standing, failure: Failure) -> Standing:
-    return Standing(failed=now.failed + 1, failure=failure)
+def _failed(now: OutputProgress, failure: Failure) -> OutputProgress:
+    return OutputProgress(failed=now.failed + 1, failure=failure)
 
 
 def _draft_of(turn: Turn, round: Round) -> Block | None:

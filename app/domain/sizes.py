@@ -16,7 +16,7 @@ _ADDED = frozenset({"tool_result", "user_text", "verdict"})
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SizeEstimate:
     """`guessed` tokens of it were guessed by the length of texts."""
 
     tokens: int
@@ -27,7 +27,7 @@ class Size:
         return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
 
 
-def size_of(path: Sequence[Turn]) -> Size:
+def size_of(path: Sequence[Turn]) -> SizeEstimate:
     newest = _newest_figures(path)
     if newest is None:
         return _guess(path)
@@ -37,7 +37,7 @@ def size_of(path: Sequence[Turn]) -> Size:
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
     since_then = [shortening for shortening in shortenings_on(path) if shortening.made >= (place, round.number)]
     less = sum(tokens_of(shortening.left_out) + shortening.files * FILE for shortening in since_then)
-    return Size(max(0, figures + added - less), added + less)
+    return SizeEstimate(max(0, figures + added - less), added + less)
 
 
 def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
@@ -61,13 +61,13 @@ def _is_added(block: Block, round: Round) -> bool:
     return block.round == round.number and block.type in _ADDED
 
 
-def _guess(path: Sequence[Turn]) -> Size:
+def _guess(path: Sequence[Turn]) -> SizeEstimate:
     summary, kept, shortenings = summary_on(path), kept_of(path), shortenings_on(path)
     tokens = _size(summary.text) if summary else 0
     for place, turn in enumerate(kept, len(path) - len(kept)):
         tokens += sum(size_of_block(block, _head(block, (place, block.round), shortenings)) for block in turn.blocks)
     tokens += _size_of_frame(path[-1])
-    return Size(tokens, tokens)
+    return SizeEstimate(tokens, tokens)
 
 
 def _head(block: Block, position: Position, shortenings: Sequence[Shortening]) -> int | None:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
-from app.domain.compaction import relief_of
+from app.domain.compaction import compaction_needed
 from app.domain.history import COMPACTED
-from app.domain.output import failure_of, standing_of, unjudged_draft
+from app.domain.output import failure_of, output_progress, unjudged_draft
 from app.domain.rounds import Round
 from app.domain.turns import Limits, OutputSpec, Turn
 
@@ -60,7 +60,7 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class JudgeOutput:
     """Have an output judged that the model wrote as text."""
 
     draft: Block
@@ -74,7 +74,7 @@ class AwaitClient:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeIn:
+class ApplySteers:
     """Make what the user said meanwhile a part of the turn."""
 
     steers: tuple[Steer, ...]
@@ -93,7 +93,7 @@ class Fail:
     message: str
 
 
-Step = CallModel | Shorten | Compact | RunTools | Judge | AwaitClient | TakeIn | Finish | Fail
+Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | ApplySteers | Finish | Fail
 
 
 def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None) -> Step:
@@ -102,15 +102,15 @@ def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = N
     """
     step = _next_step(turn)
     if isinstance(step, CallModel) and not is_paused(turn):
-        return relieved(step.round, [*ancestors, turn], tokens=tokens) or step
+        return compaction_step(step.round, [*ancestors, turn], tokens=tokens) or step
     return step
 
 
-def relieved(
+def compaction_step(
     round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
 ) -> Shorten | Compact | None:
     """What is done before round `round`, where the path is too long for its model. `forced`: it was refused as such."""
-    relief = relief_of(path, tokens=tokens, forced=forced)
+    relief = compaction_needed(path, tokens=tokens, forced=forced)
     if relief is None:
         return None
     return Shorten(relief) if isinstance(relief, Block) else Compact(round, relief)
@@ -127,16 +127,16 @@ def _next_step(turn: Turn) -> Step:
     limits = turn.request.limits
     sealed = [round for round in turn.rounds if round.sealed]
     if not sealed:
-        return TakeIn(turn.steers) if turn.steers else _call_model(turn, 1, limits)
+        return ApplySteers(turn.steers) if turn.steers else _call_model(turn, 1, limits)
     last = sealed[-1]
     with_calls = _rounds_with_calls(turn.blocks)
     if unanswered := unanswered_calls(turn.blocks):
         return _answer_calls(turn, unanswered, _refusal(last, len(with_calls), limits))
     if draft := unjudged_draft(turn):
-        return Judge(draft)
+        return JudgeOutput(draft)
     goes_on = last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
-        return TakeIn(turn.steers)
+        return ApplySteers(turn.steers)
     if _user_spoke(turn.blocks, last):
         return _call_model(turn, last.number + 1, limits)
     if last.stop_reason == COMPACTED:
@@ -163,7 +163,7 @@ def _key(call: Block) -> tuple[int, str]:
 
 
 def _after_iteration(turn: Turn, spec: OutputSpec, last: Round) -> Step:
-    standing = standing_of(turn)
+    standing = output_progress(turn)
     if standing.accepted is not None:
         return Finish("output")
     if failure := failure_of(standing, spec):

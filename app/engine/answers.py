@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import assert_never
 
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.tools.tool import RETURNED_NOTHING, Outcome
 
 _SUPERSEDED = "This call was not run: the user said something else instead of answering."
 
 
-def outcome_of_answer(ask: Ask, answer: Answer) -> Outcome:
+def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
     """The outcome of a call that is not run here: its tool runs at the client, or nobody allowed it."""
     match answer.kind:
         case "result":

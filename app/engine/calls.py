@@ -13,7 +13,7 @@ from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, TurnRequest
 from app.engine.answers import outcome_of_answer, with_approval
 from app.engine.files import Files
-from app.engine.hooks import AfterTool, BeforeTool, Observers
+from app.engine.hooks import AfterTool, BeforeTool, HookRunner
 from app.engine.memory import earlier_result, is_over_limit, over_limit, same_call
 from app.engine.recorder import Recorder
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
@@ -40,7 +40,7 @@ class Calls:
         recorder: Recorder,
         toolset: Toolset,
         owner: str,
-        observers: Observers,
+        observers: HookRunner,
         files: Files,
         started_before: frozenset[Key] = frozenset(),
     ) -> None:
@@ -139,7 +139,7 @@ class Calls:
         """Has an output judged that the model wrote as text: for tools and hooks it is as good as a call."""
         call = as_call(draft)
         outcome = await self._run(call)
-        await self._recorder.judge(draft, outcome)
+        await self._recorder.record_verdict(draft, outcome)
         await self._observers.after_tool(AfterTool(self._owner, self._recorder.turn, call, outcome))
 
     # --- what needs no run -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 _LONGEST = 10.0  # seconds
 
 
-class Counting:
+class TokenCounter:
     """That of one turn. Nobody is asked twice about one request, nor where an estimate says enough, nor where it was
     asked in vain.
     """

@@ -16,28 +16,28 @@ from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
+    ApplySteers,
     AwaitClient,
     CallModel,
     Compact,
     Fail,
     Finish,
-    Judge,
+    JudgeOutput,
     RunTools,
     Shorten,
     Step,
-    TakeIn,
+    compaction_step,
     next_step,
     open_round_number,
-    relieved,
     settle,
     unanswered_calls,
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.calls import Calls
-from app.engine.counting import Counting, count_usage
-from app.engine.frame_clock import Pace
-from app.engine.hooks import AfterRound, Observers
-from app.engine.patience import Patience
+from app.engine.counting import TokenCounter, count_usage
+from app.engine.frame_clock import FrameClock
+from app.engine.hooks import AfterRound, HookRunner
+from app.engine.patience import StallTimeout
 from app.engine.recorder import Recorder
 from app.engine.reply import Reply
 from app.engine.requests import Asking, Requests, Rows
@@ -70,17 +70,17 @@ class Executor:
         ancestors: Sequence[Turn],
         provider_for: Callable[[str], Provider],
         calls: Calls,
-        observers: Observers,
+        observers: HookRunner,
         owner: str,
         policy: ModelPolicy,
-        pace: Pace,
+        clock: FrameClock,
         news: asyncio.Event,
         rows: Rows,
     ) -> None:
         self._news = news
         self._rows = rows
         self._requests = Requests(ancestors, rows)
-        self._counting = Counting(ancestors, self._requests)
+        self._counting = TokenCounter(ancestors, self._requests)
         self._recorder = recorder
         self._ancestors = ancestors
         self._provider_for = provider_for
@@ -88,7 +88,7 @@ class Executor:
         self._observers = observers
         self._owner = owner
         self._policy = policy
-        self._pace = pace
+        self._clock = clock
         self._retries = Retries(policy.retries)
         self._reply: Reply | None = None
         self._model = self.request.model
@@ -132,15 +132,15 @@ class Executor:
             case Compact():
                 await self._compact(step)
             case RunTools(calls, refusal):
-                self._recorder.tell_stage("executing")
+                self._recorder.notify_stage("executing")
                 await self._calls.answer(calls, refusal)
-            case Judge(draft):
-                self._recorder.tell_stage("executing")
+            case JudgeOutput(draft):
+                self._recorder.notify_stage("executing")
                 await self._calls.judge(draft)
             case AwaitClient():
                 await self._recorder.wait()
-            case TakeIn(steers):
-                await self._recorder.take_in(steers, open_round_number(self.turn) - 1)
+            case ApplySteers(steers):
+                await self._recorder.apply_steers(steers, open_round_number(self.turn) - 1)
             case Finish(stop_reason):
                 await self._recorder.end("complete", stop_reason)
             case Fail(type, message):
@@ -152,7 +152,7 @@ class Executor:
         """With what somebody said since, where a doorbell told of it. Without one it is seen at the end."""
         if self._news.is_set():
             self._news.clear()
-            self._recorder.learn(await self._rows.arrived(self.turn))
+            self._recorder.update_turn(await self._rows.refreshed(self.turn))
 
     async def stop(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
@@ -170,7 +170,7 @@ class Executor:
         for call in unanswered_calls(self.turn.blocks):
             await self._recorder.settle_call(call, Outcome(CUT_SHORT.format(stop_reason), is_error=True))
         if self.turn.steers:
-            await self._recorder.take_in(self.turn.steers, open_round_number(self.turn) - 1)
+            await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
         await self._recorder.end(status, stop_reason, error)
         if round is not None and self.turn.rounds[-1].sealed:
             await self._tell_of_round()
@@ -182,7 +182,7 @@ class Executor:
             await self._try_round(step)
         except TooLong:
             await self._take_back()
-            relief = relieved(step.round, [*self._ancestors, self.turn], forced=True)
+            relief = compaction_step(step.round, [*self._ancestors, self.turn], forced=True)
             if relief is None:
                 raise
             await self._do(relief)
@@ -210,7 +210,7 @@ class Executor:
         request = await self._requests.build(self.turn, step, self._model)
         with_tools = isinstance(step, CallModel) and step.tools
         reply = self._reply = Reply(
-            self._recorder, self._pace, request, self._calls.start_early if with_tools else None
+            self._recorder, self._clock, request, self._calls.start_early if with_tools else None
         )
         try:
             await self._hear(reply, request, step)
@@ -225,10 +225,10 @@ class Executor:
         await self._tell_of_round()
 
     async def _hear(self, reply: Reply, request: ModelRequest, step: Asking) -> None:
-        self._recorder.tell_stage("processing")
+        self._recorder.notify_stage("processing")
         provider = self._provider_for(self._model)
-        async with Patience(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
-            await reply.hear(as_summary(stream, step.through) if isinstance(step, Compact) else stream, patience)
+        async with StallTimeout(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
+            await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, patience)
 
     # --- what becomes of a round -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 from app.domain.blocks import DOCUMENT, IMAGE
 from app.domain.results import layout_of, words_of
 from app.kit.media import IMAGES, media_type_of
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.storage.uploads import Uploads
 from app.tools.tool import File, Outcome
 
@@ -30,5 +30,5 @@ class Files:
     async def _keep(self, file: File) -> Mapping[str, Any]:
         media_type = media_type_of(file.content)
         assert media_type is not None
-        upload = await patiently(lambda: self._uploads.put(self._owner, media_type, file.content))
+        upload = await retry_while_unavailable(lambda: self._uploads.put(self._owner, media_type, file.content))
         return {"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source}

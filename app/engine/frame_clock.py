@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-from app.stream.wakeup import Doorbell
+from app.stream.wakeup import Wakeup
 from app.telemetry import LOOP_LAG_SECONDS
 
 # Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
@@ -16,15 +16,15 @@ SAMPLE = 0.1
 BEATS = 3
 
 
-class Pace:
+class FrameClock:
     """Watches how busy the event loop's thread is. `tick` is the present frame time in seconds; 0 when calm."""
 
     def __init__(self) -> None:
         self.tick = 0.0
-        self._bells = deque(Doorbell() for _ in range(BEATS))
+        self._bells = deque(Wakeup() for _ in range(BEATS))
         self._wound = False
 
-    async def breathe(self) -> None:
+    async def wait_for_tick(self) -> None:
         """Returns at once when the process is calm, else a tick later, with all who came since the same beat."""
         if self.tick == 0.0:
             return
@@ -38,9 +38,9 @@ class Pace:
 
     def _strike(self) -> None:
         self._bells.rotate(-1)
-        self._bells[-1].ring()
+        self._bells[-1].notify()
         self._wound = False
-        if any(bell.awaited for bell in self._bells):
+        if any(bell.has_waiters for bell in self._bells):
             self._wind()
 
     async def watch(self) -> None:

@@ -69,7 +69,7 @@ class Hooks:
         """The end of a turn that ran here is stored, and its readers know of it."""
 
 
-class Observers:
+class HookRunner:
     """All hooks, told one after the other. No failure of theirs gets past it, and none takes longer than `patience`."""
 
     def __init__(self, hooks: Sequence[Hooks] = (), patience: float = PATIENCE) -> None:

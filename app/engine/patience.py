@@ -7,7 +7,7 @@ from typing import Self
 from app.domain.errors import TransientError
 
 
-class Patience:
+class StallTimeout:
     """Inside it, a wait (from `wait` to `pause`) that lasts for `seconds`, or up to a quarter longer, is ended.
 
     A timer looks now and then, so that waiting and not waiting are two plain assignments.

@@ -85,7 +85,7 @@ class Recorder:
     def notify(self, event: str, **data: Any) -> None:
         self.view.notify(Notice(event, data))
 
-    def tell_stage(self, stage: Stage) -> None:
+    def notify_stage(self, stage: Stage) -> None:
         """What the turn is busy with, for whoever watches."""
         self.notify("status", stage=stage)
 
@@ -147,7 +147,7 @@ class Recorder:
         self.view.close_block(result)
 
     @_write
-    async def judge(self, draft: Block, outcome: Outcome) -> None:
+    async def record_verdict(self, draft: Block, outcome: Outcome) -> None:
         """What is known of an output that the model wrote as text."""
         verdict = Block(
             index=len(self.turn.blocks),
@@ -161,7 +161,7 @@ class Recorder:
         self.view.close_block(verdict)
 
     @_write
-    async def take_in(self, steers: Sequence[Steer], round: int) -> None:
+    async def apply_steers(self, steers: Sequence[Steer], round: int) -> None:
         """Makes what the user said meanwhile blocks of the turn, behind the results of `round`."""
         said = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
@@ -176,13 +176,13 @@ class Recorder:
             )
             for place, (steer, block) in enumerate(said)
         ]
-        await self._records.take_in(blocks, steers)
+        await self._records.apply_steers(blocks, steers)
         for block in blocks:
             self.view.close_block(block)
         taken = {steer.id for steer in steers}
-        self.learn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
+        self.update_turn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
 
-    def learn(self, turn: Turn) -> None:
+    def update_turn(self, turn: Turn) -> None:
         """What the rows say of the turn beyond what this run wrote: asks' answers, and what a user said."""
         self.view.turn = turn
 

@@ -11,8 +11,8 @@ from app.domain.blocks import Block
 from app.domain.events import BlockStart
 from app.domain.rounds import Round
 from app.domain.steps import open_round_number
-from app.engine.frame_clock import Pace
-from app.engine.patience import Patience
+from app.engine.frame_clock import FrameClock
+from app.engine.patience import StallTimeout
 from app.engine.recorder import Recorder
 from app.llm.accumulator import Accumulator, Change
 from app.llm.provider import ModelRequest, Part, Unknown
@@ -25,11 +25,15 @@ class Reply:
     """What answers `request`. `closed` is given each block when its row is there."""
 
     def __init__(
-        self, recorder: Recorder, pace: Pace, request: ModelRequest, closed: Callable[[Block], None] | None = None
+        self,
+        recorder: Recorder,
+        clock: FrameClock,
+        request: ModelRequest,
+        closed: Callable[[Block], None] | None = None,
     ) -> None:
         turn = recorder.turn
         self._recorder = recorder
-        self._pace = pace
+        self._clock = clock
         self._request = request
         self._closed = closed
         self._heard = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
@@ -44,7 +48,7 @@ class Reply:
     def stop_reason(self) -> str:
         return self._heard.stop_reason or "end_turn"
 
-    async def hear(self, stream: AsyncIterator[Sequence[Part]], patience: Patience) -> None:
+    async def consume(self, stream: AsyncIterator[Sequence[Part]], patience: StallTimeout) -> None:
         """To its end. Raises what the provider raises."""
         begun = False
         async for parts in stream:
@@ -59,8 +63,8 @@ class Reply:
                 else:
                     self._ahead = changes[place:]
                     await self._apply(change)
-            if self._pace.tick:
-                await self._pace.breathe()
+            if self._clock.tick:
+                await self._clock.wait_for_tick()
             patience.wait()
 
     async def _begin_round(self) -> None:
@@ -79,7 +83,7 @@ class Reply:
                 started_at=datetime.now(UTC),
             )
         )
-        self._recorder.tell_stage("streaming")
+        self._recorder.notify_stage("streaming")
 
     def _delta(self, text: str) -> None:
         if self._first_delta_at is None:

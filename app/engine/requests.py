@@ -10,7 +10,7 @@ from app.domain.steps import CallModel, Compact
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.attachments import attached, uploads_in
 from app.llm.conversation.messages import build_messages, messages_to_summarise
-from app.llm.provider import Call, Message, ModelRequest, ProviderCompaction
+from app.llm.provider import Message, ModelCall, ModelRequest, ProviderCompaction
 
 Asking = CallModel | Compact
 
@@ -22,7 +22,7 @@ _LEAST_FOR_SUMMARY = 4_000  # tokens
 class Rows(Protocol):
     """What a run reads again while it lasts."""
 
-    async def arrived(self, turn: Turn) -> Turn: ...
+    async def refreshed(self, turn: Turn) -> Turn: ...
     async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]: ...
 
 
@@ -47,7 +47,7 @@ class Requests:
             provider_tools=asked.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=sealed[-1].data if sealed else None,
-            call=Call(turn.id, step.round, turn.attempt, model, asked.record),
+            call=ModelCall(turn.id, step.round, turn.attempt, model, asked.record),
             compaction=_compaction(asked, model),
         )
 

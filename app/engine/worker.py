@@ -16,11 +16,11 @@ from app.engine.accounts import account_for
 from app.engine.calls import Calls, Key
 from app.engine.executor import Executor, ModelPolicy
 from app.engine.files import Files
-from app.engine.frame_clock import Pace
-from app.engine.hooks import Hooks, Observers, TurnEnded
+from app.engine.frame_clock import FrameClock
+from app.engine.hooks import HookRunner, Hooks, TurnEnded
 from app.engine.recorder import Recorder, to_the_end
 from app.llm.provider import Provider
-from app.storage.database import LAST_WORDS, Database, patiently
+from app.storage.database import FINAL_WRITE_TIMEOUT, Database, retry_while_unavailable
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.record import Records
@@ -65,7 +65,7 @@ class Run:
     task: asyncio.Task[None] = field(init=False)
     started: bool = False
     reason: Reason | None = None
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    updated: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Worker:
@@ -77,7 +77,7 @@ class Worker:
         provider_for: Callable[[str], Provider],
         toolset: Toolset,
         policy: WorkerPolicy,
-        pace: Pace,
+        clock: FrameClock,
         hooks: Sequence[Hooks] = (),
     ) -> None:
         self._database = database
@@ -89,8 +89,8 @@ class Worker:
         self._provider_for = provider_for
         self._toolset = toolset
         self._policy = policy
-        self._pace = pace
-        self._observers = Observers(hooks)
+        self._clock = clock
+        self._observers = HookRunner(hooks)
         self._runs: dict[UUID, Run] = {}
         self._rung = asyncio.Event()
         self._pass_on = False
@@ -100,12 +100,12 @@ class Worker:
     def draining(self) -> bool:
         return self._draining
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There may be a turn to claim, here or, where this replica is full, elsewhere."""
         self._pass_on = True
         self._rung.set()
 
-    def hear(self, payload: str) -> None:
+    def receive(self, payload: str) -> None:
         """What another replica rang for."""
         what, _, turn = payload.partition(" ")
         if what == QUEUED:
@@ -114,22 +114,22 @@ class Worker:
             if what == CANCEL:
                 _interrupt(run, "cancel")
             else:
-                run.told.set()
+                run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
         """Stops a turn whose cancellation is in its row, wherever it runs."""
         if run := self._runs.get(turn):
             _interrupt(run, "cancel")
         else:
-            self.ring()
+            self.wake()
             await self._ring_all(f"{CANCEL} {turn}")
 
-    async def tell(self, turn: UUID) -> None:
+    async def refresh(self, turn: UUID) -> None:
         """Has a turn look at what was said to it, wherever it runs, and claimed where it waited for that."""
         if run := self._runs.get(turn):
-            run.told.set()
+            run.updated.set()
         else:
-            self.ring()
+            self.wake()
             await self._ring_all(f"{TOLD} {turn}")
 
     async def drain(self) -> None:
@@ -155,7 +155,7 @@ class Worker:
         """Postgres may be away for long: then nobody waits for what is to be written, and whoever takes the turns over
         finds what the rows hold.
         """
-        patience = LAST_WORDS
+        patience = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=patience)
             for task in stuck:  # perhaps more than once: a write is not let go of at the first word
@@ -245,15 +245,15 @@ class Worker:
                 self._rung.set()  # turns may wait for this place
             if self._runs.get(turn) is run:
                 del self._runs[turn]
-            if run.told.is_set() or run.reason == "cancel":
+            if run.updated.is_set() or run.reason == "cancel":
                 self._rung.set()  # it may have let go of the turn before it heard
 
     async def _run_claimed(self, identity: UUID, run: Run) -> None:
-        owner, path = await patiently(lambda: self._turns.claimed(identity, self._queue.replica))
+        owner, path = await retry_while_unavailable(lambda: self._turns.claimed(identity, self._queue.replica))
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
-        started = await patiently(lambda: self._recall(view))
+        started = await retry_while_unavailable(lambda: self._recall(view))
         with self._directory.host(view, owner):
             recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
             calls = Calls(recorder, self._toolset, owner, self._observers, Files(self._uploads, owner), started)
@@ -265,25 +265,25 @@ class Worker:
                 self._observers,
                 owner,
                 self._policy.model,
-                self._pace,
-                run.told,
+                self._clock,
+                run.updated,
                 self,
             )
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             await self._carry_out(run, executor, recorder)
             if recorder.leaves_work:
-                self.ring()
+                self.wake()
             if view.turn.ended:
                 account_for(view.turn, calls.first_started)
         if view.turn.ended:
             await to_the_end(self._observers.turn_ended(TurnEnded(owner, view.turn)))
 
-    async def arrived(self, turn: Turn) -> Turn:
-        return await patiently(lambda: self._turns.arrived(turn))
+    async def refreshed(self, turn: Turn) -> Turn:
+        return await retry_while_unavailable(lambda: self._turns.refreshed(turn))
 
     async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        return await patiently(lambda: self._uploads.contents(ids))
+        return await retry_while_unavailable(lambda: self._uploads.contents(ids))
 
     async def _recall(self, view: LiveView) -> frozenset[Key]:
         """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""

@@ -12,7 +12,7 @@ _LONGEST_HALF = 20  # of a word that was cut through at the edge
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExcerptPiece:
     text: str
     found: bool
 
@@ -22,14 +22,14 @@ class Excerpt:
     """Of what was said in `turn`; the whole title of the chat where that is None."""
 
     turn: UUID | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ExcerptPiece, ...]
 
 
-def pieces_of(text: str, words: Sequence[str]) -> tuple[Piece, ...]:
+def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
     """All of `text`; each of `words` is found wherever it stands, whatever its capitals."""
     longest_first = sorted(words, key=len, reverse=True)
     halves = re.split(f"({'|'.join(map(re.escape, longest_first))})", text, flags=re.IGNORECASE)
-    return tuple(Piece(half, place % 2 == 1) for place, half in enumerate(halves) if half)
+    return tuple(ExcerptPiece(half, place % 2 == 1) for place, half in enumerate(halves) if half)
 
 
 def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:

@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 import structlog
 
-from app.llm.transport.tap import Send, changed
+from app.llm.transport.interceptor import Send, changed
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class ChaosPlan:
         return (random.choice(self.faults) if random.random() < self.share else None), random
 
 
-class ChaosTap:
+class ChaosInterceptor:
     """`happened` counts the faults. What was planned for a body does not happen to one that ends before."""
 
     def __init__(self, plan: ChaosPlan) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.llm.provider import Call
+from app.llm.provider import ModelCall
 
 # How the answer came to its end: by itself, because we hung up, or because the connection failed.
 Ending = Literal["whole", "closed", "failed"]
@@ -26,7 +26,7 @@ _SECRET = re.compile(
 )
 
 
-class Read(NamedTuple):
+class RecordedChunk(NamedTuple):
     """`at` is in seconds after the request."""
 
     at: float
@@ -48,11 +48,11 @@ class Recording:
     began: str
     url: str
     request: bytes
-    call: Call | None = None
+    call: ModelCall | None = None
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     head_at: float = 0.0
-    reads: Sequence[Read] = ()
+    reads: Sequence[RecordedChunk] = ()
     ending: Ending = "closed"
     ended_at: float = 0.0
     failure: Failure | None = None
@@ -75,11 +75,11 @@ def _starred(found: re.Match[bytes]) -> bytes:
     return whole[: found.start(1) - start] + b"*" * len(found[1]) + whole[found.end(1) - start :]
 
 
-def concealed_reads(reads: Sequence[Read], secrets: Sequence[bytes]) -> tuple[Read, ...]:
+def concealed_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
     """A secret may lie across two reads."""
     body = concealed(b"".join(read.data for read in reads), secrets)
     places = accumulate((len(read.data) for read in reads), initial=0)
-    return tuple(Read(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))
+    return tuple(RecordedChunk(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))
 
 
 def encode(recording: Recording) -> bytes:
@@ -111,7 +111,7 @@ def decode(file: bytes) -> Recording:
             status=head.get("status"),
             headers=head.get("headers", {}),
             head_at=head.get("at", 0.0),
-            reads=tuple(Read(line["at"], _heard(line["read"])) for line in lines),
+            reads=tuple(RecordedChunk(line["at"], _heard(line["read"])) for line in lines),
             ending=end["ending"],
             ended_at=end["at"],
             failure=Failure(end["type"], end["message"]) if "type" in end else None,
@@ -120,10 +120,10 @@ def decode(file: bytes) -> Recording:
         raise ValueError(f"no recording: {error!r}") from None
 
 
-def _call_of(first: Mapping[str, Any]) -> Call | None:
+def _call_of(first: Mapping[str, Any]) -> ModelCall | None:
     if "turn" not in first:
         return None
-    return Call(UUID(first["turn"]), first["round"], first["attempt"], first["model"])
+    return ModelCall(UUID(first["turn"]), first["round"], first["attempt"], first["model"])
 
 
 def _said(data: bytes) -> str | dict[str, str]:

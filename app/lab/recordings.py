@@ -16,9 +16,9 @@ import httpx2
 import structlog
 
 from app.domain.errors import ConfigError
-from app.lab.recording import Ending, Failure, Read, Recording, concealed, concealed_reads, decode, encode
-from app.llm.provider import Call
-from app.llm.transport.tap import Send, changed, present_call
+from app.lab.recording import Ending, Failure, RecordedChunk, Recording, concealed, concealed_reads, decode, encode
+from app.llm.provider import ModelCall
+from app.llm.transport.interceptor import Send, changed, current_call
 
 log = structlog.get_logger(__name__)
 
@@ -105,15 +105,15 @@ def _read(path: Path) -> Recording:
         raise ConfigError(f"{path}: {error}") from None
 
 
-class RecordingTap:
+class RecordingInterceptor:
     """Keeps the calls for which it is `wanted`."""
 
-    def __init__(self, recordings: Recordings, wanted: Callable[[Call | None], bool] = lambda _: True) -> None:
+    def __init__(self, recordings: Recordings, wanted: Callable[[ModelCall | None], bool] = lambda _: True) -> None:
         self._recordings = recordings
         self._wanted = wanted
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
-        call = present_call()
+        call = current_call()
         if not self._wanted(call):
             return await send(request)
         listener = _Listener(self._recordings, request, call)
@@ -129,7 +129,7 @@ class RecordingTap:
 class _Listener:
     """One call that is being made. On the way of a delta it does nothing but to look at the clock."""
 
-    def __init__(self, recordings: Recordings, request: httpx2.Request, call: Call | None) -> None:
+    def __init__(self, recordings: Recordings, request: httpx2.Request, call: ModelCall | None) -> None:
         self._recordings = recordings
         self._request = request
         self._call = call
@@ -167,7 +167,9 @@ class _Listener:
     def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
         request, head = self._request, self._response
         secrets = _secrets_of(request)
-        reads = [Read(round(at - self._start, 6), data) for at, data in zip(self._times, self._data, strict=True)]
+        reads = [
+            RecordedChunk(round(at - self._start, 6), data) for at, data in zip(self._times, self._data, strict=True)
+        ]
         return Recording(
             began=self._began.isoformat(),
             url=f"{request.url.host}{request.url.path}",

@@ -11,7 +11,7 @@ import msgspec
 
 from app.lab.recording import Recording, concealed
 from app.llm.transport.http import retry_after
-from app.llm.transport.tap import Send
+from app.llm.transport.interceptor import Send
 
 _NO_MORE = msgspec.json.encode(
     {"type": "error", "error": {"type": "end_of_recording", "message": "No further call of this turn was recorded."}}
@@ -19,7 +19,7 @@ _NO_MORE = msgspec.json.encode(
 _WAITS = ("retry-after", "retry-after-ms")
 
 
-class ReplayTap:
+class ReplayInterceptor:
     """Answers the n-th request with the n-th recording. `asked` are the requests; `over` is set once the last answer
     has come to where its reader hung up, or more is asked for than was recorded.
 

@@ -12,13 +12,13 @@ import httpx2
 
 from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
-from app.engine.frame_clock import Pace
+from app.engine.frame_clock import FrameClock
 from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.lab.recording import Recording
-from app.lab.replay import ReplayTap
+from app.lab.replay import ReplayInterceptor
 from app.llm.models.catalog import Models
-from app.llm.transport.tap import Send, Tap, present_call
+from app.llm.transport.interceptor import Interceptor, Send, current_call
 from app.storage.copies import answer_as_then, copy_path, say_as_then
 from app.storage.database import Database
 from app.storage.runs.queue import Queue
@@ -33,7 +33,7 @@ _LOOK = 0.02  # seconds
 # What is silent in a recording was given up then, and is now: the only thing that takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
-OpenModels = Callable[[Sequence[Tap]], AbstractAsyncContextManager[Models]]
+OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
 
 _NOT_MADE = Outcome("This call was not made when the turn was recorded.", is_error=True)
 
@@ -62,13 +62,13 @@ async def rerun(
     `open_models` gives the models with these interceptors in the place of the network.
     """
     await copy_path(source, target, owner, then)
-    tap = ReplayTap(recordings, speed=speed, patience=policy.model.retries.max_retry_after)
+    tap = ReplayInterceptor(recordings, speed=speed, patience=policy.model.retries.max_retry_after)
     saying, results = _Saying(target, then), _Results(then, tap.over)
     async with (
         open_models([tap, saying]) as models,
         _worker(policy, target, models, _Recorded(results), speed) as worker,
     ):
-        saying.tell = worker.tell
+        saying.tell = worker.refresh
         stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, tap.over))
         try:
             turn = await _ended(worker, target, owner, then)
@@ -89,7 +89,7 @@ async def _worker(
     policy = replace(policy, grace_period=0.0, model=model)
     queue = Queue(database, new_id(), "replay", secrets.randbits(62))
     await queue.renew_lease(_LEASE)
-    worker = Worker(database, queue, Directory(), models.provider_for, toolset, policy, Pace())
+    worker = Worker(database, queue, Directory(), models.provider_for, toolset, policy, FrameClock())
     running = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -103,7 +103,7 @@ async def _worker(
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
     """The turn once it has ended, or waits for an answer that nobody gave then either."""
     while True:
-        worker.ring()
+        worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)
         if turn.ended or (turn.status == "waiting" and not await answer_as_then(database, then)):
             return turn
@@ -127,7 +127,7 @@ async def _settled(database: Database, owner: str, then: Turn) -> None:
         await asyncio.sleep(_LOOK)
 
 
-class _Saying(Tap):
+class _Saying(Interceptor):
     """Says to the turn what was said to it then, while the same round is being answered."""
 
     def __init__(self, database: Database, then: Turn) -> None:
@@ -140,7 +140,7 @@ class _Saying(Tap):
                 self._said[block.round].append(Block(0, 0, 0, TEXT, block.text))
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
-        call = present_call()
+        call = current_call()
         for block in self._said.pop(call.round, ()) if call else ():
             await say_as_then(self._database, self._turn, [block])
             if self.tell is not None:

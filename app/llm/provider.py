@@ -18,7 +18,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """Whose model call it is, and which one. `model` is what the turn calls it; `record` where the turn wants its calls
     recorded.
     """
@@ -55,7 +55,7 @@ class ModelRequest:
     provider_tools: tuple[str, ...] = ()
     may_use_tools: bool = True
     resume_data: str | None = None
-    call: Call | None = None
+    call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
 
 

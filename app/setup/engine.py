@@ -8,27 +8,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from app.config import Settings
-from app.engine.frame_clock import Pace
+from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
-from app.engine.upkeep.journal_writer import Journaling
-from app.engine.upkeep.recovery import Rescuer
+from app.engine.upkeep.journal_writer import JournalWriter
+from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.upload_sweep import sweep_uploads
-from app.engine.upkeep.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
 from app.llm.models.catalog import Models
 from app.setup.background import background
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
-from app.storage.chat_changes import ChatNews
+from app.storage.chat_changes import ChatChanges
 from app.storage.database import Database
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
-from app.storage.runs.session import Session
+from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
 from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
-from app.stream.chat.wakeups import ChatBells
+from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
 from app.stream.mirror import Mirror
 from app.tools.toolset import Toolset
@@ -41,7 +41,7 @@ _CHAT_LOOK = 5.0
 class Engine:
     worker: Worker
     directory: Directory
-    bells: ChatBells
+    bells: ChatWakeups
 
 
 @asynccontextmanager
@@ -55,25 +55,25 @@ async def started(
     receiver: Receiver | None,
 ) -> AsyncIterator[Engine]:
     """At the end the worker stops first; then this replica is no more."""
-    deliveries = [Deliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
-    directory, pace, session_key = Directory(), Pace(), secrets.randbits(62)
+    deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
+    directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
     queue = Queue(database, new_id(), _address(settings), session_key)
-    bells = ChatBells(ChatNews(database), queue.notify, _CHAT_LOOK)
+    bells = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_LOOK)
     policy = worker_policy(settings, models.fallbacks)
-    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, pace, [*deliveries, *hooks])
+    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, [*deliveries, *hooks])
     journal = Journal(database)
-    rescuer = Rescuer(queue, journal, Actions(database), settings.lease, worker.ring)
+    rescuer = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
     async with AsyncExitStack() as stack:
         await rescuer.start()
         stack.push_async_callback(queue.leave)
         await stack.enter_async_context(
             background(
-                pace.watch(),
+                clock.watch(),
                 rescuer.run(),
-                Journaling(journal, directory, settings.journal_interval).run(),
+                JournalWriter(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                Session(url, session_key, _both(worker.hear, bells.hear), rescuer.doubt).run(),
-                bells.tell(),
+                ReplicaSession(url, session_key, _both(worker.receive, bells.receive), rescuer.doubt).run(),
+                bells.broadcast(),
                 bells.watch(),
                 sweep_uploads(Uploads(database)),
                 *(each.run() for each in deliveries),

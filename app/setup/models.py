@@ -7,13 +7,13 @@ import structlog
 
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError, RequestRefused
-from app.lab.chaos import ChaosPlan, ChaosTap
-from app.lab.recordings import Recordings, RecordingTap
+from app.lab.chaos import ChaosInterceptor, ChaosPlan
+from app.lab.recordings import RecordingInterceptor, Recordings
 from app.llm.demo import DEMO, DemoProvider
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.models.connect import connect_providers
 from app.llm.models.registry import ProviderSpec, read_registry
-from app.llm.transport.tap import Tap
+from app.llm.transport.interceptor import Interceptor
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +27,14 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
             yield _offered(settings, offers)
 
 
-def _offered(settings: Settings, offers: list[Offer]) -> Models:
+def _offered(settings: Settings, offers: list[ProviderModels]) -> Models:
     if not offers and settings.chaos:
         raise ConfigError("TURNSTREAM_CHAOS: the demo has no provider whose calls could fail; set a provider's key")
     if not offers:
         log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-        offers.append(Offer(DemoProvider(settings.demo_delay), [DEMO]))
+        offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
     elif settings.model is not None:
-        offers.append(Offer(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
+        offers.append(ProviderModels(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
     return Models(offers)
 
 
@@ -42,16 +42,16 @@ def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]
     return nullcontext() if settings.record is None else Recordings(settings.record)
 
 
-def _taps(settings: Settings, recordings: Recordings | None) -> Sequence[Tap]:
+def _taps(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:
     """What is recorded is what an adapter saw, chaos too."""
-    taps: list[Tap] = []
+    taps: list[Interceptor] = []
     if settings.chaos:
         note = "model calls are made to fail on purpose: never in production"
         log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
-        taps.append(ChaosTap(ChaosPlan(settings.chaos_seed, settings.chaos)))
+        taps.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
     if recordings is not None:
         every = settings.record_turns == "all"
-        taps.append(RecordingTap(recordings, lambda call: every or (call is not None and call.record)))
+        taps.append(RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record)))
     return taps
 
 
@@ -66,14 +66,14 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
 
 
 @asynccontextmanager
-async def offline_models(settings: Settings, taps: Sequence[Tap]) -> AsyncIterator[Models]:
+async def offline_models(settings: Settings, taps: Sequence[Interceptor]) -> AsyncIterator[Models]:
     """Those of the settings, as if every key were there: `taps` answer in the place of all networks."""
     known = {spec.name for spec in _providers(settings)}
     specs = read_registry(settings.models_file, _Given(read_environment()))
     async with connect_providers(specs, taps) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
-            offers.append(Offer(first.provider, (), [settings.model]))
+            offers.append(ProviderModels(first.provider, (), [settings.model]))
         yield Models(offers)
 
 
@@ -88,7 +88,7 @@ def default_model(settings: Settings) -> str:
     """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
     providers = _providers(settings)
     if not providers:
-        return default_among(Models([Offer(DemoProvider(), [DEMO])]), settings.model)
+        return default_among(Models([ProviderModels(DemoProvider(), [DEMO])]), settings.model)
     if settings.model is not None:
         return settings.model
     listed = [model.id for provider in providers for model in provider.models]

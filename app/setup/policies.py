@@ -10,7 +10,7 @@ from app.engine.retries import RetryPolicy
 from app.engine.upkeep.webhooks import Receiver
 from app.engine.worker import WorkerPolicy
 from app.kit.signature import key_of
-from app.tools.assembly import Wanted
+from app.tools.assembly import ToolSettings
 
 
 def worker_policy(settings: Settings, fallbacks: Callable[[str], Sequence[str]]) -> WorkerPolicy:
@@ -36,9 +36,9 @@ def turn_limits(settings: Settings) -> Limits:
     )
 
 
-def wanted_tools(settings: Settings) -> Wanted:
+def wanted_tools(settings: Settings) -> ToolSettings:
     secret = settings.signing_secret
-    return Wanted(
+    return ToolSettings(
         file=settings.tools_file,
         reference=settings.toolset,
         signing_secret=None if secret is None else secret.get_secret_value(),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import TERMINAL, Turn
-from app.storage.database import Connection, Database, Row, Statement
+from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
 from app.storage.rows import ask_from, to_json
 from app.storage.turns import Turns
@@ -61,7 +61,7 @@ class Decision:
 
     tool_use_id: str
     digest: str | None
-    answer: Answer
+    answer: AskAnswer
     field: str
 
 
@@ -88,10 +88,10 @@ class Actions:
 
     async def expire(self) -> Sequence[UUID]:
         """Answers what waited too long. The turns that have something to do again."""
-        answer = to_json(Answer("expired"))
+        answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 
-    async def _is_repeated(self, connection: Connection, owner: str, key: IdempotencyKey | None) -> bool:
+    async def _is_repeated(self, connection: Transaction, owner: str, key: IdempotencyKey | None) -> bool:
         row = await connection.row(GET_KEY, owner=owner, key=key.key) if key else None
         if row is not None and key is not None and row["digest"] != key.digest:
             raise key_refused()
@@ -99,7 +99,7 @@ class Actions:
 
     async def _store(
         self,
-        connection: Connection,
+        connection: Transaction,
         owner: str,
         turn: UUID,
         decisions: Sequence[Decision],

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.domain.errors import Conflict
 from app.domain.turns import TERMINAL, Turn
-from app.storage.database import Connection, Statement
+from app.storage.database import Statement, Transaction
 from app.storage.rows import turn_from
 from app.storage.turns import CANCEL_TURN
 
@@ -43,7 +43,7 @@ class Place:
     interrupted: tuple[UUID, ...] = ()
 
 
-async def place_beside_others(connection: Connection, chat: UUID, before: Turn | None, on_busy: OnBusy) -> Place:
+async def place_beside_others(connection: Transaction, chat: UUID, before: Turn | None, on_busy: OnBusy) -> Place:
     """Where a message after `before` goes. Raises Conflict where the branch is busy and `on_busy` is `reject`."""
     if before is None or before.status in TERMINAL:
         return Place(before)
@@ -68,7 +68,7 @@ async def place_beside_others(connection: Connection, chat: UUID, before: Turn |
             assert_never(on_busy)
 
 
-async def _steerable(connection: Connection, busy: Sequence[Turn]) -> Turn | None:
+async def _steerable(connection: Transaction, busy: Sequence[Turn]) -> Turn | None:
     """The oldest of the open turns, held open until the transaction ends. None when all of them are about to end."""
     for turn in busy:
         if not turn.cancel_requested and await connection.row(LOCK_OPEN_TURN, turn=turn.id):

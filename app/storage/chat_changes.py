@@ -49,7 +49,7 @@ GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:cha
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ChatUpdate:
     """The chat as it is, and turns that were made in it, with their places, the oldest first."""
 
     chat: Chat
@@ -57,7 +57,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ChatState:
     """How far a chat has come: its newest turn, that one's place (0 where there is none), and its open turns."""
 
     newest: UUID | None
@@ -65,17 +65,17 @@ class Standing:
     open: Mapping[UUID, int]
 
 
-class ChatNews:
+class ChatChanges:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def after(self, owner: str, chat: UUID, place: int, limit: int) -> News | None:
+    async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
         """What was made after `place`, at most `limit` turns of it. None when there is no such chat."""
         row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
         if row is None:
             return None
         turns = await self._database.rows(GET_NEWS, chat=chat, since=_time_of(place), place=place, limit=limit)
-        return News(chat_from(row), [(turn["place"], turn["id"]) for turn in turns])
+        return ChatUpdate(chat_from(row), [(turn["place"], turn["id"]) for turn in turns])
 
     async def answers_at(self, chat: UUID, places: Sequence[int]) -> Mapping[int, UUID]:
         rows = await self._database.rows(GET_ANSWERS_AT, chat=chat, times=list(map(_time_of, places)))
@@ -86,12 +86,12 @@ class ChatNews:
         row = await self._database.row(GET_LAST_PLACE, chat=chat)
         return (row and row["place"]) or 0
 
-    async def standing(self, chat: UUID) -> Standing:
+    async def state(self, chat: UUID) -> ChatState:
         rows = await self._database.rows(GET_LAST_AND_OPEN, chat=chat)
         newest = max(rows, key=lambda row: row["place"], default=None)
         last = newest["place"] if newest else 0
         open = {row["id"]: row["place"] for row in rows if row["open"]}
-        return Standing(newest["id"] if newest else None, last, open)
+        return ChatState(newest["id"] if newest else None, last, open)
 
     async def newest_answer(self, chat: UUID, said: UUID) -> UUID | None:
         """The last of the turns that answer the user turn `said`."""

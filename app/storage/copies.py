@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from app.domain.asks import Answer
+from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.errors import NotFound
 from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.actions import ANSWER_ASKS, GET_OPEN_ASKS
-from app.storage.database import Connection, Database, Statement
+from app.storage.database import Database, Statement, Transaction
 from app.storage.exchanges import ARRIVE, STEER
 from app.storage.rows import to_json
 from app.storage.turns import GET_PATH, WHOLE_PATH, Turns
@@ -79,14 +79,14 @@ async def copy_path(source: Database, target: Database, owner: str, turn: Turn) 
         )
 
 
-async def _copy(there: Connection, here: Connection, get: Statement, put: Statement, **which: UUID) -> None:
+async def _copy(there: Transaction, here: Transaction, get: Statement, put: Statement, **which: UUID) -> None:
     row = await there.row(get, **which)
     assert row is not None
     await here.rows(put, line=row["line"])
 
 
 async def _copy_many(
-    there: Connection, here: Connection, get: Statement, put: Statement, turns: Sequence[UUID]
+    there: Transaction, here: Transaction, get: Statement, put: Statement, turns: Sequence[UUID]
 ) -> None:
     if lines := [row["line"] for row in await there.rows(get, turns=turns)]:
         await here.rows(put, lines=lines)
@@ -114,6 +114,6 @@ async def answer_as_then(database: Database, then: Turn) -> bool:
 async def say_as_then(database: Database, turn: UUID, blocks: Sequence[Block]) -> None:
     """Says something to a turn that runs."""
     async with database.transaction() as connection:
-        superseded = to_json(Answer("superseded"))
+        superseded = to_json(AskAnswer("superseded"))
         await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(blocks), answer=superseded)
         await connection.row(ARRIVE, turn=turn)

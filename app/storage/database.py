@@ -27,7 +27,7 @@ _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
 # Seconds that the last writes get when a server stops, and then the connections to end in peace.
-LAST_WORDS = 5.0
+FINAL_WRITE_TIMEOUT = 5.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
@@ -60,7 +60,7 @@ class Statement:
         return [values[name] for name in self._names]
 
 
-class Connection:
+class Transaction:
     """Statements inside one transaction."""
 
     def __init__(self, raw: Any) -> None:
@@ -96,12 +96,12 @@ class Database:
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Connection]:
+    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
         try:
             async with self._pool.acquire() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-                yield Connection(raw)
+                yield Transaction(raw)
         except (*_AWAY, *_AMBIGUOUS) as error:
             raise _sorted(error) from error
 
@@ -137,7 +137,7 @@ def plain_url(url: str) -> str:
     return f"postgresql://{rest}"
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
     """What `work` gives, once Postgres is there. It must do no harm twice: the answer of a try may be lost."""
     wait = _FIRST_WAIT
     while True:
@@ -160,7 +160,7 @@ async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterato
         yield Database(pool)
     finally:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(FINAL_WRITE_TIMEOUT):
                 await pool.close()
 
 

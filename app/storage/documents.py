@@ -59,7 +59,7 @@ class DocumentInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchHit:
+class DocumentHit:
     path: str
     rank: float
     snippet: str
@@ -97,7 +97,7 @@ class Documents:
     async def delete(self, owner: str, path: str) -> bool:
         return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
 
-    async def search(self, owner: str, query: str, limit: int) -> Sequence[SearchHit]:
+    async def search(self, owner: str, query: str, limit: int) -> Sequence[DocumentHit]:
         """The best matches first. Snippets set the words found in **bold**."""
         rows = await self._database.rows(SEARCH_DOCUMENTS, owner=owner, query=query, limit=limit)
-        return [SearchHit(row["path"], row["rank"], row["snippet"]) for row in rows]
+        return [DocumentHit(row["path"], row["rank"], row["snippet"]) for row in rows]

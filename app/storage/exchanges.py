@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.domain.asks import Answer
+from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.busy import OnBusy, place_beside_others, still_running
 from app.storage.chats import CREATE_CHAT, Chat, chat_from
-from app.storage.database import Connection, Database, Statement
+from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import columns_of, to_json, turn_from
 from app.storage.turns import Turns
 
@@ -122,7 +122,7 @@ class Draft:
 
     chat: Chat
     before: Turn | None
-    _connection: Connection
+    _connection: Transaction
     _key: IdempotencyKey | None
     steered: Turn | None = None
     interrupted: tuple[UUID, ...] = ()
@@ -157,7 +157,7 @@ class Draft:
         """Says `blocks` to the open turn. Raises KeyTaken."""
         assert self.steered is not None
         turn, steer = self.steered.id, new_id()
-        answer = to_json(Answer("superseded"))
+        answer = to_json(AskAnswer("superseded"))
         await self._connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
         await self._connection.row(ARRIVE, turn=turn)
         await self._keep_key(turn, steer)
@@ -246,7 +246,7 @@ class Exchanges:
     @asynccontextmanager
     async def _locked(
         self, owner: str, chat: UUID, key: IdempotencyKey | None
-    ) -> AsyncIterator[tuple[Connection, Chat]]:
+    ) -> AsyncIterator[tuple[Transaction, Chat]]:
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:
@@ -256,7 +256,7 @@ class Exchanges:
             yield connection, chat_from(row)
 
 
-async def _parent(connection: Connection, chat: UUID, parent: UUID) -> Turn:
+async def _parent(connection: Transaction, chat: UUID, parent: UUID) -> Turn:
     row = await connection.row(GET_TURN_OF_CHAT, chat=chat, turn=parent)
     if row is None:
         raise RequestRefused(f"there is no turn {parent} in this chat", field="parent_id")

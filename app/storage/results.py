@@ -28,7 +28,7 @@ GET_RESULT = Statement(
 )
 
 
-class Results:
+class ToolResults:
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from app.domain.asks import Answer, Ask, Steer
+from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnError, TurnRequest
@@ -13,7 +13,7 @@ from app.storage.database import Row
 
 _request = msgspec.json.Decoder(TurnRequest)
 _error = msgspec.json.Decoder(TurnError)
-_answer = msgspec.json.Decoder(Answer)
+_answer = msgspec.json.Decoder(AskAnswer)
 _blocks = msgspec.json.Decoder(tuple[Block, ...])
 
 

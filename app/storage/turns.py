@@ -9,7 +9,7 @@ from uuid import UUID
 from app.domain.asks import Ask, Steer
 from app.domain.errors import ClaimLost, Conflict, NotFound
 from app.domain.turns import TERMINAL, Turn
-from app.storage.database import Connection, Database, Row, Statement
+from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.rows import ask_from, block_from, round_from, steer_from, turn_from
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Turns:
             raise ClaimLost(f"turn {turn} is not this replica's any more")
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
-    async def arrived(self, turn: Turn) -> Turn:
+    async def refreshed(self, turn: Turn) -> Turn:
         """The turn, with what was said to it since it was read. What comes in between is asked for again."""
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals
@@ -186,7 +186,7 @@ class Turns:
         return await self.get(owner, chat, turn)
 
 
-async def _with_contents(database: Database | Connection, rows: Sequence[Row]) -> list[Turn]:
+async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:
     ids = [row["id"] for row in rows]
     blocks = _by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
     rounds = _by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
@@ -195,7 +195,7 @@ async def _with_contents(database: Database | Connection, rows: Sequence[Row]) -
 
 
 async def people_of(
-    database: Database | Connection, rows: Sequence[Row]
+    database: Database | Transaction, rows: Sequence[Row]
 ) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
     """Asks and steers of the turns in `rows`. Most turns have none, which their rows say."""
     asked = [row["id"] for row in rows if row["asked"]]

@@ -6,7 +6,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from app.kit.ids import new_id
-from app.storage.database import Connection, Database, Row, Statement
+from app.storage.database import Database, Row, Statement, Transaction
 
 PUT_UPLOAD = Statement(
     """
@@ -72,7 +72,7 @@ class Upload:
 
 
 class Uploads:
-    def __init__(self, database: Database | Connection) -> None:
+    def __init__(self, database: Database | Transaction) -> None:
         self._database = database
 
     async def put(self, owner: str, media_type: str, content: bytes) -> Upload:

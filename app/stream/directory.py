@@ -62,10 +62,10 @@ class Directory:
         turn = view.turn.id
         self._here[turn], self._owners[turn] = view, owner
         if mirrored := self._mirrored.pop(turn, None):
-            mirrored.doorbell.ring()
+            mirrored.wakeup.notify()
         try:
             yield
         finally:
             if self._here.get(turn) is view:
                 del self._here[turn], self._owners[turn]
-            view.doorbell.ring()
+            view.wakeup.notify()

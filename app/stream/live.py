@@ -13,7 +13,7 @@ from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, R
 from app.domain.log import LONGEST_DELTA, action_required, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.stream.wakeup import Doorbell
+from app.stream.wakeup import Wakeup
 
 _NOTICES_KEPT = 32
 
@@ -37,7 +37,7 @@ class LiveView:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.marks: list[Mark] = marks_of(turn)
-        self.doorbell = Doorbell()
+        self.wakeup = Wakeup()
         self.vanished = False
         self.provisional = False
         self.last_frame: Frame | None = None
@@ -73,7 +73,7 @@ class LiveView:
         ends = self._ends
         self._pieces.append(text)
         ends.append((ends[-1] if ends else 0) + len(text))
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def open_block(self, start: BlockStart) -> None:
         self._mark(start)
@@ -105,7 +105,7 @@ class LiveView:
             return  # it was read for another picture than this one; the next look asks for all of it
         if self.provisional:
             self.provisional = False
-            self.doorbell.ring()  # somebody may have waited for just that
+            self.wakeup.notify()  # somebody may have waited for just that
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
@@ -118,7 +118,7 @@ class LiveView:
         if open_block is not None:
             self.marks.append(start_of_block(open_block))
             self.append(before + open_block.text)
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def _is_open(self, block: Block) -> bool:
         last = self.marks[-1]
@@ -127,7 +127,7 @@ class LiveView:
     def vanish(self) -> None:
         """The turn was deleted."""
         self.vanished = True
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def close_block(self, block: Block) -> None:
         """The open block, or one that was never open, as its row holds it now."""
@@ -159,7 +159,7 @@ class LiveView:
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=blocks)
         self._forget_open_text()
         del self.marks[self._place_of_round(round.number) :]
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def end(self, turn: Turn) -> None:
         self.turn = turn
@@ -168,7 +168,7 @@ class LiveView:
     def notify(self, notice: Notice) -> None:
         self.notice_number += 1
         self.notices.append((self.notice_number, notice))
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def notices_after(self, number: int) -> tuple[Sequence[Notice], int]:
         """The notices since the first `number`, as far as they are kept, and how many there were in all."""
@@ -178,7 +178,7 @@ class LiveView:
 
     def _mark(self, mark: Mark) -> None:
         self.marks.append(mark)
-        self.doorbell.ring()
+        self.wakeup.notify()
 
     def _forget_open_text(self) -> None:
         self._pieces, self._ends = [], []

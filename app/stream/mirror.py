@@ -6,7 +6,7 @@ import structlog
 
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
-from app.storage.runs.snapshots import Known, Snapshots
+from app.storage.runs.snapshots import MirrorPosition, Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 
@@ -55,9 +55,9 @@ class Mirror:
                 view.vanish()
 
 
-def _known(view: LiveView) -> Known:
+def _known(view: LiveView) -> MirrorPosition:
     last = view.marks[-1]
     # An owner that lets go writes the whole text at its beginning: one more look at all of it.
     if view.turn.status != "running" or not isinstance(last, BlockStart):
-        return Known(view.turn)
-    return Known(view.turn, last.attempt, view.open_length)
+        return MirrorPosition(view.turn)
+    return MirrorPosition(view.turn, last.attempt, view.open_length)

@@ -7,7 +7,7 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice
 from app.domain.log import next_event, resume
 from app.domain.turns import Turn
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.stream.directory import Directory
 from app.stream.live import Frame, LiveView
 
@@ -18,11 +18,11 @@ Encode = Callable[[Event | Notice, Cursor | None], bytes]
 Load = Callable[[], Awaitable[Turn]]
 
 
-async def tail(
+async def follow(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
 ) -> AsyncGenerator[bytes, None]:
     """The frames after `cursor`, until the turn has ended or was deleted. Readers share what `encode` makes."""
-    follower = Follower(directory, view, load, cursor, encode, shares=True)
+    follower = TurnReader(directory, view, load, cursor, encode, shares=True)
     while not follower.done:
         if frames := follower.look():
             yield frames
@@ -30,7 +30,7 @@ async def tail(
             await follower.wait()
 
 
-class Follower:
+class TurnReader:
     """A reader's place in one turn.
 
     `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. One that `shares` frames with
@@ -72,7 +72,7 @@ class Follower:
     async def wait(self) -> None:
         """After a look that found nothing: until there may be more."""
         if self.fed:
-            await self.view.doorbell.wait()
+            await self.view.wakeup.wait()
         else:
             await self.renew()
 
@@ -81,7 +81,7 @@ class Follower:
         here = self._directory.running(self.view.turn.id)
         if here is None or here.attempt < self._cursor.attempt:  # it has lost its claim and does not know it
             try:
-                here = self._directory.view(await patiently(self._load))
+                here = self._directory.view(await retry_while_unavailable(self._load))
             except NotFound:
                 self.done = True
                 return

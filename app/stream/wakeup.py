@@ -3,7 +3,7 @@
 import asyncio
 
 
-class Doorbell:
+class Wakeup:
     """Wakes everyone who waits now. With nobody waiting a ring is lost: look first, then wait, no await between."""
 
     __slots__ = ("_waiting",)
@@ -12,10 +12,10 @@ class Doorbell:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     @property
-    def awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         return bool(self._waiting)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for future in waiting:
@@ -23,10 +23,10 @@ class Doorbell:
                     future.set_result(None)
 
     async def wait(self) -> None:
-        await first_ring(self)
+        await wait_for_any(self)
 
 
-async def first_ring(*doorbells: Doorbell) -> None:
+async def wait_for_any(*doorbells: Wakeup) -> None:
     """Returns when one of them rings."""
     future = asyncio.get_running_loop().create_future()
     for doorbell in doorbells:

@@ -10,7 +10,7 @@ from app.terminal import follow
 from app.terminal.assembler import Assembler
 from app.terminal.parts import Fold, Part, Parts, Watch, last_words, passages, span
 from app.terminal.render import Line, Renderer
-from app.terminal.screen import Output, Size, Surface
+from app.terminal.screen import Output, Surface, TerminalSize
 
 _FRAMES: Final = 10  # a second
 _AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
@@ -19,12 +19,12 @@ _STAGES: Final = {"processing": "waiting for the model", "executing": "running t
 _EMPTY: Final = Line("", 0)
 
 
-class Answer(Protocol):
+class AnswerView(Protocol):
     """Something that shows a turn while it grows."""
 
     state: Assembler
 
-    def take(self, event: follow.Event) -> None: ...
+    def take(self, event: follow.ServerEvent) -> None: ...
     def stopping(self) -> None: ...
     def draw(self) -> None: ...
     def pause(self) -> None: ...
@@ -53,7 +53,7 @@ class LiveAnswer:
         self._passing = ""
         self._stage = ""
 
-    def take(self, event: follow.Event) -> None:
+    def take(self, event: follow.ServerEvent) -> None:
         data, now = event.data, self._now()
         match event.name:
             case "block_start":
@@ -117,7 +117,9 @@ class LiveAnswer:
         before = self._kept[-1] if self._kept and not (self._taken_back or self._apart) else None
         return parts, self._renderer.lines(parts, spin, before=before, tallest=tallest)
 
-    def _show(self, parts: list[Part], rendered: Iterable[list[Line]], changing: list[Line], size: Size) -> None:
+    def _show(
+        self, parts: list[Part], rendered: Iterable[list[Line]], changing: list[Line], size: TerminalSize
+    ) -> None:
         kept = list(chain.from_iterable(rendered))
         if self._taken_back:
             kept = [_EMPTY, *self._renderer.fold(_AGAIN), *kept]
@@ -150,8 +152,8 @@ class LiveAnswer:
             self._left_at = None
         return now - self._away
 
-    def _size(self) -> Size:
-        return Size(self._console.width, self._console.height)
+    def _size(self) -> TerminalSize:
+        return TerminalSize(self._console.width, self._console.height)
 
 
 class PlainAnswer:
@@ -163,7 +165,7 @@ class PlainAnswer:
         self._notes = notes
         self._printed: list[str] = []
 
-    def take(self, event: follow.Event) -> None:
+    def take(self, event: follow.ServerEvent) -> None:
         self.state.apply(event.name, event.data)
         if event.name == follow.DISCONNECTED:
             self._note(f"{event.data['reason']}; reconnecting")
@@ -201,7 +203,7 @@ class PlainAnswer:
         self._out.flush()
 
 
-def _in_passing(event: follow.Event, now: str) -> str:
+def _in_passing(event: follow.ServerEvent, now: str) -> str:
     """What the status line says instead of what the model does."""
     match event.name:
         case follow.DISCONNECTED:

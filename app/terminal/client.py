@@ -32,7 +32,7 @@ class Lost(TerminalError):
         self.after = after
 
 
-class Unreachable(Lost):
+class ServerUnreachable(Lost):
     """Nobody listens there."""
 
 
@@ -165,7 +165,7 @@ class Client:
                 return await self._call(method, path, **words)
             except Lost as error:
                 pause = backoff.next(error.after)
-                never_met = isinstance(error, Unreachable) and not self._met
+                never_met = isinstance(error, ServerUnreachable) and not self._met
                 if never_met or clock() + pause > give_up:
                     raise
             await asyncio.sleep(pause)
@@ -191,7 +191,7 @@ class Client:
         except httpx2.UnsupportedProtocol:
             raise Refused(0, f"{self.server} is not the URL of a server: it begins with http:// or https://") from None
         except httpx2.ConnectError:
-            raise Unreachable(
+            raise ServerUnreachable(
                 f"no server answers at {self.server}; start one with `turnstream serve`, or name one with --server URL"
             ) from None
         except httpx2.RequestError as error:

@@ -15,7 +15,7 @@ from app.terminal.client import Client, Refused
 from app.terminal.errors import TerminalError
 from app.terminal.listing import print_chats, short_ids, title_of
 from app.terminal.parts import clean, sentence
-from app.terminal.session import Session
+from app.terminal.session import ChatSession
 from app.terminal.unfold import unfolded
 
 HELP: Final = """\
@@ -36,7 +36,7 @@ _LINES_SHOWN: Final = 12
 class Conversation:
     """`attendant` asks about calls that wait; `do` has the terminal while something is done."""
 
-    def __init__(self, client: Client, session: Session, attendant: Attendant, do: Carrier) -> None:
+    def __init__(self, client: Client, session: ChatSession, attendant: Attendant, do: Carrier) -> None:
         self._client = client
         self._session = session
         self._attendant = attendant

@@ -24,7 +24,7 @@ _DECLINED: Final = "The user declined to run this tool."
 _SOON: Final = 3600  # seconds
 
 
-class Read(Protocol):
+class ReadLine(Protocol):
     """A line that is typed after `prompt`; EOFError where there is none."""
 
     def __call__(self, prompt: str, /) -> str: ...
@@ -34,7 +34,7 @@ class Dialogue:
     """`edit` gives a text as it was left in an editor, None where nothing was changed."""
 
     def __init__(
-        self, console: Console, read: Read, edit: Callable[[str], str | None], now: Callable[[], datetime]
+        self, console: Console, read: ReadLine, edit: Callable[[str], str | None], now: Callable[[], datetime]
     ) -> None:
         self._console = console
         self._read = read

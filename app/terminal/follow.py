@@ -16,12 +16,12 @@ DISCONNECTED: Final = "disconnected"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerEvent:
     name: str
     data: Json
 
 
-class Follower:
+class TurnFollower:
     """`cursor` is the id of the last event that was handed on. Who stops listening may begin again where that was."""
 
     def __init__(self, client: Client, chat: str, turn: str, cursor: str | None = None) -> None:
@@ -30,7 +30,7 @@ class Follower:
         self._chat = chat
         self._turn = turn
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[ServerEvent, None]:
         """Until the turn has ended, however long its server is away. Raises Refused."""
         backoff = Backoff()
         while True:
@@ -39,18 +39,18 @@ class Follower:
                 async with self._client.stream(self._chat, self._turn, self.cursor) as stream:
                     if stream is None:
                         return
-                    yield Event(CONNECTED, {})
+                    yield ServerEvent(CONNECTED, {})
                     async for event in stream:
                         if event.retry is not None:
                             backoff.first = event.retry / 1000
                         self.cursor = event.id or self.cursor
                         if event.data:
                             backoff.reset()
-                            yield Event(event.event, msgspec.json.decode(event.data))
+                            yield ServerEvent(event.event, msgspec.json.decode(event.data))
                             if event.event in ENDS:
                                 return
             except Lost as error:
                 lost = error
             pause = backoff.next(lost.after)
-            yield Event(DISCONNECTED, {"reason": str(lost), "seconds": pause})
+            yield ServerEvent(DISCONNECTED, {"reason": str(lost), "seconds": pause})
             await asyncio.sleep(pause)

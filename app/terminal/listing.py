@@ -19,8 +19,8 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
     ordered = sorted(ids)
     short = {}
     for place, identity in enumerate(ordered):
-        neighbours = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
-        length = max([_SHORT, *(_common(identity, other) + 1 for other in neighbours)])
+        peers = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
+        length = max([_SHORT, *(_common(identity, other) + 1 for other in peers)])
         short[identity] = identity[:length]
     return short
 

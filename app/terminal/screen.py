@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from app.terminal.render import Line
 
 
-class Size(NamedTuple):
+class TerminalSize(NamedTuple):
     width: int
     height: int
 
@@ -18,10 +18,10 @@ class Output(Protocol):
 
 
 class Surface(Protocol):
-    def show(self, lines: Sequence[Line], keep: int, size: Size) -> None:
+    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:
         """`lines` take the place of those that may still change; the first `keep` of them stay for good."""
 
-    def room(self, size: Size) -> int:
+    def room(self, size: TerminalSize) -> int:
         """How many lines may be left changing."""
 
 
@@ -31,10 +31,10 @@ class Paper:
     def __init__(self, file: Output) -> None:
         self._file = file
 
-    def room(self, size: Size) -> int:  # noqa: ARG002, paper has no size
+    def room(self, size: TerminalSize) -> int:  # noqa: ARG002, paper has no size
         return 0
 
-    def show(self, lines: Sequence[Line], keep: int, size: Size) -> None:  # noqa: ARG002
+    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:  # noqa: ARG002
         self._file.write("".join(f"{line.text}\n" for line in lines[:keep]))
         self._file.flush()
 
@@ -47,10 +47,10 @@ class Screen:
         self._lines: list[Line] = []
         self._width = 0
 
-    def room(self, size: Size) -> int:
+    def room(self, size: TerminalSize) -> int:
         return size.height - 1  # the cursor waits below
 
-    def show(self, lines: Sequence[Line], keep: int, size: Size) -> None:
+    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
             written = "".join(self._anew(lines, size))
         else:
@@ -73,7 +73,7 @@ class Screen:
         if len(lines) < len(old):
             yield "\x1b[J"
 
-    def _anew(self, lines: Sequence[Line], size: Size) -> Iterator[str]:
+    def _anew(self, lines: Sequence[Line], size: TerminalSize) -> Iterator[str]:
         """The window has another width: the terminal has wrapped the old lines, which now take more rows."""
         rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
         yield _up(min(rows, size.height - 1)) + "\r\x1b[J"

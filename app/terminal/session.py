@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from app.terminal.answer import Answer
+from app.terminal.answer import AnswerView
 from app.terminal.assembler import Assembler, Json
 from app.terminal.client import Client, Lost, Refused
-from app.terminal.follow import Follower
+from app.terminal.follow import TurnFollower
 
 # A call that waits, with the very input that was looked at.
 Asked = tuple[str, str]
@@ -25,8 +25,8 @@ class _Watched:
     """The turn that is watched. `gone` are the calls that no answer of ours can reach any more."""
 
     turn: Json
-    follower: Follower
-    answer: Answer
+    follower: TurnFollower
+    answer: AnswerView
     gone: set[Asked] = field(default_factory=set)
 
     @property
@@ -34,14 +34,14 @@ class _Watched:
         return self.turn["chat_id"], self.turn["id"]
 
 
-class Session:
+class ChatSession:
     """`show` makes what shows a turn. `chat` is the id of the open one; None until something was said.
 
     A turn is shown to its end, or until it waits for a person. Then `waiting` says what for, `act` answers, `go_on`
     shows the rest.
     """
 
-    def __init__(self, client: Client, show: Callable[[Assembler], Answer], model: str | None = None) -> None:
+    def __init__(self, client: Client, show: Callable[[Assembler], AnswerView], model: str | None = None) -> None:
         self._client = client
         self._show = show
         self._model = model
@@ -105,9 +105,9 @@ class Session:
         assert self._watched is not None, "no turn was asked for"
         return self._watched
 
-    async def _follow(self, turn: Json, answer: Answer) -> Assembler:
+    async def _follow(self, turn: Json, answer: AnswerView) -> Assembler:
         answer.state = Assembler.of(turn)
-        self._watched = _Watched(turn, Follower(self._client, turn["chat_id"], turn["id"], turn["cursor"]), answer)
+        self._watched = _Watched(turn, TurnFollower(self._client, turn["chat_id"], turn["id"], turn["cursor"]), answer)
         return await self._show_on(self._watched, frozenset())
 
     async def _show_on(self, watched: _Watched, passed: Set[Asked]) -> Assembler:
@@ -146,7 +146,7 @@ def _needs_a_person(state: Assembler, passed: Set[Asked]) -> bool:
     return state.waits or any(asked(action) not in passed for action in state.actions)
 
 
-async def _watch(follower: Follower, answer: Answer, enough: Callable[[], bool]) -> bool:
+async def _watch(follower: TurnFollower, answer: AnswerView, enough: Callable[[], bool]) -> bool:
     """Until the turn has ended, or until it is `enough`, which is returned."""
     if answer.state.end is not None or enough():
         return answer.state.end is None
@@ -159,7 +159,7 @@ async def _watch(follower: Follower, answer: Answer, enough: Callable[[], bool])
 
 
 @asynccontextmanager
-async def _drawing(answer: Answer) -> AsyncIterator[None]:
+async def _drawing(answer: AnswerView) -> AsyncIterator[None]:
     task = asyncio.create_task(_draw(answer))
     try:
         yield
@@ -168,7 +168,7 @@ async def _drawing(answer: Answer) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def _draw(answer: Answer) -> None:
+async def _draw(answer: AnswerView) -> None:
     while True:
         answer.draw()
         await asyncio.sleep(_FRAME)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ToolSettings:
     """What the settings say of tools. `environment` is what `$NAME` stands for in `file`."""
 
     file: Path | None = None
@@ -35,7 +35,9 @@ class Wanted:
 
 
 @asynccontextmanager
-async def open_toolset(own: Iterable[Tool], wanted: Wanted, outputs: Outputs | None = None) -> AsyncIterator[Toolset]:
+async def open_toolset(
+    own: Iterable[Tool], wanted: ToolSettings, outputs: Outputs | None = None
+) -> AsyncIterator[Toolset]:
     """With the connections that its tools need. Raises ConfigError."""
     declarations = read_declarations(wanted.file, wanted.environment) if wanted.file else Declarations()
     async with AsyncExitStack() as stack:

@@ -20,7 +20,7 @@ _PLACE_OF_PRELOADS = b"<!-- PRELOADS -->"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StaticFile:
     content: bytes
     packed: bytes
     type: str
@@ -31,7 +31,7 @@ class File:
 class Site:
     """The files by their path. `version` changes whenever one of them does: under it they are kept for ever."""
 
-    files: Mapping[str, File]
+    files: Mapping[str, StaticFile]
     version: str
 
     def page(self, request: Request) -> Response:
@@ -72,12 +72,12 @@ def _split(path: str) -> tuple[str, str]:
     return (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)
 
 
-def _file(path: str, content: bytes) -> File:
+def _file(path: str, content: bytes) -> StaticFile:
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return File(content, gzip.compress(content, mtime=0), _TYPES[Path(path).suffix], tag)
+    return StaticFile(content, gzip.compress(content, mtime=0), _TYPES[Path(path).suffix], tag)
 
 
-def _answer(request: Request, file: File, caching: str) -> Response:
+def _answer(request: Request, file: StaticFile, caching: str) -> Response:
     headers = {**HEADERS, "Cache-Control": caching, "ETag": file.tag, "Vary": "Accept-Encoding"}
     if file.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

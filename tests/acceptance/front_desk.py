@@ -9,7 +9,7 @@ import uvicorn
 
 from app.config import Settings
 from app.domain.blocks import TEXT, TOOL_RESULT
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import create_app
@@ -75,7 +75,7 @@ def _id() -> str:
 
 def main() -> None:
     settings = Settings(_env_file=None, model=MODEL)
-    models = Models([Offer(ScriptedProvider(answer), [MODEL])])
+    models = Models([ProviderModels(ScriptedProvider(answer), [MODEL])])
     app = create_app(settings, models, Toolset([book_room, send_invoice, free_rooms]))
     uvicorn.run(app, port=settings.port, log_level="warning", timeout_graceful_shutdown=1)
 

@@ -15,7 +15,7 @@ from app.domain.blocks import Block
 from app.kit.ids import new_id
 from app.storage.database import Database, Statement, connect
 from app.storage.migrations import upgrade
-from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.journal import Journal, JournalEntry
 from app.storage.runs.record import Records
 from tests.bench.database import Postgres, bench_database
 
@@ -60,7 +60,7 @@ async def measure_all(postgres: Postgres) -> None:
 
             async def tick(number: int, turns: list[UUID] = turns) -> None:
                 block = Block(0, 1, 1, "text")
-                await journal.append([Piece(turn, block, number * len(TEXT), TEXT) for turn in turns])
+                await journal.append([JournalEntry(turn, block, number * len(TEXT), TEXT) for turn in turns])
 
             await tick(0)
             ours, theirs = await measure(lambda number: tick(number + 1), postgres, TICKS)

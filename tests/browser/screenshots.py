@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from playwright.async_api import Browser, Page, async_playwright
 
-from app.llm.models.catalog import Offer
+from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
@@ -54,7 +54,7 @@ async def draw(url: str, browser: Browser) -> None:
 
 
 async def _cross(ada: Person, server: Server, api: Client, harbour: Harbour) -> str:
-    server.scripts.offers.append(Offer(ScriptedProvider(_replies()), ["tide-1"]))
+    server.scripts.offers.append(ProviderModels(ScriptedProvider(_replies()), ["tide-1"]))
     settings = {"model": "tide-1"}
     chat = await api.json("POST", "/api/chats", 201, json={"title": "Crossing to the island", "settings": settings})
     await ada.open(chat["id"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.llm.models.catalog import Model, Offer
+from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
@@ -29,7 +29,9 @@ async def test_one_line_says_what_was_shortened_and_what_became_of_an_output_wit
 ) -> None:
     outputs = [message_of(text(year)) for year in ('{"year": "late"}', '{"year": 1969}')]
     replies = [*map(reads, range(1, 8)), message_of(text("A quiet week.")), *outputs]
-    site.scripts.offers.append(Offer(ScriptedProvider(replies), [Model("pilot-1", context_window=6000, can=CAN)]))
+    site.scripts.offers.append(
+        ProviderModels(ScriptedProvider(replies), [Model("pilot-1", context_window=6000, can=CAN)])
+    )
     chat = await use(api, "pilot-1", "The week of the pilot")
     said = await api.ask(f"/api/chats/{chat}", "What happened this week?", limits={"max_rounds": 9})
     ada = await people(site.url, chat)

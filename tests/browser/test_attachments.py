@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from app.llm.models.catalog import Model, Offer
+from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person
@@ -171,7 +171,7 @@ async def test_a_picture_that_cannot_be_read_is_asked_for_again_and_one_that_is_
 async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site: Server, api: Client) -> None:
     able = {"reads": {"documents"}, "sees": {"images"}, "neither": {"tools"}}
     models = [Model(id, can=frozenset(can)) for id, can in able.items()]
-    site.scripts.offers.append(Offer(ScriptedProvider(lambda _: message_of(text("Yes."))), models))
+    site.scripts.offers.append(ProviderModels(ScriptedProvider(lambda _: message_of(text("Yes."))), models))
     ada = await people(site.url)
     button, picker = ada.page.locator("#attach"), ada.page.locator("#pick-attachments")
     await ada.open(await use(api, "reads"))

@@ -79,7 +79,7 @@ class Forks:
 
 @asynccontextmanager
 async def forks(folder: Path, look: float | None = None, **environment: str) -> AsyncIterator[Forks]:
-    """`look` is how often, in seconds, a replica looks after its neighbours."""
+    """`look` is how often, in seconds, a replica looks after its peers."""
     with (folder / "nursery.log").open("ab") as log:
         nursery = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.faults.server"),

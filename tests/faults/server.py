@@ -31,7 +31,7 @@ from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
 from app.engine.upkeep import recovery as rescuer
 from app.engine.worker import Worker
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
 from app.storage.database import Statement
 from app.storage.runs.journal import APPEND_TEXT
@@ -71,7 +71,7 @@ class Quiet:
         return services.directory.here() if services else [None]
 
     def _has_come(self, view: LiveView | None) -> bool:
-        return view is not None and view.doorbell.awaited and self._is_journaled(view)
+        return view is not None and view.wakeup.has_waiters and self._is_journaled(view)
 
     def _is_journaled(self, view: LiveView) -> bool:
         start = view.marks[-1]
@@ -128,7 +128,7 @@ async def dawdle(pace: float | None) -> None:
 
 def go_deaf(share: float) -> None:
     """Notifications are lost here, on their way out and on their way in."""
-    notify, hear = Queue.notify, Worker.hear
+    notify, hear = Queue.notify, Worker.receive
 
     async def sometimes_notify(queue: Queue, payload: str) -> None:
         if random.random() >= share:
@@ -138,7 +138,7 @@ def go_deaf(share: float) -> None:
         if random.random() >= share:
             hear(worker, payload)
 
-    Queue.notify, Worker.hear = sometimes_notify, sometimes_hear  # type: ignore[method-assign, assignment]
+    Queue.notify, Worker.receive = sometimes_notify, sometimes_hear  # type: ignore[method-assign, assignment]
 
 
 class Server(uvicorn.Server):
@@ -162,7 +162,7 @@ def serve(environment: dict[str, str]) -> None:
     go_deaf(float(environment.get("FAULTS_DEAF", "0")))
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
     watched = [WatchedTool(tool, points, pace) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
-    models = Models([Offer(ScriptedModel(points, quiet, pace), [MODEL])])
+    models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
     settings = Settings(_env_file=None)
     app = quiet.app = main.create_app(settings, models, Toolset(watched, 64, 100_000))
     config = uvicorn.Config(

@@ -20,7 +20,7 @@ from tests.support.server_process import free_port
 
 STRIDE = int(os.environ.get("FAULTS_STRIDE", "5"))
 _PATIENCE = 30  # seconds, for a machine that is busy with other tests
-# A successor has nothing but its own start to take a turn over: neither a look at neighbours nor a poll comes in time.
+# A successor has nothing but its own start to take a turn over: neither a look at peers nor a poll comes in time.
 _NEVER = 3600.0
 _SETTINGS = {"JOURNAL_INTERVAL": "0.002", "LEASE": "3600", "POLL_INTERVAL": "3600"}
 

@@ -11,7 +11,7 @@ from typing import Any
 from app.domain.turns import Turn
 from app.llm.provider import Provider
 from app.storage.actions import Actions
-from app.storage.database import Connection, Database, Row, Statement
+from app.storage.database import Database, Row, Statement, Transaction
 from tests.integration.people_tools import Workshop, toolset_of
 from tests.support.harness import POLICY, Asked, Harness, Replica
 
@@ -38,7 +38,7 @@ class Mortal(Database):
         return await super().rows(statement, **values)
 
     @asynccontextmanager
-    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Connection]:
+    async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         self._check()
         async with super().transaction(snapshot=snapshot) as connection:
             yield connection
@@ -75,9 +75,9 @@ class Fleet:
     def any(self, random: Random) -> Replica:
         return random.choice(self.replicas)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         for replica in self.replicas:
-            replica.worker.ring()
+            replica.worker.wake()
 
     async def turn(self, asked: Asked) -> Turn:
         return await self.harness.turn(asked)
@@ -111,18 +111,18 @@ class Fleet:
         self.events["a replica crashed" if crash else "a replica left"] += 1
         await self.gather()
         await self.replicas[-1].queue.take_over([lost.queue.replica])
-        self.ring()
+        self.wake()
 
     async def _doubt(self, random: Random) -> None:
         """One takes the other for dead, who is not."""
         taking, losing = random.sample(self.replicas, 2)
         taken = await taking.queue.take_over([losing.queue.replica])
         self.events["a turn was taken from who still ran it"] += len(taken)
-        taking.worker.ring()
+        taking.worker.wake()
         await losing.queue.renew_lease(60)
 
     async def expire(self, random: Random) -> None:
         """As rescuers do it, all of them."""
         if turns := await Actions(self.harness.database).expire():
             self.events["a turn went on without an answer"] += len(turns)
-            self.any(random).worker.ring()
+            self.any(random).worker.wake()

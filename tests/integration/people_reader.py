@@ -11,7 +11,7 @@ from app.domain.events import ActionRequired, Event, RoundStop
 from app.domain.log import marks_of
 from app.domain.turns import Turn
 from app.stream.directory import Directory
-from app.stream.reader import tail
+from app.stream.reader import follow
 from tests.integration.people_fleet import Fleet
 from tests.support.harness import Asked
 from tests.support.stream_client import Client, encode
@@ -66,7 +66,7 @@ class Reader:
                     watcher.take(portion)
 
     def _tail(self, directory: Directory, turn: Turn, watcher: Watcher) -> AsyncGenerator[bytes, None]:
-        return tail(directory, directory.view(turn), self._load, watcher.cursor, encode)
+        return follow(directory, directory.view(turn), self._load, watcher.cursor, encode)
 
     async def _load(self) -> Turn:
         return await self.fleet.turn(self.asked)

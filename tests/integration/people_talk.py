@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from uuid import UUID
 
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.domain.blocks import TEXT, Block
 from app.domain.errors import Conflict, RequestRefused
 from app.domain.turns import Limits, Turn, TurnRequest
@@ -51,7 +51,7 @@ class Talk:
     chat: UUID = field(default_factory=new_id)
     spoken: list[Spoken] = field(default_factory=list)
     readers: dict[UUID, Reader] = field(default_factory=dict)
-    accepted: defaultdict[tuple[UUID, str], list[Answer]] = field(default_factory=lambda: defaultdict(list))
+    accepted: defaultdict[tuple[UUID, str], list[AskAnswer]] = field(default_factory=lambda: defaultdict(list))
     steers: defaultdict[UUID, list[str]] = field(default_factory=lambda: defaultdict(list))
     story: list[str] = field(default_factory=list)
     _seen: list[tuple[UUID, Ask]] = field(default_factory=list)
@@ -138,10 +138,10 @@ class Talk:
         number = next(self._numbers)
         if ask.kind == "client":
             words = self.random.choice(["", f"found {number}"])
-            answer = Answer("result", words, is_error=self.random.random() < 0.2)
+            answer = AskAnswer("result", words, is_error=self.random.random() < 0.2)
             return Decision(ask.tool_use_id, None, answer, "actions.0")
         edited = json.dumps({"n": 1, "edited": number})
-        answers = [Answer("approve"), Answer("approve", input=edited), Answer("deny", f"no {number}")]
+        answers = [AskAnswer("approve"), AskAnswer("approve", input=edited), AskAnswer("deny", f"no {number}")]
         return Decision(ask.tool_use_id, ask.digest, self.random.choice(answers), "actions.0")
 
     async def _send(
@@ -169,7 +169,7 @@ class Talk:
         if self.random.random() < 0.2:
             self.events["a ring was lost"] += 1
         else:
-            await self.fleet.any(self.random).worker.tell(turn)
+            await self.fleet.any(self.random).worker.refresh(turn)
 
     async def _tamper(self) -> None:
         """None of these is taken, whatever else is sent with it."""
@@ -180,12 +180,12 @@ class Talk:
         ask = self.random.choice(turn.asks)
         decision = self._decision(ask)
         if ask.kind == "client":
-            wrong = replace(decision, answer=Answer("approve"), digest=ask.digest)
+            wrong = replace(decision, answer=AskAnswer("approve"), digest=ask.digest)
         else:
             wrong = self.random.choice(
                 [
                     replace(decision, digest="0" * 64),
-                    replace(decision, answer=Answer("result", "done")),
+                    replace(decision, answer=AskAnswer("result", "done")),
                     replace(decision, tool_use_id="call_x"),
                 ]
             )
@@ -221,7 +221,7 @@ class Talk:
         )
         self.chat = asked.chat
         self._follow(Spoken(None, None, asked.turn, label))
-        self.fleet.any(self.random).worker.ring()
+        self.fleet.any(self.random).worker.wake()
 
     def _label(self) -> str:
         return f"{self.chat} {next(self._numbers)}"
@@ -286,7 +286,7 @@ class Talk:
         what = f"{on_busy} on a busy branch" if on_busy and (busy or on_busy == "branch") else "said"
         self.tell(what, exchange.assistant_turn.id)
         self._follow(Spoken(on_busy, draft.before, exchange.assistant_turn.id, label))
-        self.fleet.any(self.random).worker.ring()
+        self.fleet.any(self.random).worker.wake()
         return None
 
     async def _waiting(self, turn: Turn) -> Sequence[Ask]:
@@ -333,4 +333,4 @@ class Talk:
             return
         self.tell("asked again", turn.id)
         self._follow(Spoken(None, None, turn.id, label))
-        self.fleet.any(self.random).worker.ring()
+        self.fleet.any(self.random).worker.wake()

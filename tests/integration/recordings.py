@@ -110,7 +110,7 @@ def content(said: str | list[Json]) -> list[Json]:
 
 
 def conversation(messages: Sequence[Json]) -> list[tuple[str, list[Json]]]:
-    """Messages with neighbours of one role merged, as the provider does."""
+    """Messages with peers of one role merged, as the provider does."""
     merged: list[tuple[str, list[Json]]] = []
     for message in messages:
         blocks = [plain(block) for block in content(message["content"])]

@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.blocks import TEXT, Block
 from app.domain.turns import Limits, Turn
-from app.lab.chaos import FAULTS, ChaosPlan, ChaosTap
+from app.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 from app.llm.anthropic import render as anthropic_render
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.conversation.messages import build_messages
@@ -109,7 +109,7 @@ def _problems(path: list[Turn]) -> list[str]:
 async def test_every_turn_ends_whatever_its_provider_does(
     harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
-    chaos, gate = ChaosTap(PLAN), asyncio.Semaphore(AT_ONCE)
+    chaos, gate = ChaosInterceptor(PLAN), asyncio.Semaphore(AT_ONCE)
     policy = with_model(POLICY, stall_timeout=PATIENCE)
     async with (
         playing() as stage,

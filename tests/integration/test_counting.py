@@ -15,14 +15,14 @@ from app.domain.errors import ProviderError, TransientError
 from app.domain.history import COMPACTED
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine import counting
-from app.lab.recordings import Recordings, RecordingTap
-from app.lab.replay import ReplayTap
+from app.lab.recordings import RecordingInterceptor, Recordings
+from app.lab.replay import ReplayInterceptor
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.openai.provider import OpenAIResponsesProvider
-from app.llm.provider import Call, Message, ModelRequest, tokens_of
+from app.llm.provider import Message, ModelCall, ModelRequest, tokens_of
 from app.llm.scripted import ScriptedProvider, message_of, text
-from app.llm.transport.tap import Announced
+from app.llm.transport.interceptor import Announced
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.harness import Asked, Harness, Replica
 from tests.support.turns import TURN
@@ -35,7 +35,7 @@ REQUEST = ModelRequest(
     system="Be kind.",
     params={"max_tokens": 5, "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}},
     tools=(ToolSpec("look", "", "{}"),),
-    call=Call(TURN, 1, 1, "claude-opus-5-5"),
+    call=ModelCall(TURN, 1, 1, "claude-opus-5-5"),
 )
 
 
@@ -71,14 +71,14 @@ async def test_responses_have_a_counter_too(server: CannedServer) -> None:
 
 async def test_it_goes_through_the_taps_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
     with Recordings(tmp_path) as recordings:
-        async with AnthropicProvider("a key", server.url, taps=[RecordingTap(recordings)]) as adapter:
-            models = Models([Offer(Announced(adapter), [Model("ours", upstream="claude-opus-5-5")])])
+        async with AnthropicProvider("a key", server.url, taps=[RecordingInterceptor(recordings)]) as adapter:
+            models = Models([ProviderModels(Announced(adapter), [Model("ours", upstream="claude-opus-5-5")])])
             assert await tokens_of(models.provider_for("ours"), REQUEST) == 1234
     (recording,) = Recordings(tmp_path).of(TURN)
     assert recording.url.endswith("/v1/messages/count_tokens")
     assert json.loads(recording.request)["model"] == "claude-opus-5-5"
     assert (recording.body, recording.ending) == (b'{"input_tokens": 1234}', "whole")
-    async with AnthropicProvider("a key", "http://nowhere.invalid", taps=[ReplayTap([recording])]) as again:
+    async with AnthropicProvider("a key", "http://nowhere.invalid", taps=[ReplayInterceptor([recording])]) as again:
         assert await tokens_of(again, REQUEST) == 1234
 
 

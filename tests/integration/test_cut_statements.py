@@ -117,7 +117,7 @@ async def test_a_postgres_that_only_reads_for_a_while_is_away_for_who_writes(dat
 async def test_who_keeps_a_connection_does_not_keep_the_database_from_being_closed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LAST_WORDS", 0.05)
+    monkeypatch.setattr(database, "FINAL_WRITE_TIMEOUT", 0.05)
     inside = asyncio.Event()
 
     async def keep(kept: Database) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import ScriptedProvider
 from app.main import running
-from app.tools.assembly import Wanted, open_toolset
+from app.tools.assembly import ToolSettings, open_toolset
 from app.tools.tool import Tool, ToolContext, tool
 
 ROOT = Path(__file__).parents[2]
@@ -60,13 +60,13 @@ def section(heading: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
 
 
-async def opened(own: Sequence[Tool], wanted: Wanted) -> None:
+async def opened(own: Sequence[Tool], wanted: ToolSettings) -> None:
     async with open_toolset(own, wanted):
         pass
 
 
 async def test_tools_of_every_kind_are_in_one_toolset(file: Path) -> None:
-    wanted = Wanted(file=file, reference=f"{__name__}:price", environment={"WEATHER_KEY": "tok-1"})
+    wanted = ToolSettings(file=file, reference=f"{__name__}:price", environment={"WEATHER_KEY": "tok-1"})
     async with open_toolset([], wanted) as toolset:
         assert toolset.names == ("price", "weather", "time__get_current_time", "time__convert_time")
         assert toolset.policy("price").timeout == 3
@@ -89,7 +89,7 @@ async def test_a_server_has_the_tools_of_its_settings(
         "http_tools_allow": "127.0.0.1, 10.0.0.0/8",
         "signing_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     }
-    models = Models([Offer(ScriptedProvider([]), ["scripted"])])
+    models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
     async with running(Settings(_env_file=None, **given), models) as services:
         expected = {"doc_tree", "doc_view", "doc_search", "price", "weather", "time__convert_time"}
         assert expected <= set(services.toolset.names)
@@ -108,13 +108,16 @@ def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (Wanted(allowed="10.0.0.0/33"), "^TURNSTREAM_HTTP_TOOLS_ALLOW: '10.0.0.0/33' is neither"),
-        (Wanted(signing_secret="not base64!"), "^TURNSTREAM_SIGNING_SECRET: a signing secret is base64"),
-        (Wanted(reference=f"{__name__}:price"), "two tools are called price"),
-        (Wanted(reference="no_such_module:tools"), "^TURNSTREAM_TOOLSET: no_such_module:tools cannot be imported"),
+        (ToolSettings(allowed="10.0.0.0/33"), "^TURNSTREAM_HTTP_TOOLS_ALLOW: '10.0.0.0/33' is neither"),
+        (ToolSettings(signing_secret="not base64!"), "^TURNSTREAM_SIGNING_SECRET: a signing secret is base64"),
+        (ToolSettings(reference=f"{__name__}:price"), "two tools are called price"),
+        (
+            ToolSettings(reference="no_such_module:tools"),
+            "^TURNSTREAM_TOOLSET: no_such_module:tools cannot be imported",
+        ),
     ],
 )
-async def test_a_setting_that_is_wrong_stops_the_start(wanted: Wanted, words: str) -> None:
+async def test_a_setting_that_is_wrong_stops_the_start(wanted: ToolSettings, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         await opened([price], wanted)
 
@@ -138,7 +141,7 @@ async def test_a_file_that_is_wrong_stops_the_start(file: Path, before: str, aft
     assert before in FILE
     file.write_text(FILE.replace(before, after))
     with pytest.raises(ConfigError, match=words):
-        await opened([price], Wanted(file=file, environment={"WEATHER_KEY": "tok-1"}))
+        await opened([price], ToolSettings(file=file, environment={"WEATHER_KEY": "tok-1"}))
 
 
 # --- the documentation -----------------------------------------------------------------------------------------------
@@ -173,7 +176,7 @@ async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: py
         """Search."""
         return words
 
-    wanted = Wanted(file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset")
+    wanted = ToolSettings(file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset")
     async with open_toolset([doc_search], wanted) as toolset:
         assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 kr"
         assert toolset.policy("price").approval == "always"

@@ -21,7 +21,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.chats import Chats
-from app.storage.database import Connection, Database, connect
+from app.storage.database import Database, Transaction, connect
 from app.storage.exchanges import Exchanges
 from app.storage.runs.queue import Queue
 from app.storage.runs.record import Records
@@ -58,7 +58,7 @@ WRITES: dict[str, Write] = {
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
     "ask": lambda r: r.records.ask([ASK], 1),
-    "take_in": lambda r: r.records.take_in([SAID], [Steer(new_id(), (SAID,))]),
+    "take_in": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
     "wait": lambda r: r.records.wait(0),
     "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
@@ -149,7 +149,7 @@ async def test_a_write_that_is_written_again_while_it_is_still_under_way_is_writ
 class Within:
     """A transaction, taken for a database."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Transaction) -> None:
         self.row = connection.row
         self.transaction = partial(nullcontext, connection)
 

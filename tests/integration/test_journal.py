@@ -10,10 +10,10 @@ from app.domain.blocks import TEXT, Block
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
 from app.domain.turns import Turn
-from app.engine.upkeep.journal_writer import Journaling
+from app.engine.upkeep.journal_writer import JournalWriter
 from app.kit.ids import new_id
 from app.storage.database import Database, Row, Statement
-from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.journal import Journal, JournalEntry
 from app.storage.runs.queue import Queue
 from app.storage.runs.snapshots import Snapshots
 from app.stream.directory import Directory
@@ -36,7 +36,7 @@ class Desk:
         self.view.open_block(BlockStart(turn.attempt, 0, 1, TEXT, None, None))
         self.directory = Directory()
         self.journal = Journal(harness.database)
-        self.journaling = Journaling(self.journal, self.directory, 60)
+        self.journaling = JournalWriter(self.journal, self.directory, 60)
 
     async def journaled(self) -> str | None:
         block = await self.journal.open_block(await self.harness.turn(self.asked))
@@ -125,7 +125,7 @@ def _then_away(row: Callable[..., Awaitable[Row | None]]) -> Callable[..., Await
 async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    async def lose_the_answer(journal: Journal, pieces: Sequence[Piece]) -> frozenset[object]:
+    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> frozenset[object]:
         await append(journal, pieces)
         raise StorageUnavailable("the connection was lost")
 
@@ -146,7 +146,7 @@ async def test_who_reads_elsewhere_reads_on_behind_text_whose_fate_was_not_known
     mirror = Mirror(Snapshots(desk.harness.database), elsewhere, 1)
     view = elsewhere.view(await desk.harness.turn(desk.asked))
 
-    async def lose_the_answer(journal: Journal, pieces: Sequence[Piece]) -> frozenset[object]:
+    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> frozenset[object]:
         if stored:
             await append(journal, pieces)
         raise StorageUnavailable("the connection was lost")
@@ -178,10 +178,10 @@ async def test_a_piece_that_comes_after_its_block_was_closed_is_nothing(desk: De
     block = Block(0, 1, 1, TEXT, "Ahoy")
     records = await records_of(desk.harness, turn)
     await records.close_block(block)
-    await desk.journal.append([Piece(turn.id, replace(block, text=""), 4, ", ")])
-    await desk.journal.append([Piece(turn.id, replace(block, text=""), 0, "Ahoy")])
+    await desk.journal.append([JournalEntry(turn.id, replace(block, text=""), 4, ", ")])
+    await desk.journal.append([JournalEntry(turn.id, replace(block, text=""), 0, "Ahoy")])
     assert await desk.journaled() is None
-    await desk.journal.append([Piece(turn.id, Block(1, 1, 1, TEXT), 0, "Next")])
+    await desk.journal.append([JournalEntry(turn.id, Block(1, 1, 1, TEXT), 0, "Next")])
     assert await desk.journaled() == "Next"
 
 
@@ -192,7 +192,7 @@ async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Des
     assert await desk.count() == 1
     records = await records_of(desk.harness, desk.view.turn)
     await records.end(replace(desk.view.turn, status="complete", stop_reason="end_turn"))
-    late = Piece(desk.asked.turn, Block(0, 1, 1, TEXT), 0, "Ahoy")
+    late = JournalEntry(desk.asked.turn, Block(0, 1, 1, TEXT), 0, "Ahoy")
     assert await desk.journal.append([late]) == frozenset()
     await desk.harness.database.row(
         Statement("INSERT INTO open_text VALUES (:turn, 1, 0, 0, 1, 'text', NULL, NULL, 'Ahoy')"), turn=desk.asked.turn

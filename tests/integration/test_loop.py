@@ -10,7 +10,7 @@ from app.api.resolve import Defaults, resolve
 from app.api.schemas.requests import TurnOptions
 from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
 from app.kit.ids import new_id
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.chats import Chat
@@ -176,7 +176,7 @@ async def test_read_only_tools_start_when_their_block_closes_and_others_wait_for
     provider = ScriptedProvider([[*whole[:-1], pause, whole[-1]], answer()])
     async with harness.replica(provider, [write, read]) as replica:
         asked = await harness.ask(tools=[write, read])
-        replica.worker.ring()
+        replica.worker.wake()
         await asyncio.gather(pause.reached.wait(), looking.wait())
         assert not writing.is_set(), "the model still talks"
         assert not results_of(replica.view(asked).turn)
@@ -360,7 +360,7 @@ def test_the_system_prompt_is_the_turns_own_or_the_chats_or_that_of_the_past_or_
         Chat(new_id(), "ada", None, of_the_chat, {}, NOW, NOW),
         TurnRequest("scripted", of_the_answer_before) if of_the_answer_before else None,
         Defaults("scripted", of_the_server, Limits()),
-        Models([Offer(ScriptedProvider([]), ["scripted"])]),
+        Models([ProviderModels(ScriptedProvider([]), ["scripted"])]),
         Toolset([look]),
     )
     assert request.system == resolved

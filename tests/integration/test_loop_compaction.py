@@ -54,7 +54,7 @@ class Small:
 
 async def say(harness: Harness, replica: Replica, words: str, after: Asked | None, limits: Limits = LIMITS) -> Asked:
     asked = await harness.ask(words, after=after, limits=limits)
-    replica.worker.ring()
+    replica.worker.wake()
     await harness.follow(replica, asked)
     return asked
 
@@ -146,7 +146,7 @@ async def test_a_reply_that_turns_out_too_long_when_it_has_begun_is_taken_back(h
     async with harness.replica(provider) as replica:
         first = await say(harness, replica, "One", None, Limits())
         asked = await harness.ask("Two", after=first)
-        replica.worker.ring()
+        replica.worker.wake()
         turn = await harness.finish(replica, asked)
     assert [(round.stop_reason, round.voided) for round in turn.rounds] == [
         (VOIDED, True),
@@ -174,7 +174,7 @@ async def test_a_summary_is_made_between_the_rounds_of_a_turn(harness: Harness) 
     async with harness.replica(provider, [look]) as replica:
         first = await say(harness, replica, "One", None, limits)
         asked = await harness.ask("Two", after=first, limits=limits, tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await harness.follow(replica, asked)
     turn = await harness.turn(asked)
     assert [round.stop_reason for round in turn.rounds] == ["tool_use", COMPACTED, "end_turn"]
@@ -194,7 +194,7 @@ async def test_branches_made_before_see_their_own_history(harness: Harness) -> N
         async with Exchanges(harness.database).after(OWNER, first.chat, first.turn, None) as draft:
             exchange = await draft.say([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted", limits=limits), None)
         branch = Asked(first.chat, exchange.assistant_turn.id)
-        replica.worker.ring()
+        replica.worker.wake()
         await harness.follow(replica, branch)
     assert model.facts[-1] == {"fact 1"}
     assert model.summaries == 1

@@ -65,7 +65,7 @@ async def test_whoever_watches_is_told_of_the_retry(harness: Harness) -> None:
     pause = Pause()
     async with harness.replica(ScriptedProvider([[pause, overloaded()], answer()])) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         watching = asyncio.create_task(harness.follow(replica, asked))
         await _attached(replica, asked.turn)
@@ -161,7 +161,7 @@ async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(har
     provider = ScriptedProvider([[*whole[:-2], pause, overloaded()], answer()])
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(replica, asked, client))
@@ -288,7 +288,7 @@ async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harnes
     provider = ScriptedProvider([[pause, *answer()]])
     async with harness.replica(provider, policy=policy) as replica, harness.locker() as locker:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         async with locker.holding("SELECT FROM turns WHERE id = $1 FOR UPDATE", asked.turn):
             pause.go.set()
@@ -379,7 +379,7 @@ async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_end
     async with harness.replica(ScriptedProvider(_by_question(replies)), [look]) as replica:
         failed = await harness.finish(replica, await harness.ask("0", tools=[look]))
         asked = await harness.ask("1", tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await stopped.reached.wait()
         await replica.cancel(asked)
         cancelled = await harness.finish(replica, asked)
@@ -422,5 +422,5 @@ async def _attached(replica: Replica, turn: Any) -> None:
     """Returns when somebody waits for news of the turn."""
     view = replica.directory.running(turn)
     assert view is not None
-    while not view.doorbell.awaited:  # noqa: ASYNC110, a reader tells nobody
+    while not view.wakeup.has_waiters:  # noqa: ASYNC110, a reader tells nobody
         await asyncio.sleep(0)

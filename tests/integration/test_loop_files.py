@@ -10,7 +10,7 @@ from app.domain.blocks import Block
 from app.domain.results import parts_of
 from app.domain.turns import Turn
 from app.llm.conversation.attachments import GONE, LEFT_OUT
-from app.llm.models.catalog import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.chats import Chats
@@ -158,7 +158,7 @@ async def test_what_is_cut_has_its_words_before_its_files(harness: Harness) -> N
 @pytest.mark.parametrize("can", [frozenset({"tools", "documents"}), frozenset({"tools", "images"})])
 async def test_a_model_is_told_of_what_it_cannot_see(harness: Harness, can: frozenset[str]) -> None:
     provider = ScriptedProvider([calls("look"), answer()])
-    models = Models([Offer(provider, [Model("scripted", can=can)])])
+    models = Models([ProviderModels(provider, [Model("scripted", can=can)])])
     async with harness.replica(models.provider_for, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     (told,) = sent(provider.requests[1])

@@ -13,7 +13,7 @@ from app.domain.turns import Limits, Turn
 from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.results import Results
+from app.storage.results import ToolResults
 from app.tools.library.results import result_tools
 from app.tools.tool import Tool, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Harness, results_of, texts_of
@@ -127,7 +127,7 @@ async def test_twins_are_run_once_even_where_the_first_is_over_before_the_reply_
     provider = ScriptedProvider([[*whole[:-1], pause, whole[-1]], answer()])
     async with harness.replica(provider, tools_of(shelf)) as replica:
         asked = await harness.ask(tools=tools_of(shelf))
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         assert shelf.seen == ["it"], "the model still talks"
         pause.go.set()
@@ -162,7 +162,7 @@ async def test_what_was_seen_before_a_crash_is_remembered_after_it(harness: Harn
     tools = tools_of(shelf)
     asked = await harness.ask(tools=tools)
     async with harness.replica(ScriptedProvider([calls(("look", "a")), [pause]]), tools, address=HERE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.kill()
     async with harness.replica(ScriptedProvider([calls(("look", "b")), answer()]), tools, address=HERE) as replica:
@@ -187,7 +187,7 @@ async def test_the_calls_of_a_turn_are_counted_over_crashes(harness: Harness, sh
     tools = tools_of(shelf)
     asked = await harness.ask(tools=tools)
     async with harness.replica(ScriptedProvider([calls(("ring", "a")), [pause]]), tools, address=HERE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.kill()
     replies = [calls(("ring", "b")), calls(("ring", "c")), answer()]
@@ -221,7 +221,7 @@ WHOLE = "".join(f"{number:05}" for number in range(1000))
 
 
 async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harness: Harness) -> None:
-    results = Results(harness.database)
+    results = ToolResults(harness.database)
     tools = [flood, *result_tools(results)]
     reading = calls(("read_result", "r", {"tool_use_id": "a", "offset": 1000, "length": 500}))
     turn = await run(harness, tools, calls(("flood", "a")), reading)
@@ -238,7 +238,7 @@ async def test_a_result_that_was_cut_is_kept_whole_and_read_on_by_the_model(harn
 
 
 async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness) -> None:
-    tools = [flood, *result_tools(Results(harness.database))]
+    tools = [flood, *result_tools(ToolResults(harness.database))]
     reading = calls(("read_result", "r", {"tool_use_id": "a", "offset": 4990}))
     provider = ScriptedProvider([calls(("flood", "a")), answer(), reading, answer()])
     async with harness.replica(provider, tools) as replica:
@@ -247,7 +247,7 @@ async def test_a_result_that_was_cut_is_read_on_in_a_later_turn(harness: Harness
         turn = await harness.finish(replica, await harness.ask(after=first, tools=tools))
         stranger = await harness.ask()
     assert "0099800999" in results_of(turn)["r"].text
-    assert await Results(harness.database).whole(stranger.turn, "a") is None, "another chat sees nothing of it"
+    assert await ToolResults(harness.database).whole(stranger.turn, "a") is None, "another chat sees nothing of it"
 
 
 # --- what failed -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from app.kit.ids import new_id
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
 from app.storage.database import connect
-from app.storage.runs.session import CHANNEL, Session
+from app.storage.runs.session import CHANNEL, ReplicaSession
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
@@ -56,7 +56,7 @@ async def _watch(harness: Harness, replica: Replica, asked: Asked) -> Client:
 async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked, tools: Sequence[Tool] = ()) -> Client:
     """What a client had read when the replica that ran the turn was killed, at the pause, after a journal tick."""
     async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.journaling.flush()
         client = await _watch(harness, replica, asked)
@@ -112,7 +112,7 @@ async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_k
     lost = Pause()
     provider = ScriptedProvider([[*reply[:5], lost]])
     async with harness.replica(provider, address=HERE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await journaled.reached.wait()
         await replica.journaling.flush()
         replica.journaling.flush = _nothing  # type: ignore[method-assign]
@@ -172,12 +172,12 @@ async def test_settled_calls_stay_and_only_what_may_be_repeated_is_run_again(har
     asked = await harness.ask(tools=tools)
     reply = message_of(*(tool_use(name, {}, name) for name in ("look", "read", "write", "put")))
     async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         for one in started.values():
             await one.acquire()
         view = replica.view(asked)
         while not results_of(view.turn):
-            await view.doorbell.wait()
+            await view.wakeup.wait()
         client = await _watch(harness, replica, asked)
         await replica.kill()
     pause.go.set()
@@ -215,7 +215,7 @@ async def test_rows_that_were_left_by_a_replica_that_nobody_knows_are_taken_over
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply])) as gone, harness.locker() as other:
-        gone.worker.ring()
+        gone.worker.wake()
         await pause.reached.wait()
         await gone.kill()
         await other.connection.execute("DELETE FROM replicas")
@@ -234,7 +234,7 @@ async def test_a_stop_hands_turns_back_uncharged_and_the_next_worker_finishes_th
     pause, reply = paused_after(3, text("Half a ", "sentence"))
     asked = await harness.ask(limits=limits)
     async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         client = await _watch(harness, replica, asked)
     released = await harness.turn(asked)
@@ -250,7 +250,7 @@ async def test_a_stop_before_anything_was_said_costs_nothing(harness: Harness) -
     pause, reply = paused_after(0)
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
     turn, _ = await _taken_over(harness, asked, Client(), [answer()])
     assert (turn.status, turn.recoveries) == ("complete", 0)
@@ -274,7 +274,7 @@ async def test_running_tools_are_stopped_by_a_stop_and_started_again(harness: Ha
     asked = await harness.ask(tools=[work])
     reply = message_of(tool_use("work", {}, "a"))
     async with harness.replica(ScriptedProvider([reply]), [work], policy=AT_ONCE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await started.wait()
     assert stopped.is_set()
     turn, _ = await _taken_over(harness, asked, Client(), [answer()], [work])
@@ -285,7 +285,7 @@ async def test_what_fits_into_the_grace_period_is_finished(harness: Harness) -> 
     pause, reply = paused_after(3, text("Half a ", "sentence"))
     asked, later = await harness.ask(), await harness.ask()
     async with harness.replica(ScriptedProvider([reply]), policy=replace(POLICY, concurrent_turns=1)) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         stopping = asyncio.create_task(replica.stop())
         while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
@@ -300,7 +300,7 @@ async def test_who_is_told_to_stop_a_second_time_waits_for_nothing(harness: Harn
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply])) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         draining = asyncio.create_task(replica.worker.drain())
         while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
@@ -314,7 +314,7 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it could not hand back is taken over like that of a replica that died."""
-    monkeypatch.setattr(worker, "LAST_WORDS", 0.05)
+    monkeypatch.setattr(worker, "FINAL_WRITE_TIMEOUT", 0.05)
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with (
@@ -322,7 +322,7 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
         connect(url, size=5) as database,
         Harness(url, database).replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica,
     ):
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         way.cut()
         await asyncio.wait_for(replica.stop(), 10)
@@ -338,7 +338,7 @@ async def test_a_ring_that_cannot_be_passed_on_is_no_failure_of_what_it_was_for(
     ):
         way.cut()
         await replica.worker.cancel(new_id())
-        await replica.worker.tell(new_id())
+        await replica.worker.refresh(new_id())
 
 
 async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness: Harness) -> None:
@@ -346,7 +346,7 @@ async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness
         await harness.finish(replica, await harness.ask())
         asked = await harness.ask()
         async with locker.holding("LOCK TABLE turns IN SHARE MODE"):
-            replica.worker.ring()
+            replica.worker.wake()
             await locker.waiting()
             stopping = asyncio.create_task(replica.stop())
             await asyncio.sleep(0)
@@ -359,7 +359,7 @@ async def test_a_turn_that_was_released_and_then_cancelled_is_not_run_again(harn
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
     await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     turn, provider = await _taken_over(harness, asked, Client(), [])
@@ -376,7 +376,7 @@ async def test_a_turn_is_read_at_a_replica_that_does_not_run_it(harness: Harness
         harness.replica(ScriptedProvider([])) as there,
     ):
         asked = await harness.ask()
-        here.worker.ring()
+        here.worker.wake()
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(there, asked, client))
@@ -396,7 +396,7 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
     ):
         await _listens(other.connection, 1)
         asked = await harness.ask()
-        here.worker.ring()
+        here.worker.wake()
         await pause.reached.wait()
         await there.cancel(asked)
         turn = await harness.finish(here, asked)
@@ -406,7 +406,7 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
 async def test_a_session_that_died_without_a_word_does_not_keep_the_next_one_from_hearing(harness: Harness) -> None:
     """Postgres may take hours to notice, and holds the dead one's lock until then."""
     heard = asyncio.Event()
-    sessions = [Session(harness.url, 7, lambda _: None), Session(harness.url, 7, lambda _: heard.set())]
+    sessions = [ReplicaSession(harness.url, 7, lambda _: None), ReplicaSession(harness.url, 7, lambda _: heard.set())]
     async with harness.locker() as other:
         tasks = []
         for count, session in enumerate(sessions, 1):
@@ -426,7 +426,7 @@ async def test_an_owner_that_was_taken_for_dead_wakes_up_and_harms_nobody(harnes
         harness.replica(ScriptedProvider([answer("Anew.")]), [look]) as next_one,
     ):
         asked = await harness.ask(tools=[look])
-        late.worker.ring()
+        late.worker.wake()
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(late, asked, client))
@@ -446,10 +446,10 @@ async def test_a_replica_that_was_taken_for_dead_may_claim_its_own_turn_again(ha
     provider = ScriptedProvider([reply, [other, *answer("Other.")], answer("Anew.")])
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         busy = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await other.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(replica, asked, client))
@@ -485,10 +485,10 @@ async def test_a_full_replica_passes_the_ring_on_and_full_replicas_do_not_ring_f
 
         await other.connection.add_listener(CHANNEL, hear)
         first = await harness.ask()
-        here.worker.ring()
+        here.worker.wake()
         await pause.reached.wait()
         later = await harness.ask()
-        here.worker.ring()
+        here.worker.wake()
         await heard.wait()
         async with harness.replica(ScriptedProvider([[second, *answer()]]), policy=full, hears=True) as there:
             await _listens(other.connection, 2)
@@ -515,7 +515,7 @@ async def test_what_one_ring_brings_to_a_replica_beyond_its_room_is_passed_on_at
     ):
         await _listens(other.connection, 2)
         first, second = await harness.ask(), await harness.ask()
-        here.worker.ring()
+        here.worker.wake()
         await asyncio.wait_for(harness.follow(there, second), 10)
         pause.go.set()
         await harness.finish(here, first)

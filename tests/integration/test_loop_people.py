@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.domain.asks import Answer, Ask, AskKind
+from app.domain.asks import Ask, AskAnswer, AskKind
 from app.domain.blocks import TEXT, USER_TEXT, Block
 from app.domain.degraded import degraded
 from app.domain.errors import Conflict
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine.calls import OUTCOME_UNKNOWN
-from app.engine.upkeep.recovery import Rescuer
+from app.engine.upkeep.recovery import ReplicaMonitor
 from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
@@ -103,7 +103,7 @@ def ask_of(turn: Turn, call: str) -> Ask:
     return next(ask for ask in reversed(turn.asks) if ask.tool_use_id == call)
 
 
-async def decide(harness: Harness, asked: Asked, **answers: Answer) -> None:
+async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
     """Answers calls by their ids. Nobody is rung for it."""
     turn = await harness.turn(asked)
     decisions = [Decision(call, ask_of(turn, call).digest, answer, "actions") for call, answer in answers.items()]
@@ -121,7 +121,7 @@ async def steer(harness: Harness, asked: Asked, words: str) -> bool:
 
 async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
     """The turn once it waits and has let go of the replica that ran it."""
-    replica.worker.ring()
+    replica.worker.wake()
     while not replica.directory.running(asked.turn):  # noqa: ASYNC110, a directory tells nobody
         await asyncio.sleep(0.001)
     await replica.idle(asked)
@@ -159,11 +159,11 @@ async def test_what_needs_nobody_runs_at_once_and_the_turn_waits_for_the_rest_wi
         assert (kinds, office.done) == ({"a": "client", "c": "approval"}, ["dug"])
         assert results_of(waiting).keys() == {"b"}
         assert replica.worker._runs == {}
-        await decide(harness, asked, a=Answer("result", "3 cats"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("result", "3 cats"))
+        await replica.worker.refresh(asked.turn)
         await waits(harness, replica, asked)
-        await decide(harness, asked, c=Answer("approve"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, c=AskAnswer("approve"))
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert office.done == ["dug", "paid 5"]
     assert [block.tool_use_id for block in provider.requests[-1].messages[-1].blocks] == ["a", "b", "c"]
@@ -183,7 +183,7 @@ async def test_a_turn_whose_replica_dies_while_it_waits_goes_on_elsewhere(harnes
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await replica.kill()
-    await decide(harness, asked, a=Answer("approve"))
+    await decide(harness, asked, a=AskAnswer("approve"))
     async with harness.replica(ScriptedProvider([answer()]), tools_of(office), address=HERE) as replica:
         watching = asyncio.create_task(harness.follow(replica, asked, client))
         turn = await harness.finish(replica, asked)
@@ -202,8 +202,8 @@ async def test_readers_at_both_replicas_see_the_same_of_a_turn_that_waits_and_ch
         asked = await harness.ask(tools=[*tools_of(office), FIND])
         watching = [asyncio.create_task(harness.follow(replica, asked)) for replica in (here, there)]
         await waits(harness, here, asked)
-        await decide(harness, asked, a=Answer("result", "3 cats"), b=Answer("deny", "too dear"))
-        await there.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("result", "3 cats"), b=AskAnswer("deny", "too dear"))
+        await there.worker.refresh(asked.turn)
         turn = await ends(harness, there, asked)
         for reader in watching:
             client = await reader
@@ -217,8 +217,8 @@ async def test_an_approved_call_that_was_running_at_a_crash_is_not_run_again(har
     asked = await harness.ask(tools=tools_of(office))
     async with harness.replica(ScriptedProvider([calls(("launch", "a"))]), tools_of(office), address=HERE) as replica:
         await waits(harness, replica, asked)
-        await decide(harness, asked, a=Answer("approve"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("approve"))
+        await replica.worker.refresh(asked.turn)
         while not office.done:  # noqa: ASYNC110, a list tells nobody
             await asyncio.sleep(0.001)
         await replica.kill()
@@ -233,8 +233,8 @@ async def test_a_call_over_its_limit_is_refused_and_nobody_is_asked(harness: Har
         asked = await harness.ask(tools=tools_of(office))
         waiting = await waits(harness, replica, asked)
         assert [ask.tool_use_id for ask in waiting.asks] == ["a"]
-        await decide(harness, asked, a=Answer("approve"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("approve"))
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert office.done == ["once"]
     assert "may be called 1 times" in results_of(turn)["b"].text
@@ -245,14 +245,14 @@ async def test_an_id_that_is_used_again_is_asked_about_again(harness: Harness, o
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
         first = await waits(harness, replica, asked)
-        await decide(harness, asked, a=Answer("approve"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("approve"))
+        await replica.worker.refresh(asked.turn)
         await waits(harness, replica, asked)
-        old = Decision("a", first.asks[0].digest, Answer("approve"), "actions")
+        old = Decision("a", first.asks[0].digest, AskAnswer("approve"), "actions")
         with pytest.raises(Conflict, match="another input"):
             await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [old], None)
-        await decide(harness, asked, a=Answer("deny"))
-        await replica.worker.tell(asked.turn)
+        await decide(harness, asked, a=AskAnswer("deny"))
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert [ask.answer and ask.answer.kind for ask in turn.asks] == ["approve", "deny"]
     assert office.done == ["paid 1"]
@@ -272,8 +272,8 @@ async def test_a_result_of_another_input_than_the_models_is_not_remembered_for_i
         asked = await harness.ask(tools=tools_of(office))
         for call, edited in (("a", '{"what":"sky"}'), ("b", None), ("c", '{"what":"sun"}')):
             await waits(harness, replica, asked)
-            await decide(harness, asked, **{call: Answer("approve", input=edited)})
-            await replica.worker.tell(asked.turn)
+            await decide(harness, asked, **{call: AskAnswer("approve", input=edited)})
+            await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert office.done == ["looked at sky", "looked at sea", "looked at sun"]
     assert results_of(turn)["b"].text == "seen sea"
@@ -286,9 +286,9 @@ async def test_twins_that_were_changed_are_run_each_with_its_own_input(harness: 
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
         await waits(harness, replica, asked)
-        sky, sun = Answer("approve", input='{"what":"sky"}'), Answer("approve", input='{"what":"sun"}')
-        await decide(harness, asked, a=sky, b=sun, c=Answer("approve"))
-        await replica.worker.tell(asked.turn)
+        sky, sun = AskAnswer("approve", input='{"what":"sky"}'), AskAnswer("approve", input='{"what":"sun"}')
+        await decide(harness, asked, a=sky, b=sun, c=AskAnswer("approve"))
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert sorted(office.done) == ["looked at sea", "looked at sky", "looked at sun"]
     assert results_of(turn)["c"].text == "seen sea"
@@ -332,13 +332,13 @@ async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Off
     async with harness.replica(provider) as replica:
         asked = await harness.ask(tools=[FIND])
         await waits(harness, replica, asked)
-        first = lambda: decide(harness, asked, a=Answer("result", "first"))  # noqa: E731
-        second = lambda: decide(harness, asked, a=Answer("result", "second"))  # noqa: E731
+        first = lambda: decide(harness, asked, a=AskAnswer("result", "first"))  # noqa: E731
+        second = lambda: decide(harness, asked, a=AskAnswer("result", "second"))  # noqa: E731
         async with in_this_order(harness, asked, first, second) as (one, other):
             await one
             with pytest.raises(Conflict, match="has its answer already"):
                 await other
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert (results_of(turn)["a"].text, turn.arrivals) == ("first", 1)
 
@@ -351,12 +351,12 @@ async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_aft
     provider = ScriptedProvider([calls(("find", "a"), ("dig", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
-        replica.worker.ring()
+        replica.worker.wake()
         await office.digging.reached.wait()
-        await decide(harness, asked, a=Answer("result", "3 cats"))
+        await decide(harness, asked, a=AskAnswer("result", "3 cats"))
         assert (await harness.turn(asked)).status == "running"
         if told:
-            await replica.worker.tell(asked.turn)
+            await replica.worker.refresh(asked.turn)
         office.digging.go.set()
         turn = await ends(harness, replica, asked)
     assert {id: result.text for id, result in results_of(turn).items()} == {"a": "3 cats", "b": "a hole"}
@@ -376,14 +376,14 @@ async def test_an_answer_at_the_moment_when_the_turn_begins_to_wait_is_not_lost(
 
     async with harness.replica(provider) as replica:
         asked = await harness.ask(tools=[FIND])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
-        given = lambda: decide(harness, asked, a=Answer("result", "3 cats"))  # noqa: E731
+        given = lambda: decide(harness, asked, a=AskAnswer("result", "3 cats"))  # noqa: E731
         deeds = [given, wait] if order == "the answer first" else [wait, given]
         async with in_this_order(harness, asked, *deeds) as done:
             await asyncio.gather(*done)
         if order == "the wait first":
-            await replica.worker.tell(asked.turn)
+            await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert (results_of(turn)["a"].text, turn.attempt) == ("3 cats", 2)
 
@@ -404,7 +404,7 @@ async def test_words_at_the_moment_when_the_turn_ends_are_taken_in_or_refused_an
 
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         say = lambda: steer(harness, asked, "Thanks")  # noqa: E731
         deeds: list[Callable[[], Awaitable[Any]]] = [say, end] if order == "the words first" else [end, say]
@@ -422,11 +422,11 @@ async def test_words_of_which_the_turn_was_told_go_in_without_another_claim(harn
     provider = ScriptedProvider([calls(("dig", "a")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
-        replica.worker.ring()
+        replica.worker.wake()
         await office.digging.reached.wait()
         for words in ("Faster", "And deeper"):
             await steer(harness, asked, words)
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         office.digging.go.set()
         turn = await ends(harness, replica, asked)
     assert words_to(provider.requests[-1]) == ["a hole", "Faster", "And deeper"]
@@ -443,7 +443,7 @@ async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness
         asked = await harness.ask(tools=[*tools_of(office), FIND])
         await waits(harness, replica, asked)
         await steer(harness, asked, "Never mind")
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     superseded = "This call was not run: the user said something else instead of answering."
     assert words_to(provider.requests[-1]) == [superseded, superseded, "Never mind"]
@@ -460,16 +460,16 @@ async def test_words_that_come_before_a_call_is_asked_about_stand_for_its_answer
     office.digging.go.set()
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await steer(harness, asked, "But pay nobody")
         if told:
-            await replica.worker.tell(asked.turn)
+            await replica.worker.refresh(asked.turn)
         pause.go.set()
         turn = await asyncio.wait_for(ends(harness, replica, asked), 10)
     superseded = "This call was not run: the user said something else instead of answering."
     assert words_to(provider.requests[-1]) == [superseded, "a hole", superseded, "But pay nobody"]
-    assert {ask.answer for ask in turn.asks} == {Answer("superseded")}
+    assert {ask.answer for ask in turn.asks} == {AskAnswer("superseded")}
     assert office.done == ["dug"]
 
 
@@ -477,7 +477,7 @@ async def test_words_to_a_turn_that_is_being_cancelled_stay_in_it(harness: Harne
     provider = ScriptedProvider([calls(("dig", "a"))])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
-        replica.worker.ring()
+        replica.worker.wake()
         await office.digging.reached.wait()
         await steer(harness, asked, "Stop, stop")
         await replica.cancel(asked)
@@ -502,10 +502,10 @@ async def test_words_start_the_count_of_failures_anew(harness: Harness) -> None:
     provider, tools = ScriptedProvider(stubborn), [fail]
     async with harness.replica(provider, tools) as replica:
         asked = await harness.ask(tools=tools, limits=Limits(max_rounds=9, max_failed_rounds=1))
-        replica.worker.ring()
+        replica.worker.wake()
         await digging.reached.wait()
         await steer(harness, asked, "Try again")
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         digging.go.set()
         await ends(harness, replica, asked)
     assert [request.may_use_tools for request in provider.requests] == [True, True, False]
@@ -532,12 +532,12 @@ async def test_the_rescuer_ends_the_wait_of_a_turn_that_nobody_answered_in_time(
         actions = Actions(harness.database)
         assert await actions.expire() == [], "it has all the time"
         await _expire(harness, asked)
-        rescuer = Rescuer(replica.queue, Journal(harness.database), actions, 60, replica.worker.ring)
+        rescuer = ReplicaMonitor(replica.queue, Journal(harness.database), actions, 60, replica.worker.wake)
         await rescuer._look(0.0)
         turn = await ends(harness, replica, asked)
         assert await actions.expire() == []
     assert {result.text for result in results_of(turn).values()} == {"This call was not run: nobody answered in time."}
-    assert [ask.answer for ask in turn.asks] == [Answer("expired"), Answer("expired")]
+    assert [ask.answer for ask in turn.asks] == [AskAnswer("expired"), AskAnswer("expired")]
     assert (office.done, approval_of(turn, "b")) == ([], {"decision": "expired"})
 
 
@@ -547,7 +547,7 @@ async def test_a_turn_that_still_runs_other_calls_when_an_ask_expires_goes_on_af
     provider = ScriptedProvider([calls(("wire", "a"), ("dig", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
-        replica.worker.ring()
+        replica.worker.wake()
         await office.digging.reached.wait()
         while not (expired := await Actions(harness.database).expire()):
             pass
@@ -571,13 +571,13 @@ async def test_an_answer_before_the_time_is_over_is_taken_though_the_rescuer_loo
 
         async with harness.locker() as locker:
             async with locker.holding(LOCK, asked.turn):
-                answering = asyncio.ensure_future(decide(harness, asked, a=Answer("result", "3 cats")))
+                answering = asyncio.ensure_future(decide(harness, asked, a=AskAnswer("result", "3 cats")))
                 await locker.waiting()
                 await other.connection.execute(EXPIRE, asked.turn)
                 async with asyncio.timeout(10):
                     assert await actions.expire() == [], "it was right when the answer began"
             await answering
-        assert (await harness.turn(asked)).asks[0].answer == Answer("result", "3 cats")
-        await replica.worker.tell(asked.turn)
+        assert (await harness.turn(asked)).asks[0].answer == AskAnswer("result", "3 cats")
+        await replica.worker.refresh(asked.turn)
         turn = await ends(harness, replica, asked)
     assert results_of(turn)["a"].text == "3 cats"

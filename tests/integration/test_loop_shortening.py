@@ -11,7 +11,7 @@ from app.llm.conversation.messages import SUMMARISE
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.exchanges import Exchanges
-from app.storage.results import Results
+from app.storage.results import ToolResults
 from app.tools.library.results import result_tools
 from app.tools.tool import Tool, tool
 from app.tools.toolset import Toolset
@@ -109,10 +109,10 @@ async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_
 
 async def test_what_was_left_out_can_be_read_again(harness: Harness) -> None:
     model = Reader(rounds=6)
-    (read,) = result_tools(Results(harness.database))
+    (read,) = result_tools(ToolResults(harness.database))
     async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness, read)) as replica:
         asked = await harness.ask("Read", limits=LIMITS, tools=[look, read])
         await harness.finish(replica, asked)
     told = model.seen[-1][0]
     assert told.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
-    assert await Results(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"
+    assert await ToolResults(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"

@@ -80,7 +80,7 @@ async def test_a_turn_is_cancelled_while_its_path_is_read(harness: Harness, monk
     provider = ScriptedProvider([])
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.cancel(asked)
         pause.go.set()
@@ -92,7 +92,7 @@ async def test_a_turn_is_cancelled_while_it_waits_for_the_first_byte(harness: Ha
     pause, reply = paused_after(0)
     async with harness.replica(ScriptedProvider([reply])) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         turn = await cancelled(harness, replica, asked)
     assert (turn.rounds, turn.blocks, turn.usage) == ((), (), {})
@@ -104,12 +104,12 @@ async def test_a_turn_is_cancelled_while_it_waits_to_try_again(harness: Harness)
     provider = ScriptedProvider([[pause, TransientError("overloaded_error", "Overloaded")]])
     async with harness.replica(provider, policy=slow) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         view = replica.view(asked)
         pause.go.set()
         while not view.notice_number:
-            await view.doorbell.wait()
+            await view.wakeup.wait()
         turn = await cancelled(harness, replica, asked)
     assert turn.rounds == ()
 
@@ -121,7 +121,7 @@ async def test_half_a_sentence_stays_and_is_marked(harness: Harness) -> None:
     pause, reply = paused_after(7, thinking("hm"), text("Half a ", "sentence"))
     async with harness.replica(ScriptedProvider([reply])) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         turn = await cancelled(harness, replica, asked)
     assert [(block.type, block.text, block.interrupted) for block in turn.blocks] == [
@@ -136,7 +136,7 @@ async def test_a_thought_that_was_cut_stays_too(harness: Harness) -> None:
     pause, reply = paused_after(3, thinking("h", "m"))
     async with harness.replica(ScriptedProvider([reply])) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         turn = await cancelled(harness, replica, asked)
     assert [(block.type, block.text, block.interrupted) for block in turn.blocks] == [("thinking", "h", True)]
@@ -152,7 +152,7 @@ async def test_calls_before_the_seal_get_results_and_a_call_that_was_cut_gets_no
     pause, reply = paused_after(7, tool_use("look", {}, "whole"), tool_use("look", {"a": 1}, "cut"))
     async with harness.replica(ScriptedProvider([reply]), [look]) as replica:
         asked = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         turn = await cancelled(harness, replica, asked)
     assert {id: result.text for id, result in results_of(turn).items()} == {"whole": NO_RESULT}
@@ -170,12 +170,12 @@ async def test_what_one_read_brought_is_not_lost_when_the_turn_is_cancelled_betw
     provider = ScriptedProvider([[pause, whole[0], at_once, Pause()]])
     async with harness.replica(provider, [look]) as replica, harness.locker() as locker:
         asked = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         async with locker.holding("SELECT FROM turns WHERE id = $1 FOR UPDATE", asked.turn):
             pause.go.set()
             await locker.waiting()
-            replica.worker.hear(f"cancel {asked.turn}")
+            replica.worker.receive(f"cancel {asked.turn}")
         turn = await harness.finish(replica, asked)
     assert turn.status == "cancelled"
     assert texts_of(turn) in ([], ["One.", "Two."]), "all that was heard, or nothing of it"
@@ -192,12 +192,12 @@ async def test_a_cancellation_that_meets_a_write_waits_for_it(harness: Harness, 
     provider = ScriptedProvider([[*whole[:at], pause, *whole[at:]], answer()])
     async with harness.replica(provider, [look]) as replica, harness.locker() as locker:
         asked = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         async with locker.holding("SELECT FROM turns WHERE id = $1 FOR UPDATE", asked.turn):
             pause.go.set()
             await locker.waiting()
-            replica.worker.hear(f"cancel {asked.turn}")
+            replica.worker.receive(f"cancel {asked.turn}")
         turn = await harness.finish(replica, asked)
     assert turn.status == "cancelled"
 
@@ -229,11 +229,11 @@ async def test_a_running_tool_is_stopped_and_what_was_settled_stays(harness: Har
     tools = [look, bench.work]
     async with harness.replica(ScriptedProvider([reply]), tools) as replica:
         asked = await harness.ask(tools=tools)
-        replica.worker.ring()
+        replica.worker.wake()
         await bench.started.wait()
         view = replica.view(asked)
         while "a" not in results_of(view.turn):
-            await view.doorbell.wait()
+            await view.wakeup.wait()
         turn = await cancelled(harness, replica, asked)
     assert bench.stopped.is_set()
     assert {id: result.text for id, result in results_of(turn).items()} == {"a": "seen", "b": NO_RESULT}
@@ -256,7 +256,7 @@ async def test_a_tool_that_will_not_stop_keeps_nobody_waiting(harness: Harness) 
 
     async with harness.replica(ScriptedProvider([message_of(tool_use("stubborn", {}, "a"))]), [stubborn]) as replica:
         asked = await harness.ask(tools=[stubborn])
-        replica.worker.ring()
+        replica.worker.wake()
         await started.wait()
         turn = await cancelled(harness, replica, asked)
         released.set()
@@ -279,7 +279,7 @@ async def test_a_tool_that_was_started_early_is_stopped_with_its_reply(harness: 
     _, reply = paused_after(5, tool_use("read", {}, "a"), text("More."))
     async with harness.replica(ScriptedProvider([reply]), [read]) as replica:
         asked = await harness.ask(tools=[read])
-        replica.worker.ring()
+        replica.worker.wake()
         await started.wait()
         turn = await cancelled(harness, replica, asked)
     assert stopped.is_set()
@@ -291,7 +291,7 @@ async def test_a_turn_is_cancelled_between_its_tools_and_the_next_reply(harness:
     provider = ScriptedProvider([message_of(tool_use("look", {}, "a")), second])
     async with harness.replica(provider, [look]) as replica:
         asked = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         turn = await cancelled(harness, replica, asked)
     assert results_of(turn)["a"].text == "seen"
@@ -311,7 +311,7 @@ async def test_a_conversation_goes_on_after_a_turn_that_was_cancelled(harness: H
     provider = ScriptedProvider([reply, answer()])
     async with harness.replica(provider, [look]) as replica:
         first = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await cancelled(harness, replica, first)
         turn = await harness.finish(replica, await harness.ask("again", after=first, tools=[look]))
@@ -328,7 +328,7 @@ async def test_a_chat_that_is_deleted_stops_its_turn_and_ends_its_streams(harnes
     provider = ScriptedProvider([reply, answer()])
     async with harness.replica(provider) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(replica, asked, client))
@@ -366,7 +366,7 @@ async def test_an_owner_that_lost_its_claim_stops_and_touches_nothing(
     pause, reply = phase()
     async with harness.replica(ScriptedProvider([reply, answer()]), [look]) as replica, harness.locker() as other:
         asked = await harness.ask(tools=[look])
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await other.connection.execute("UPDATE turns SET attempt = attempt + 1 WHERE id = $1", asked.turn)
         rows = await rows_of(harness.database, asked)
@@ -386,14 +386,14 @@ async def test_an_owner_that_lost_its_claim_stops_its_tools(harness: Harness) ->
         harness.locker() as other,
     ):
         asked = await harness.ask(tools=[look, bench.work])
-        replica.worker.ring()
+        replica.worker.wake()
         await bench.started.wait()
         view = replica.view(asked)
         while "a" not in results_of(view.turn):
-            await view.doorbell.wait()
+            await view.wakeup.wait()
         await other.connection.execute("UPDATE turns SET attempt = attempt + 1 WHERE id = $1", asked.turn)
         rows = await rows_of(harness.database, asked)
-        replica.worker.hear(f"cancel {asked.turn}")
+        replica.worker.receive(f"cancel {asked.turn}")
         await bench.stopped.wait()
         await replica.idle(asked)
         assert await rows_of(harness.database, asked) == rows

@@ -165,7 +165,7 @@ async def test_a_crash_between_draft_and_submission_loses_nothing(harness: Harne
     toolset = Toolset([look], outputs=OUTPUTS)
     asked = await ask(harness, REFLECTED)
     async with harness.replica(first, toolset=toolset, address="here") as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.kill()
     second = ScriptedProvider([message_of(submit("b"))])
@@ -202,7 +202,7 @@ async def test_a_cancelled_one_has_no_output(harness: Harness) -> None:
     provider = ScriptedProvider([[*list(message_of(out("a", year=7)))[:3], pause]])
     async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS)) as replica:
         asked = await ask(harness, PLAIN)
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.cancel(asked)
         await harness.follow(replica, asked, Client())

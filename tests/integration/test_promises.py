@@ -258,7 +258,7 @@ async def waited_for(server: Server, new: Said) -> None:
     """Returns once a reader waits for more of what runs here."""
     view = server.services.directory.running(UUID(new.assistant["id"]))
     assert view is not None
-    while not view.doorbell.awaited:  # noqa: ASYNC110, it rings for the reader
+    while not view.wakeup.has_waiters:  # noqa: ASYNC110, it rings for the reader
         await asyncio.sleep(0)
 
 
@@ -294,7 +294,7 @@ async def test_a_turn_goes_on_when_everyone_has_left(client: Client, server: Ser
     assert view is not None
     pause.go.set()
     while not view.ended:
-        await view.doorbell.wait()
+        await view.wakeup.wait()
     turn = await client.json("GET", new.url)
     assert (turn["status"], turn["blocks"][0]["text"]) == ("complete", "Nobody listens.")
 

@@ -14,7 +14,7 @@ from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.busy import OnBusy
-from app.storage.database import Connection, Row, Statement
+from app.storage.database import Row, Statement, Transaction
 from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
@@ -115,7 +115,7 @@ async def test_turns_that_were_enqueued_run_one_after_another_without_being_rung
     provider = answering({"first": pause})
     async with harness.replica(provider) as replica:
         asked = [await harness.ask("first")]
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         for words in ("second", "third"):
             asked.append(await enqueue(harness, asked[0], words))
@@ -141,15 +141,15 @@ async def test_messages_that_come_at_once_stand_one_behind_another_whoever_began
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that began first is held up on its way to the chat."""
-    pause, row = Pause(), Connection.row
+    pause, row = Pause(), Transaction.row
 
-    async def hold_up_the_first(connection: Connection, statement: Statement, **values: Any) -> Row | None:
+    async def hold_up_the_first(connection: Transaction, statement: Statement, **values: Any) -> Row | None:
         if statement is LOCK_CHAT and not pause.reached.is_set():
             pause.reached.set()
             await pause.go.wait()
         return await row(connection, statement, **values)
 
-    monkeypatch.setattr(Connection, "row", hold_up_the_first)
+    monkeypatch.setattr(Transaction, "row", hold_up_the_first)
     first = await harness.ask("first")
     third = asyncio.create_task(enqueue(harness, first, "third"))
     await pause.reached.wait()
@@ -186,7 +186,7 @@ async def test_a_turn_that_is_cancelled_behind_a_running_one_ends_after_it_and_t
     provider = answering({"first": pause})
     async with harness.replica(provider) as replica:
         first = await harness.ask("first")
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         second = await enqueue(harness, first, "second")
         third = await enqueue(harness, first, "third")
@@ -216,7 +216,7 @@ async def test_words_to_a_turn_that_is_cancelled_before_it_ever_ran_stay_in_it(h
     assert (await cancel(harness, first)).status == "queued", "somebody must take the words in"
     provider = answering({})
     async with harness.replica(provider) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await follow_to_the_end(harness, replica, [first])
     turn = await harness.turn(first)
     assert (turn.status, provider.requests) == ("cancelled", [])
@@ -231,7 +231,7 @@ async def test_an_interruption_stops_everything_that_is_open_on_the_branch_and_r
     provider = answering({"first": pause})
     async with harness.replica(provider) as replica:
         first = await harness.ask("first")
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         second = await enqueue(harness, first, "second")
         third, draft = await say(harness, first, "third", "interrupt")
@@ -286,7 +286,7 @@ async def test_words_go_into_the_oldest_open_turn_that_is_not_about_to_stop(harn
     behind, draft = await say(harness, first, "to nobody", "steer")
     assert draft.steered is None
     assert behind not in (first, second), "where nobody can be spoken to, the words stand behind"
-    turns = [await Turns(harness.database).arrived(await harness.turn(asked)) for asked in (first, second)]
+    turns = [await Turns(harness.database).refreshed(await harness.turn(asked)) for asked in (first, second)]
     steers = [[steer.blocks[0].text for steer in turn.steers] for turn in turns]
     assert steers == [["to the first"], ["to the second"]]
 

@@ -40,7 +40,7 @@ async def ask(settings: Settings, stage: Stage, **options: Any) -> UUID:
             assert posted.status_code == 201, posted.text
             turn = posted.json()["assistant_turn"]
             while view := services.directory.running(UUID(turn["id"])):
-                await view.doorbell.wait()
+                await view.wakeup.wait()
             path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
             while (await client.get(path)).json()["status"] not in {"complete", "error"}:
                 pass

@@ -14,26 +14,26 @@ from structlog.testing import capture_logs
 
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError, ProviderError, TransientError
-from app.lab.chaos import ChaosPlan, ChaosTap
-from app.lab.recording import Read, Recording
-from app.lab.recordings import Recordings, RecordingTap
-from app.lab.replay import ReplayTap
+from app.lab.chaos import ChaosInterceptor, ChaosPlan
+from app.lab.recording import RecordedChunk, Recording
+from app.lab.recordings import RecordingInterceptor, Recordings
+from app.lab.replay import ReplayInterceptor
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.openai.provider import OpenAIChatProvider
-from app.llm.provider import Call, Message, ModelRequest, Part, Provider
+from app.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
 from app.llm.scripted import text
-from app.llm.transport.tap import Announced, Tap, tapped
+from app.llm.transport.interceptor import Announced, Interceptor, tapped
 from tests.contracts.test_provider import chat_stream_of, stream_of
 from tests.support.canned import Answer, CannedServer, canned_server
 
 KEY = "sk-very-secret"
 TURN = UUID(int=7)
 REQUEST = ModelRequest(
-    "claude-x", (Message("user", (Block(0, 0, 0, "text", "High?"),)),), call=Call(TURN, 2, 1, "claude-x")
+    "claude-x", (Message("user", (Block(0, 0, 0, "text", "High?"),)),), call=ModelCall(TURN, 2, 1, "claude-x")
 )
 REPLY = text("It is ", "high.")
 Adapter = AnthropicProvider | OpenAIChatProvider
-Make = Callable[[str, Sequence[Tap]], Adapter]
+Make = Callable[[str, Sequence[Interceptor]], Adapter]
 ADAPTERS: Mapping[str, tuple[Make, bytes]] = {
     "anthropic": (lambda url, taps: AnthropicProvider(KEY, url, taps=taps), stream_of(REPLY)),
     "openai": (lambda url, taps: OpenAIChatProvider(KEY, url, taps=taps), chat_stream_of(REPLY)),
@@ -79,12 +79,12 @@ def body(request: pytest.FixtureRequest, make: object) -> bytes:
 
 async def recorded(make: Make, server: CannedServer, folder: Path) -> list[Part] | str:
     with Recordings(folder) as recordings:
-        async with make(server.url, [RecordingTap(recordings)]) as provider:
+        async with make(server.url, [RecordingInterceptor(recordings)]) as provider:
             return await said_by(Announced(provider))
 
 
 async def replayed(make: Make, recordings: list[Recording]) -> list[Part] | str:
-    async with make("http://offline.invalid", [ReplayTap(recordings)]) as provider:
+    async with make("http://offline.invalid", [ReplayInterceptor(recordings)]) as provider:
         return await said_by(Announced(provider))
 
 
@@ -119,7 +119,7 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
     assert (recording.status, recording.headers["retry-after"]) == (529, "0.01")
     assert then == "TransientError overloaded_error req_1 0.01"
     assert await replayed(make, [recording]) == "TransientError overloaded_error req_1 None"
-    async with make("http://offline.invalid", [ReplayTap([recording], patience=0.0)]) as provider:
+    async with make("http://offline.invalid", [ReplayInterceptor([recording], patience=0.0)]) as provider:
         assert await said_by(provider) == then
 
 
@@ -127,7 +127,7 @@ async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path
     async with answering() as server:
         url = server.url
     with Recordings(tmp_path) as recordings:
-        async with make(url, [RecordingTap(recordings)]) as provider:
+        async with make(url, [RecordingInterceptor(recordings)]) as provider:
             with pytest.raises(TransientError):
                 await parts_of(Announced(provider))
     (recording,) = Recordings(tmp_path).of(TURN)
@@ -139,7 +139,7 @@ async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard
     make: Make, body: bytes, tmp_path: Path
 ) -> None:
     with Recordings(tmp_path) as recordings:
-        async with answering() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+        async with answering() as server, make(server.url, [RecordingInterceptor(recordings)]) as provider:
             server.answer = Answer(body[:200], ending="wait")
             async with aclosing(Announced(provider).stream(REQUEST)) as stream:
                 await anext(stream)
@@ -148,8 +148,8 @@ async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard
 
 
 async def test_a_silence_that_was_left_is_left_again(make: Make, body: bytes) -> None:
-    left = Recording("", "", b"{}", status=200, reads=(Read(0.0, body[:200]),))
-    tap = ReplayTap([left, left])
+    left = Recording("", "", b"{}", status=200, reads=(RecordedChunk(0.0, body[:200]),))
+    tap = ReplayInterceptor([left, left])
     async with make("http://offline.invalid", [tap]) as provider:
         for over in (False, True):
             async with aclosing(provider.stream(REQUEST)) as stream:
@@ -165,7 +165,7 @@ async def test_a_silence_that_was_left_is_left_again(make: Make, body: bytes) ->
 async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
-        async with answering() as server, make(server.url, [RecordingTap(recordings)]) as provider:
+        async with answering() as server, make(server.url, [RecordingInterceptor(recordings)]) as provider:
             server.answer = Answer(body)
             for _ in range(2):
                 await parts_of(Announced(provider))
@@ -178,7 +178,7 @@ async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path
 async def test_only_what_is_wanted_is_recorded(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
-        tap = RecordingTap(recordings, lambda call: call is not None and call.record)
+        tap = RecordingInterceptor(recordings, lambda call: call is not None and call.record)
         async with answering() as server, make(server.url, [tap]) as provider:
             server.answer = Answer(body)
             await parts_of(Announced(provider))
@@ -230,7 +230,7 @@ def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
 async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
     async with answering() as server:
         server.answer = Answer(b"{}", headers={"content-type": "application/json"})
-        async with tapped(httpx2.AsyncClient(), [ReplayTap([])]) as client:
+        async with tapped(httpx2.AsyncClient(), [ReplayInterceptor([])]) as client:
             assert (await client.get(server.url)).content == b"{}"
 
 
@@ -238,7 +238,10 @@ async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
 async def test_a_refusal_that_was_made_on_purpose_is_recorded_as_one_that_came(tmp_path: Path, name: str) -> None:
     make, _ = ADAPTERS[name]
     with Recordings(tmp_path) as recordings:
-        taps: list[Tap] = [ChaosTap(ChaosPlan(1, 1.0, ["rate_limit"])), RecordingTap(recordings)]
+        taps: list[Interceptor] = [
+            ChaosInterceptor(ChaosPlan(1, 1.0, ["rate_limit"])),
+            RecordingInterceptor(recordings),
+        ]
         async with make("http://nowhere.invalid", taps) as adapter:
             with pytest.raises(TransientError) as raised:
                 await parts_of(Announced(adapter))

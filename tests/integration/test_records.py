@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.asks import Answer, Ask, Steer
+from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.turns import Turn, TurnError, TurnRequest
@@ -44,7 +44,7 @@ RUN: Sequence[tuple[str, Write]] = (
     ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
     ("settle_call", lambda records, _: records.settle_call(RESULT, "settled", "all that was done")),
-    ("take_in", lambda records, _: records.take_in([WORDS], [SPOKEN])),
+    ("take_in", lambda records, _: records.apply_steers([WORDS], [SPOKEN])),
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),
 )
 WAYS_OUT: Sequence[tuple[str, Write]] = (
@@ -170,10 +170,10 @@ async def test_what_has_come_is_read_with_the_count_of_it(harness: Harness) -> N
     await records.ask([ASKED], 1)
     await harness.database.row(SAY, steer=SPOKEN.id, turn=turn.id, blocks=to_json(SPOKEN.blocks))
     await harness.database.row(ARRIVED, turn=turn.id)
-    arrived = await Turns(harness.database).arrived(turn)
+    arrived = await Turns(harness.database).refreshed(turn)
     assert (arrived.arrivals, arrived.asks, arrived.steers) == (1, (ASKED,), (SPOKEN,))
-    await records.take_in([replace(WORDS, index=0)], [SPOKEN])
-    assert (await Turns(harness.database).arrived(turn)).steers == ()
+    await records.apply_steers([replace(WORDS, index=0)], [SPOKEN])
+    assert (await Turns(harness.database).refreshed(turn)).steers == ()
 
 
 async def test_an_ask_that_was_answered_is_not_asked_again_by_a_write_whose_answer_was_lost(harness: Harness) -> None:
@@ -181,10 +181,10 @@ async def test_an_ask_that_was_answered_is_not_asked_again_by_a_write_whose_answ
     turn = await begun(harness, asked)
     records = await records_of(harness, turn)
     await records.ask([ASKED], 1)
-    decision = Decision(ASKED.tool_use_id, ASKED.digest, Answer("approve"), "actions")
+    decision = Decision(ASKED.tool_use_id, ASKED.digest, AskAnswer("approve"), "actions")
     await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
     await records.ask([ASKED], 1)
-    assert (await harness.turn(asked)).asks == (replace(ASKED, answer=Answer("approve")),)
+    assert (await harness.turn(asked)).asks == (replace(ASKED, answer=AskAnswer("approve")),)
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ async def test_a_claim_that_somebody_else_made_meanwhile_is_not_run(harness: Har
     async with harness.replica(provider) as replica, harness.locker() as locker:
         asked = await harness.ask()
         async with locker.holding("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE", commit=True):
-            replica.worker.ring()
+            replica.worker.wake()
             await locker.waiting()
             (run,) = replica.worker._runs.values()
             await locker.connection.execute(
@@ -284,7 +284,7 @@ async def test_an_owner_that_has_nothing_to_write_finds_out_too_that_its_claim_i
     policy = replace(POLICY, poll_interval=0.01)
     async with harness.replica(ScriptedProvider([[pause]]), policy=policy) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         take = Statement("UPDATE turns SET attempt = attempt + 1, replica = :replica WHERE id = :turn RETURNING id")
         await harness.database.row(take, turn=asked.turn, replica=new_id())
@@ -298,10 +298,10 @@ async def test_a_word_to_stop_that_was_not_heard_is_found_however_often_the_bell
     policy = replace(POLICY, poll_interval=0.05)
     async with harness.replica(ScriptedProvider([[pause]]), policy=policy) as replica:
         asked = await harness.ask()
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
         while replica.directory.running(asked.turn):
-            replica.worker.ring()
+            replica.worker.wake()
             await harness.database.row(Statement("SELECT 1"))
     assert (await harness.turn(asked)).status == "cancelled"

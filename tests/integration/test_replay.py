@@ -15,16 +15,16 @@ import pytest
 
 from app.cli.replay import divergences
 from app.config import Settings
-from app.domain.asks import Answer
+from app.domain.asks import AskAnswer
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.lab.chaos import ChaosPlan, ChaosTap
+from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recording import Recording
-from app.lab.recordings import Recordings, RecordingTap
+from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import Rerun, rerun
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.scripted import text, tool_use
-from app.llm.transport.tap import Announced
+from app.llm.transport.interceptor import Announced
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions, Decision
@@ -62,9 +62,9 @@ async def target(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def recording(folder: Path, url: str, *taps: ChaosTap) -> AsyncIterator[Announced]:
+async def recording(folder: Path, url: str, *taps: ChaosInterceptor) -> AsyncIterator[Announced]:
     with Recordings(folder) as recordings:
-        async with AnthropicProvider(KEY, url, taps=[*taps, RecordingTap(recordings)]) as provider:
+        async with AnthropicProvider(KEY, url, taps=[*taps, RecordingInterceptor(recordings)]) as provider:
             yield Announced(provider)
 
 
@@ -95,7 +95,7 @@ def divergences_of(found: tuple[Turn, list[Recording], Rerun]) -> list[str]:
 async def test_turns_that_had_faults_of_every_kind_go_the_same_way_again(
     harness: Harness, target: Database, tmp_path: Path
 ) -> None:
-    chaos = ChaosTap(ChaosPlan(11, share=0.4, longest_wait=0.07, reach=300))
+    chaos = ChaosInterceptor(ChaosPlan(11, share=0.4, longest_wait=0.07, reach=300))
     policy = with_model(POLICY, stall_timeout=0.3)
     turns = []
     async with (
@@ -140,7 +140,7 @@ RING = ToolSpec("ring", "Ring a bell.", '{"type":"object"}', client=True)
 
 @asynccontextmanager
 async def scripted(
-    harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *taps: ChaosTap
+    harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *taps: ChaosInterceptor
 ) -> AsyncIterator[tuple[Replica, Asked]]:
     """A turn whose model gives these answers, and has one tool."""
     async with playing() as stage, recording(folder, stage.url, *taps) as provider:
@@ -155,7 +155,7 @@ async def test_a_turn_that_waited_for_a_client_has_its_answer_again(
 ) -> None:
     async with scripted(harness, tmp_path, [call("ring"), ANSWER], RING) as (replica, asked):
         await waits(harness, replica, asked)
-        rung = Decision("toolu_1", None, Answer("result", "It rang."), "actions.0")
+        rung = Decision("toolu_1", None, AskAnswer("result", "It rang."), "actions.0")
         await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [rung], None)
         turn = await harness.finish(replica, asked)
     assert "It rang." in [block.text for block in turn.blocks]
@@ -168,7 +168,7 @@ async def test_what_a_person_decided_is_not_asked_again(
 ) -> None:
     async with scripted(harness, tmp_path, [call("write"), ANSWER], write) as (replica, asked):
         (ask,) = (await waits(harness, replica, asked)).asks
-        decision = Decision("toolu_1", ask.digest, Answer(kind, "No."), "actions.0")
+        decision = Decision("toolu_1", ask.digest, AskAnswer(kind, "No."), "actions.0")
         await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
         await harness.finish(replica, asked)
     assert divergences_of(await again(harness, target, tmp_path, asked)) == []
@@ -181,7 +181,7 @@ async def test_what_was_said_to_a_turn_while_it_ran_is_said_again(
     async def look(what: str) -> str:
         """Look at something, while somebody speaks."""
         await say_as_then(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "At noon, please.")])
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         return f"seen {what}"
 
     async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
@@ -193,9 +193,9 @@ async def test_what_was_said_to_a_turn_while_it_ran_is_said_again(
 async def test_a_turn_that_was_cancelled_is_cancelled_where_it_was(
     harness: Harness, target: Database, tmp_path: Path
 ) -> None:
-    silence = ChaosTap(ChaosPlan(1, 1.0, ["silence"], reach=200))
+    silence = ChaosInterceptor(ChaosPlan(1, 1.0, ["silence"], reach=200))
     async with scripted(harness, tmp_path, [ANSWER], look, silence) as (replica, asked):
-        replica.worker.ring()
+        replica.worker.wake()
         while not silence.happened:  # noqa: ASYNC110, it rings for nobody
             await asyncio.sleep(0.005)
         await replica.cancel(asked)

@@ -17,12 +17,12 @@ from app.domain.blocks import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
 from app.domain.turns import Limits, OutputSpec, Turn
 from app.engine.executor import ModelPolicy
-from app.lab.recordings import Recordings, RecordingTap
+from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import rerun
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.provider import BlockOpened, Part
 from app.llm.scripted import text, tool_use
-from app.llm.transport.tap import Announced
+from app.llm.transport.interceptor import Announced
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.copies import find_turn
@@ -94,7 +94,7 @@ class World:
         with Recordings(self.folder) as recordings:
             async with (
                 playing() as stage,
-                AnthropicProvider("key", stage.url, taps=[RecordingTap(recordings)]) as provider,
+                AnthropicProvider("key", stage.url, taps=[RecordingInterceptor(recordings)]) as provider,
                 self.harness.replica(
                     Announced(provider), toolset=Toolset(tools, outputs=outputs), policy=policy
                 ) as replica,
@@ -206,10 +206,10 @@ async def test_tools_that_a_cancellation_cut_short_are_cut_short_again(world: Wo
     plays = [says(tool_use("look", {}, "a"), tool_use("hang", {}, "b"), tool_use("look", {"what": "you"}, "c"))]
     async with world.replica({"claude-x": plays}, look, hang) as replica:
         asked = await world.harness.ask(model="claude-x", tools=[look, hang])
-        replica.worker.ring()
+        replica.worker.wake()
         await reached.wait()
         while len(replica.view(asked).turn.blocks) < 5:
-            await replica.view(asked).doorbell.wait()
+            await replica.view(asked).wakeup.wait()
         await replica.cancel(asked)
         turn = await world.harness.finish(replica, asked)
     assert turn.status == "cancelled"
@@ -241,7 +241,7 @@ async def test_an_output_that_was_being_judged_when_it_was_cancelled_is_so_again
     plays = [says(text('{"year":1}') if native else puts_out("a", 1))]
     async with world.replica({"claude-x": plays}, outputs=Outputs({"never": never})) as replica:
         asked = await world.harness.ask(model="claude-x", tools=output_tools(spec), output=spec)
-        replica.worker.ring()
+        replica.worker.wake()
         await reached.wait()
         await replica.cancel(asked)
         turn = await world.harness.finish(replica, asked)

@@ -18,7 +18,7 @@ from app.domain.blocks import TOOL_RESULT
 from app.domain.cursor import Cursor
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider
-from app.stream.reader import tail
+from app.stream.reader import follow
 from app.tools.tool import tool
 from tests.integration.plays import Author, Play, Stage, playing
 from tests.support.harness import Asked, Harness, Replica, assert_is_whole
@@ -122,7 +122,7 @@ class Visitor:
         """Goes on from a picture, for so many portions, with breaks now and then."""
         directory = self.random.choice(self.replicas).directory
         view = directory.view(await self._load())
-        async with aclosing(tail(directory, view, self._load, picture.cursor, frame)) as frames:
+        async with aclosing(follow(directory, view, self._load, picture.cursor, frame)) as frames:
             async for data in frames:
                 picture.take(data)
                 self.pictures.append(copy.deepcopy(picture))
@@ -156,7 +156,7 @@ class World:
         self.stage.rehearse(model, Author(random).script())
         asked = await self.harness.ask(model=model, tools=[look, explode], limits=_limits(random))
         visitors = [Visitor(Random(random.random()), self.harness, self.replicas, asked) for _ in range(READERS)]
-        random.choice(self.replicas).worker.ring()
+        random.choice(self.replicas).worker.wake()
         async with asyncio.TaskGroup() as group:
             for visitor in visitors:
                 group.create_task(visitor.visit())
@@ -180,7 +180,7 @@ class World:
         await asyncio.sleep(random.random() * 0.1)
         taking, losing = random.sample(self.replicas, 2)
         await taking.queue.take_over([losing.queue.replica])
-        taking.worker.ring()
+        taking.worker.wake()
 
 
 @pytest.mark.timeout(180)

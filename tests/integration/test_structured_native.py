@@ -197,10 +197,10 @@ async def test_what_the_user_says_meanwhile_takes_the_output_back(harness: Harne
     provider = ScriptedProvider(replies)
     async with harness.replica(provider, toolset=TOOLSET) as replica:
         asked = await harness.ask(tools=[look], output=NATIVE)
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await say_as_then(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "The second one, please.")])
-        await replica.worker.tell(asked.turn)
+        await replica.worker.refresh(asked.turn)
         pause.go.set()
         turn = await harness.finish(replica, asked)
     assert ended(turn) == ("complete", "output", '{"year":2}')
@@ -240,7 +240,7 @@ async def test_an_output_that_nobody_has_judged_when_the_server_dies_is_judged_b
 
     first, silent = ScriptedProvider([message_of(text('{"year":1}'))]), Outputs({"plausible": never})
     async with harness.replica(first, toolset=Toolset([], outputs=silent), address="here") as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await reached.wait()
         await replica.kill()
     second = ScriptedProvider([])

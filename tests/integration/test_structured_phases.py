@@ -68,7 +68,7 @@ async def cancelled(harness: Harness, spec: OutputSpec, hangs: Hangs, *replies: 
     provider = ScriptedProvider([*replies[:-1], last])
     async with harness.replica(provider, toolset=Toolset([look], outputs=outputs)) as replica:
         asked = await harness.ask(tools=[look, *output_tools(spec)], output=spec)
-        replica.worker.ring()
+        replica.worker.wake()
         await hangs.reached.wait()
         await replica.cancel(asked)
         turn = await harness.finish(replica, asked)

@@ -15,7 +15,7 @@ import pytest
 
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.demo import DemoProvider
-from app.llm.models.catalog import Offer
+from app.llm.models.catalog import ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.tools.toolset import Toolset
@@ -42,7 +42,9 @@ def examples(heading: str, kind: str) -> list[str]:
 @asynccontextmanager
 async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
     """As `make run` starts it without a key."""
-    async with serving(database_url, offers=[Offer(DemoProvider(0), ["demo"])], model="demo", **settings) as server:
+    async with serving(
+        database_url, offers=[ProviderModels(DemoProvider(0), ["demo"])], model="demo", **settings
+    ) as server:
         yield server
 
 
@@ -88,7 +90,7 @@ async def test_a_client_tool_is_answered_as_the_page_says(database_url: str, tmp
 @needs_curl
 async def test_a_tool_of_the_provider_is_offered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
     async with model_api(searches_the_web) as model, AnthropicProvider("sk-ant-0", model.url) as provider:
-        offer = Offer(provider, ["claude-x"])
+        offer = ProviderModels(provider, ["claude-x"])
         async with serving(database_url, offers=[offer], model="claude-x") as server:
             printed = await shell("The provider's own tools", server, tmp_path)
     assert '"type":"web_search_tool_result"' in printed
@@ -143,7 +145,7 @@ async def test_a_call_is_allowed_with_another_input_as_the_page_says(database_ur
 
 @needs_curl
 async def test_a_busy_branch_does_as_the_page_says(database_url: str, tmp_path: Path) -> None:
-    offer = Offer(ScriptedProvider(never_done_with_the_battery), ["slow"])
+    offer = ProviderModels(ScriptedProvider(never_done_with_the_battery), ["slow"])
     async with serving(database_url, offers=[offer], model="slow") as server:
         printed = await shell("While the model talks", server, tmp_path)
         first, second, last, beside = [

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from app.config import Settings
 from app.domain.errors import ConfigError, PermanentError
 from app.engine.hooks import TurnEnded
-from app.engine.upkeep.webhooks import Deliveries, Receiver, WebhookPolicy
+from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.kit.signature import headers_of, verify
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from app.main import running
@@ -126,8 +126,8 @@ async def harness(database_url: str) -> AsyncIterator[Harness]:
 @asynccontextmanager
 async def delivering(
     webhooks: Webhooks, operator: Operator, policy: WebhookPolicy = AT_ONCE
-) -> AsyncIterator[Deliveries]:
-    deliveries = Deliveries(webhooks, Receiver(operator.url, SECRET), policy)
+) -> AsyncIterator[WebhookDeliveries]:
+    deliveries = WebhookDeliveries(webhooks, Receiver(operator.url, SECRET), policy)
     task = asyncio.create_task(deliveries.run())
     try:
         yield deliveries
@@ -154,7 +154,7 @@ async def failed(harness: Harness) -> Asked:
 async def cancelled(harness: Harness) -> Asked:
     asked, pause = await harness.ask(), Pause()
     async with harness.replica(ScriptedProvider([[pause]])) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.cancel(asked)
         await replica.idle(asked)
@@ -235,7 +235,7 @@ async def test_where_no_webhook_is_configured_nothing_is_written(database_url: s
 async def test_a_turn_that_is_taken_back_by_its_queue_has_not_ended(harness: Harness) -> None:
     asked, pause = await harness.ask(), Pause()
     async with harness.replica(ScriptedProvider([[pause]])) as replica:
-        replica.worker.ring()
+        replica.worker.wake()
         await pause.reached.wait()
         await replica.kill()
     assert await harness.database.row(GET_WEBHOOK, turn=asked.turn) is None
@@ -404,7 +404,7 @@ async def test_two_replicas_tell_of_each_turn_once(harness: Harness, operator: O
         delivering(webhooks, operator, few),
         harness.replica(ScriptedProvider(lambda _: message_of(text("Hello.")))) as replica,
     ):
-        replica.worker.ring()
+        replica.worker.wake()
         told = [await operator.hear() for _ in asked]
         written = [await webhooks.written.get() for _ in asked]
     assert {data["turn"] for _, data in told} == {str(each.turn) for each in asked}

@@ -10,7 +10,7 @@ import uvicorn
 
 from app.config import read_settings
 from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import create_app
@@ -99,7 +99,7 @@ async def _numbered(batches: AsyncGenerator[Sequence[Part], None]) -> AsyncGener
 def main() -> None:
     settings = read_settings()
     toolset = Toolset([weather, explode, send_mail], max_result_chars=1000)
-    app = create_app(settings, Models([Offer(Model(), ["script"])]), toolset)
+    app = create_app(settings, Models([ProviderModels(Model(), ["script"])]), toolset)
     options: dict[str, Any] = {"log_config": None, "timeout_graceful_shutdown": 1}
     uvicorn.run(app, host="127.0.0.1", port=settings.port, **options)
 

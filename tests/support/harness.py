@@ -16,11 +16,11 @@ from app.domain.blocks import TEXT, TOOL_RESULT, Block
 from app.domain.rounds import add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.engine.executor import ModelPolicy
-from app.engine.frame_clock import Pace
+from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.retries import RetryPolicy
-from app.engine.upkeep.journal_writer import Journaling
-from app.engine.upkeep.recovery import Rescuer
+from app.engine.upkeep.journal_writer import JournalWriter
+from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
@@ -30,13 +30,13 @@ from app.storage.database import Database
 from app.storage.exchanges import Exchanges
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
-from app.storage.runs.session import Session
+from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
 from app.storage.turns import Turns
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
-from app.stream.reader import tail
+from app.stream.reader import follow
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
 from tests.support.locks import Locker
@@ -63,7 +63,7 @@ class Replica:
     directory: Directory
     worker: Worker
     queue: Queue
-    journaling: Journaling
+    journaling: JournalWriter
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def view(self, asked: Asked) -> LiveView:
@@ -80,7 +80,7 @@ class Replica:
     async def idle(self, asked: Asked) -> None:
         """Returns when the turn does not run here, or no more."""
         while view := self.directory.running(asked.turn):
-            await view.doorbell.wait()
+            await view.wakeup.wait()
 
     async def stop(self) -> None:
         """As a process ends that is asked to."""
@@ -142,19 +142,19 @@ class Harness:
         hooks: Sequence[Hooks] = (),
     ) -> AsyncIterator[Replica]:
         """`address`: that of an earlier one whose place it takes. `hears`: the doorbell rings between replicas."""
-        directory, pace = Directory(), Pace()
+        directory, clock = Directory(), FrameClock()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session)
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
-        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, pace, hooks)
-        journaling = Journaling(Journal(self.database), directory, TICK)
+        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
+        journaling = JournalWriter(Journal(self.database), directory, TICK)
         work: list[Coroutine[Any, Any, None]] = [
             journaling.run(),
             Mirror(Snapshots(self.database), directory, TICK).run(),
-            *([Session(self.url, session, worker.hear).run()] if hears else []),
+            *([ReplicaSession(self.url, session, worker.receive).run()] if hears else []),
         ]
-        await Rescuer(queue, Journal(self.database), Actions(self.database), 60, worker.ring).start()
+        await ReplicaMonitor(queue, Journal(self.database), Actions(self.database), 60, worker.wake).start()
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:
@@ -183,13 +183,13 @@ class Harness:
         """Reads the turn's stream to its end. What the client puts together is what the rows hold."""
         client = client or Client()
         view = replica.directory.view(await self.turn(asked))
-        async for frames in tail(replica.directory, view, lambda: self.turn(asked), client.cursor, encode):
+        async for frames in follow(replica.directory, view, lambda: self.turn(asked), client.cursor, encode):
             client.take(frames)
         return client
 
     async def finish(self, replica: Replica, asked: Asked) -> Turn:
         """Rings for the turn, and returns it when it has ended and every promise about it was found kept."""
-        replica.worker.ring()
+        replica.worker.wake()
         client = await self.follow(replica, asked)
         await replica.idle(asked)
         turn = await self.turn(asked)

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 
 from app.api.services import Services
 from app.config import Settings
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
 from app.storage.tokens import Tokens
@@ -26,8 +26,8 @@ MODEL = "plain"
 class Scripts:
     """Models that say what a test tells them to; `plain` answers every call with `Hello.`"""
 
-    offers: list[Offer] = field(
-        default_factory=lambda: [Offer(ScriptedProvider(lambda _: message_of(text("Hel", "lo."))), [MODEL])]
+    offers: list[ProviderModels] = field(
+        default_factory=lambda: [ProviderModels(ScriptedProvider(lambda _: message_of(text("Hel", "lo."))), [MODEL])]
     )
 
     def model(self, *replies: Reply) -> str:
@@ -37,7 +37,7 @@ class Scripts:
     def provider(self, *replies: Reply) -> tuple[str, ScriptedProvider]:
         """The same, with the provider that was asked."""
         name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
-        self.offers.append(Offer(provider, [name]))
+        self.offers.append(ProviderModels(provider, [name]))
         return name, provider
 
 
@@ -79,7 +79,7 @@ class _Uvicorn(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    database_url: str, toolset: Toolset | None = None, offers: Sequence[Offer] = (), **settings: Any
+    database_url: str, toolset: Toolset | None = None, offers: Sequence[ProviderModels] = (), **settings: Any
 ) -> AsyncIterator[Server]:
     scripts = Scripts()
     scripts.offers.extend(offers)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.domain.asks import Answer, AnswerKind, Ask, AskKind, Steer, digest_of
+from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of
 from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Status, Turn, TurnRequest
@@ -71,7 +71,13 @@ def ask(
     id: str = "a", round: int = 1, answer: AnswerKind | None = None, attempt: int = 1, kind: AskKind = "client"
 ) -> Ask:
     return Ask(
-        round, id, "look", kind, digest_of(call(round=round, id=id)), attempt, answer=Answer(answer) if answer else None
+        round,
+        id,
+        "look",
+        kind,
+        digest_of(call(round=round, id=id)),
+        attempt,
+        answer=AskAnswer(answer) if answer else None,
     )
 
 

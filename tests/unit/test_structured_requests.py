@@ -8,7 +8,7 @@ from app.api.resolve import again
 from app.api.schemas.requests import OutputIn, TurnOptions
 from app.domain.turns import Limits, TurnRequest
 from app.llm.demo import DemoProvider
-from app.llm.models.catalog import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.tools.outputs import Outputs
 from app.tools.tool import ToolContext
 from app.tools.toolset import Toolset
@@ -18,7 +18,7 @@ STRICT = {**SCHEMA, "additionalProperties": False}
 CAN = frozenset({"tools", "structured_output"})
 MODELS = Models(
     [
-        Offer(
+        ProviderModels(
             DemoProvider(),
             [
                 Model("held", can=CAN),

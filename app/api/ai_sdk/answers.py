@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.api.codec import output_text
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.turns import Turn
 from app.kit.text import unstorable
@@ -30,9 +30,9 @@ def _decisions(calls: Mapping[str, Json], turn: Turn) -> Iterator[Decision]:
 def _result(ask: Ask, part: Json) -> Decision | None:
     if part.get("state") == "output-available":
         text = output_text(part.get("output"))
-        return Decision(ask.tool_use_id, None, Answer("result", _storable(text)), "messages")
+        return Decision(ask.tool_use_id, None, AskAnswer("result", _storable(text)), "messages")
     if part.get("state") == "output-error":
-        error = Answer("result", _storable(str(part.get("errorText", ""))), is_error=True)
+        error = AskAnswer("result", _storable(str(part.get("errorText", ""))), is_error=True)
         return Decision(ask.tool_use_id, None, error, "messages")
     return None
 
@@ -42,7 +42,7 @@ def _approval(ask: Ask, part: Json) -> Decision | None:
     if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
         return None
     reason = _storable(str(approval.get("reason") or ""))
-    answer = Answer("approve") if approval["approved"] else Answer("deny", reason)
+    answer = AskAnswer("approve") if approval["approved"] else AskAnswer("deny", reason)
     _, _, digest = str(approval.get("id", "")).rpartition(":")
     return Decision(ask.tool_use_id, digest, answer, "messages")
 

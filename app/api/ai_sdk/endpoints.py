@@ -27,7 +27,7 @@ from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey
-from app.stream.reader import tail
+from app.stream.reader import follow
 
 _FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # Whoever lost the connection just before the end may still ask for the rest.
@@ -80,7 +80,7 @@ async def stop_chat(request: Request) -> Response:
     services, owner = await begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     await services.chats.get(owner, id)
-    standing = await services.chat_news.standing(id)
+    standing = await services.chat_changes.state(id)
     for turn in standing.open:
         await stop(services, owner, id, turn)
     return json_response(UiStopped(stopped=[str(turn) for turn in standing.open]))
@@ -182,7 +182,7 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, asked: 
     said = await _turn_of(services, owner, chat, message)
     if said is None:
         said = await _said_before(services, owner, _key(chat, message, await _place(services, owner, chat, asked)))
-    answer = await services.chat_news.newest_answer(chat, said.id) if said else None
+    answer = await services.chat_changes.newest_answer(chat, said.id) if said else None
     return await services.turns.get(owner, chat, answer) if answer else None
 
 
@@ -196,7 +196,7 @@ async def _said_before(services: Services, owner: str, key: IdempotencyKey | Non
 async def _ended(services: Services, owner: str, turn: Turn) -> None:
     """Returns when the turn has ended, which was told to stop. Raises Conflict when it takes too long."""
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    frames = tail(services.directory, services.directory.view(turn), load, START, frame)
+    frames = follow(services.directory, services.directory.view(turn), load, START, frame)
     try:
         async with asyncio.timeout(_PATIENCE), aclosing(frames):
             async for _ in frames:
@@ -218,5 +218,5 @@ async def _go_on(services: Services, owner: str, chat: UUID, message: UiMessageI
     if decisions and not turn.ended:
         turn = await services.actions.answer(owner, chat, turn.id, decisions, None)
         if not turn.ended:
-            await services.tell(turn.id)
+            await services.refresh(turn.id)
     return ui_stream(services, owner, turn, known=calls.keys())

@@ -10,9 +10,9 @@ from app.domain.cursor import START, Cursor
 from app.domain.events import ActionRequired
 from app.domain.log import end_cursor
 from app.domain.turns import Turn
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.stream.live import LiveView
-from app.stream.reader import Follower, Load
+from app.stream.reader import Load, TurnReader
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
 # The SDK takes the end of a connection for the end of the answer, so none is ended before it.
@@ -43,7 +43,7 @@ def _behind_what_waited(view: LiveView, known: Collection[str]) -> Cursor:
 
 async def _frames(services: Services, view: LiveView, load: Load, cursor: Cursor) -> AsyncGenerator[bytes, None]:
     encoder = UiEncoder(view.turn, lambda: follower.view.turn.asks)
-    follower = Follower(services.directory, view, load, cursor, encoder)
+    follower = TurnReader(services.directory, view, load, cursor, encoder)
     if cursor != START:
         yield encoder.resumed()
     while True:
@@ -52,7 +52,7 @@ async def _frames(services: Services, view: LiveView, load: Load, cursor: Cursor
         elif follower.done:
             return
         elif follower.view.turn.status == "waiting":
-            turn = await patiently(load)
+            turn = await retry_while_unavailable(load)
             if turn.status == "waiting" and len(turn.blocks) == len(follower.view.turn.blocks):
                 yield encoder.waiting()
                 return

@@ -13,11 +13,11 @@ from app.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedO
 from app.domain.output import Phase
 
 
-class Event(BaseModel):
+class EventSchema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class TurnStartEvent(Event):
+class TurnStartEvent(EventSchema):
     """The first event of every turn."""
 
     turn: UUID
@@ -27,13 +27,13 @@ class TurnStartEvent(Event):
     status: Status
 
 
-class AnsweredCall(Event):
+class AnsweredCall(EventSchema):
     tool_use_id: str
     name: str
     is_error: bool
 
 
-class RoundStartEvent(Event):
+class RoundStartEvent(EventSchema):
     """A model call begins. `messages` counts what it was sent, `answered` names the tools it reacts to."""
 
     round: int
@@ -41,7 +41,7 @@ class RoundStartEvent(Event):
     answered: list[AnsweredCall]
 
 
-class BlockStartEvent(Event):
+class BlockStartEvent(EventSchema):
     """A block begins. A tool_use has `id` and `name`, a tool_result `tool_use_id` and `name`."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
@@ -54,7 +54,7 @@ class BlockStartEvent(Event):
     name: str | Absent = None
 
 
-class BlockDeltaEvent(Event):
+class BlockDeltaEvent(EventSchema):
     """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
 
     index: int
@@ -68,7 +68,7 @@ class BlockStopEvent(BlockMembers):
     index: int
 
 
-class RoundStopEvent(Event):
+class RoundStopEvent(EventSchema):
     """The model's reply is whole. Results of the tools it called may still follow."""
 
     round: int
@@ -76,21 +76,21 @@ class RoundStopEvent(Event):
     usage: dict[str, Any]
 
 
-class ResetEvent(Event):
+class ResetEvent(EventSchema):
     """Forget the blocks from `index` on: they are written anew by `attempt`."""
 
     attempt: int
     index: int
 
 
-class ActionRequiredEvent(Event):
+class ActionRequiredEvent(EventSchema):
     """These calls wait for a person. They are answered at …/actions, one by one or together."""
 
     round: int
     calls: list[WantedOut]
 
 
-class TurnEndEvent(Event):
+class TurnEndEvent(EventSchema):
     """The last event; the stream ends after it. `degraded` is there when a tool needed one of its policies."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
@@ -120,7 +120,7 @@ class StatusNotice(BaseModel):
     stage: Literal["processing", "streaming", "executing"] | Absent = None
 
 
-class ToolProgressNotice(Event):
+class ToolProgressNotice(EventSchema):
     """A passing word from a tool that runs. No id, never sent again."""
 
     tool_use_id: str
@@ -128,7 +128,7 @@ class ToolProgressNotice(Event):
     message: str
 
 
-class RetryNotice(Event):
+class RetryNotice(EventSchema):
     """The model call failed and is tried again after so many seconds. No id, never sent again."""
 
     error: str
@@ -160,7 +160,7 @@ class ChatEvent(ChatOut):
     """The chat as it is now, at first and whenever title, system prompt or settings have changed."""
 
 
-class TurnEvent(Event):
+class TurnEvent(EventSchema):
     """A turn that was not told of before; a user turn with all of its blocks."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
@@ -172,17 +172,17 @@ class TurnEvent(Event):
     blocks: list[BlockOut] | Absent = None
 
 
-class ChatDeletedEvent(Event):
+class ChatDeletedEvent(EventSchema):
     """The chat was deleted; the stream ends after it. No id: there is nothing to come back for."""
 
 
-class FollowingEvent(Event):
+class FollowingEvent(EventSchema):
     """What follows, up to the next of these, is said of the chat that was named as number `follow`, counted from 0."""
 
     follow: int
 
 
-class RefusedEvent(Event):
+class RefusedEvent(EventSchema):
     """The cursor is none of this chat, which is not followed; `detail` says why. No id."""
 
     detail: str

@@ -17,7 +17,7 @@ from app.api.views import chat_out
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta
 from app.domain.turns import TERMINAL, Turn
-from app.storage.chat_changes import Standing
+from app.storage.chat_changes import ChatState
 from app.storage.chats import Chat
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatReader, OfTurn, Sources, Told
@@ -37,7 +37,7 @@ async def stream_chat(request: Request) -> Response:
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:
     """Raises NotFound, and ValueError for a cursor of another chat."""
     await services.chats.get(owner, chat)
-    sources = Sources(services.chat_news, services.turns, services.directory, services.chat_bells)
+    sources = Sources(services.chat_changes, services.turns, services.directory, services.chat_wakeups)
     reader = ChatReader(sources, owner, chat, cursor, frame)
     await reader.open()
     return reader
@@ -78,7 +78,7 @@ def _turn_json(turn: Turn) -> dict[str, Any]:
     return data if turn.role == "assistant" else data | {"blocks": list(map(block_json, turn.blocks))}
 
 
-def cursor_behind(standing: Standing, shown: Sequence[TurnOut]) -> str:
+def cursor_behind(standing: ChatState, shown: Sequence[TurnOut]) -> str:
     """The cursor of a client that is shown these turns, which were read after `standing` was, and none made since.
 
     Of open turns that it is not shown it will be told; of the chat itself too, which it may have read long before.

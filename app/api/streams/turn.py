@@ -21,7 +21,7 @@ from app.domain.cursor import START, Cursor
 from app.domain.errors import Conflict
 from app.domain.log import end_cursor, resume
 from app.domain.turns import Turn
-from app.stream.reader import tail
+from app.stream.reader import follow
 from app.telemetry import STREAMS_OPEN
 
 AnyCursor = TypeVar("AnyCursor")
@@ -99,7 +99,9 @@ def stream_response(
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
     load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    return FrameResponse(tail(services.directory, view, load, cursor, frame), services.stream_life, services.heartbeat)
+    return FrameResponse(
+        follow(services.directory, view, load, cursor, frame), services.stream_life, services.heartbeat
+    )
 
 
 def asked_cursor(request: Request, parse: Callable[[str], AnyCursor], start: AnyCursor) -> tuple[str, AnyCursor]:

@@ -11,7 +11,7 @@ import structlog
 from app.domain.blocks import Block
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
-from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.journal import Journal, JournalEntry
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
@@ -27,7 +27,7 @@ class Written(NamedTuple):
     done: int
 
 
-class Journaling:
+class JournalWriter:
     """`interval` is the tick in seconds: what a kill can cost of the text of an open block."""
 
     def __init__(self, journal: Journal, directory: Directory, interval: float) -> None:
@@ -60,7 +60,7 @@ class Journaling:
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
         self._written = written
 
-    def _pieces(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, Piece]]:
+    def _pieces(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, JournalEntry]]:
         for view in self._directory.here():
             start = view.marks[-1]
             if not isinstance(start, BlockStart):
@@ -71,7 +71,7 @@ class Journaling:
             if view.open_length > known.done:
                 done = max(known.done, 0)
                 text = view.open_text(done)
-                yield view, Piece(view.turn.id, known.head, done, text)
+                yield view, JournalEntry(view.turn.id, known.head, done, text)
                 known = Written(start, known.head, done + len(text))
             written[view] = known
 

@@ -10,17 +10,17 @@ import structlog
 from app.domain.errors import StorageUnavailable
 from app.storage.actions import Actions
 from app.storage.runs.journal import Journal
-from app.storage.runs.queue import Neighbour, Queue
+from app.storage.runs.queue import Peer, Queue
 
 log = structlog.get_logger(__name__)
 
-LOOK = 0.4  # seconds between two looks at the neighbours
-# A neighbour without a session is gone after so many seconds, if only its own was cut.
+LOOK = 0.4  # seconds between two looks at the peers
+# A peer without a session is gone after so many seconds, if only its own was cut.
 MISSED = 0.8
 SWEEP = 60.0
 
 
-class Rescuer:
+class ReplicaMonitor:
     def __init__(
         self, queue: Queue, journal: Journal, actions: Actions, lease: float, ring: Callable[[], None]
     ) -> None:
@@ -39,7 +39,7 @@ class Rescuer:
         """Announces this replica, and takes over what an earlier process at the same address had."""
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._in_touch = monotonic()
-        await self._rescue([n.id for n in await self._queue.neighbours() if n.replaced])
+        await self._rescue([n.id for n in await self._queue.peers() if n.replaced])
 
     def doubt(self) -> None:
         """Our own session was lost: Postgres was away, so everybody's was, and it may take them a while to be back."""
@@ -63,7 +63,7 @@ class Rescuer:
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
             self._ring()
-        gone = self._gone(await self._queue.neighbours(), now)
+        gone = self._gone(await self._queue.peers(), now)
         if gone:
             await self._rescue(gone)
         if now - self._swept > SWEEP:
@@ -71,19 +71,19 @@ class Rescuer:
             await self._rescue(())
             await self._journal.sweep()
 
-    def _gone(self, neighbours: Sequence[Neighbour], now: float) -> list[UUID]:
+    def _gone(self, peers: Sequence[Peer], now: float) -> list[UUID]:
         """Who has no session for long enough, or no lease. After Postgres was away everybody looks so for a while:
         neither is believed before we have been in touch for as long as a lease lasts.
         """
         if self._doubted is not None and now - self._doubted <= self._lease:
             self._missed.clear()
             return []
-        alone = {n.id for n in neighbours if not n.connected}
+        alone = {n.id for n in peers if not n.connected}
         self._missed = {id: since for id, since in self._missed.items() if id in alone}
         for id in alone:
             self._missed.setdefault(id, now)
-        lapsed = {n.id for n in neighbours if n.lapsed} if now - self._in_touch > self._lease else set()
-        return [n.id for n in neighbours if n.id in lapsed or now - self._missed.get(n.id, now) >= MISSED]
+        lapsed = {n.id for n in peers if n.lapsed} if now - self._in_touch > self._lease else set()
+        return [n.id for n in peers if n.id in lapsed or now - self._missed.get(n.id, now) >= MISSED]
 
     async def _rescue(self, gone: Sequence[UUID]) -> None:
         turns = await self._queue.take_over(gone)

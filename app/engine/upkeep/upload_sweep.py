@@ -5,7 +5,7 @@ import random
 
 import structlog
 
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.storage.uploads import Uploads
 
 log = structlog.get_logger(__name__)
@@ -18,5 +18,5 @@ async def sweep_uploads(uploads: Uploads) -> None:
     """For ever."""
     while True:
         await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that replicas take turns
-        if gone := await patiently(lambda: uploads.sweep(_KEPT)):
+        if gone := await retry_while_unavailable(lambda: uploads.sweep(_KEPT)):
             log.info("uploads.swept", uploads=gone)

@@ -15,7 +15,7 @@ import structlog
 from app.domain.errors import StorageUnavailable
 from app.engine.hooks import Hooks, TurnEnded
 from app.kit.signature import headers_of
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.storage.webhooks import Webhook, Webhooks
 from app.telemetry import WEBHOOKS
 
@@ -56,7 +56,7 @@ class WebhookPolicy:
         return wait * random.uniform(0.8, 1.2)  # noqa: S311, no secret depends on it
 
 
-class Deliveries(Hooks):
+class WebhookDeliveries(Hooks):
     """As a hook it hears of the turns that end here; for the others it looks from time to time."""
 
     def __init__(self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy) -> None:
@@ -132,14 +132,14 @@ class Deliveries(Hooks):
         outcome = self._judge(answer, webhook.tries)
         match outcome:
             case "delivered":
-                await patiently(lambda: self._webhooks.delivered(webhook, str(answer)))
+                await retry_while_unavailable(lambda: self._webhooks.delivered(webhook, str(answer)))
                 log.info("webhook.delivered", **told)
             case "failed":
                 wait = self._policy.wait_after(webhook.tries)
-                await patiently(lambda: self._webhooks.failed(webhook, str(answer), wait))
+                await retry_while_unavailable(lambda: self._webhooks.failed(webhook, str(answer), wait))
                 log.warning("webhook.failed", **told, seconds=round(wait, 3))
             case "given_up":
-                await patiently(lambda: self._webhooks.given_up(webhook, str(answer)))
+                await retry_while_unavailable(lambda: self._webhooks.given_up(webhook, str(answer)))
                 log.error("webhook.given_up", **told)
         WEBHOOKS.labels(outcome).inc()
 

@@ -13,7 +13,7 @@ from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.provider import ModelRequest
 from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
 from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
-from app.llm.transport.tap import Tap
+from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
 # The provider's names for what will be the same next time, and for what will not.
@@ -41,7 +41,7 @@ class AnthropicProvider(Adapter):
         base_url: str | None = None,
         *,
         read_timeout: float | None = None,
-        taps: Sequence[Tap] = (),
+        taps: Sequence[Interceptor] = (),
     ) -> None:
         transport = connections(anthropic.DefaultAioHttpClient, taps, read_timeout=read_timeout)
         self._client = anthropic.AsyncAnthropic(

@@ -77,7 +77,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ProviderModels:
     """A provider, the models it lists (a bare id says nothing of what it can do), and the prefixes of further ids that
     it takes unlisted.
     """
@@ -92,7 +92,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    offers: Sequence[Offer] = field(default_factory=list)
+    offers: Sequence[ProviderModels] = field(default_factory=list)
 
     def listed(self) -> Mapping[str, tuple[Model, str]]:
         """By id, with the name of the provider."""
@@ -131,7 +131,7 @@ class Models:
         found = self._find(name)
         return None if found is None or found[1].prices is None else found[1].prices.of(usage)
 
-    def _find(self, name: str) -> tuple[Offer, Model] | None:
+    def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """A listed model of any offer goes before an unlisted one."""
         for offer in self.offers:
             for model in offer.listed():

@@ -6,25 +6,27 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import assert_never
 
-from app.llm.models.catalog import Offer
+from app.llm.models.catalog import ProviderModels
 from app.llm.models.registry import ProviderSpec
 from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import Provider
-from app.llm.transport.tap import Announced, Tap
+from app.llm.transport.interceptor import Announced, Interceptor
 
 
 @asynccontextmanager
-async def connect_providers(specs: Sequence[ProviderSpec], taps: Sequence[Tap] = ()) -> AsyncIterator[list[Offer]]:
+async def connect_providers(
+    specs: Sequence[ProviderSpec], taps: Sequence[Interceptor] = ()
+) -> AsyncIterator[list[ProviderModels]]:
     """One client for each, closed at the end. What goes over their wires goes through `taps`."""
     async with AsyncExitStack() as stack:
         providers = [await _provider(spec, stack, taps) for spec in specs]
         yield [
-            Offer(Announced(provider) if taps else provider, spec.models, spec.prefixes)
+            ProviderModels(Announced(provider) if taps else provider, spec.models, spec.prefixes)
             for provider, spec in zip(providers, specs, strict=True)
         ]
 
 
-async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Tap]) -> Provider:
+async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Interceptor]) -> Provider:
     match spec.api:
         case "anthropic":
             from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415

@@ -30,7 +30,7 @@ class Fragment(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
-class Call:
+class PendingCall:
     __slots__ = ("arguments", "id", "index", "key", "name", "said_id", "state")
 
     def __init__(self, key: int, index: int | None, said_id: str | None, id: str) -> None:
@@ -51,7 +51,7 @@ class Blocks:
     """One message. `seed` makes the ids of calls that come without one; it is different for every request."""
 
     def __init__(self, seed: bytes) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[PendingCall] = []
         self._seed = seed
         self._next_key = 0
         self._saying: str | None = None
@@ -133,7 +133,7 @@ class Blocks:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def _known(self, fragment: Fragment) -> Call | None:
+    def _known(self, fragment: Fragment) -> PendingCall | None:
         """The call that `fragment` goes on with. Indexes are left out, or the same for all, and ids are repeated."""
         last = self.calls[-1] if self.calls else None
         if fragment.index is None:
@@ -146,21 +146,21 @@ class Blocks:
             return None
         return found
 
-    def _by_id(self, id: str) -> Call | None:
+    def _by_id(self, id: str) -> PendingCall | None:
         return next((call for call in self.calls if call.said_id == id), None)
 
-    def _new(self, fragment: Fragment, parts: list[Part]) -> Call | None:
+    def _new(self, fragment: Fragment, parts: list[Part]) -> PendingCall | None:
         if not (fragment.id or fragment.name or fragment.arguments):
             return None
         self._end_saying(parts)
         self._end_whole_calls(parts)
         taken = {call.id for call in self.calls}
         id = fragment.id if fragment.id and fragment.id not in taken else made_id(self._seed, len(self.calls))
-        call = Call(self._take_key(), fragment.index, fragment.id, id)
+        call = PendingCall(self._take_key(), fragment.index, fragment.id, id)
         self.calls.append(call)
         return call
 
-    def _open(self, call: Call, name: str, parts: list[Part]) -> None:
+    def _open(self, call: PendingCall, name: str, parts: list[Part]) -> None:
         call.name, call.state = name, "open"
         parts.append(BlockOpened(call.key, TOOL_USE, None, "".join(call.arguments), call.id, name))
 
@@ -185,7 +185,7 @@ def _is_thought(member: str) -> bool:
     return member not in {"content", "refusal"}
 
 
-def _is_another(call: Call, fragment: Fragment) -> bool:
+def _is_another(call: PendingCall, fragment: Fragment) -> bool:
     """True for a named piece with an id of its own, or without one after a call that is whole."""
     if fragment.id and call.said_id:
         return fragment.id != call.said_id

@@ -15,7 +15,7 @@ from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
 from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
-from app.llm.transport.tap import Tap
+from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
@@ -40,7 +40,7 @@ class OpenAIProvider(Adapter):
         quirks: Quirks = OPENAI,
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
-        taps: Sequence[Tap] = (),
+        taps: Sequence[Interceptor] = (),
     ) -> None:
         self.name = name
         self.quirks = quirks

@@ -17,7 +17,7 @@ import msgspec
 from app.domain.errors import ProviderError, TransientError
 from app.llm.provider import ModelRequest, Part
 from app.llm.transport.failures import LONGEST_MESSAGE
-from app.llm.transport.tap import Tap, tapped
+from app.llm.transport.interceptor import Interceptor, tapped
 from app.llm.transport.wire import BadStream, Wire
 
 _LONGEST_DRAIN = 1.0  # seconds
@@ -27,7 +27,7 @@ _LONGEST_TAIL = 5.0
 
 def connections(
     make: Callable[..., httpx2.AsyncClient],
-    taps: Sequence[Tap] = (),
+    taps: Sequence[Interceptor] = (),
     *,
     most: int = 10_000,
     connect_timeout: float = 5.0,

@@ -58,7 +58,7 @@ SWEEP = Statement(
 )
 
 
-class Piece(NamedTuple):
+class JournalEntry(NamedTuple):
     """Text of an open block from offset `start`; `block` is the block without its text."""
 
     turn: UUID
@@ -84,7 +84,7 @@ class Journal:
             self._mark = fresh
         return row is not None
 
-    async def append(self, pieces: Sequence[Piece]) -> frozenset[UUID]:
+    async def append(self, pieces: Sequence[JournalEntry]) -> frozenset[UUID]:
         """The turns whose pieces were taken. The others have lost their claim, or Postgres has forgotten the mark.
 
         Raises StorageUnavailable; then nothing is known to be written.

@@ -60,7 +60,7 @@ NOTIFY = Statement("SELECT pg_notify(:channel, :payload)")
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Peer:
     """Another replica. `connected`: its session lives. `lapsed`: its lease does not. `replaced`: it had our address."""
 
     id: UUID
@@ -97,9 +97,9 @@ class Queue:
             lease=timedelta(seconds=seconds),
         )
 
-    async def neighbours(self) -> Sequence[Neighbour]:
+    async def peers(self) -> Sequence[Peer]:
         rows = await self._database.rows(GET_NEIGHBOURS, replica=self.replica, address=self._address)
-        return [Neighbour(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
+        return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
         """Puts the turns of these replicas, and of those that nobody knows any more, back into the queue."""

@@ -8,14 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from app.domain.asks import Answer, Ask, Steer
+from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import TOOL_RESULT, Block, CallState
 from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
-from app.storage.database import Database, Row, Statement, patiently
+from app.storage.database import Database, Row, Statement, retry_while_unavailable
 from app.storage.rows import columns_of, to_json
-from app.storage.runs.journal import Journal, Piece
+from app.storage.runs.journal import Journal, JournalEntry
 
 _FENCED = """
     WITH fenced AS (
@@ -259,7 +259,7 @@ class Records:
 
     async def void_round(self, round: Round, turn: Turn) -> int:
         """Takes an unsealed round back and starts the next attempt, whose number is returned."""
-        row = await patiently(lambda: self._void_round(round, turn))
+        row = await retry_while_unavailable(lambda: self._void_round(round, turn))
         self.attempt = self._held(row)["attempt"]
         return self.attempt
 
@@ -302,14 +302,14 @@ class Records:
         columns = columns_of([result]) | {"wholes": [whole]}
         await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns)
 
-    async def take_in(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
+    async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
         await self._write(TAKE_IN, steers=[steer.id for steer in steers], **columns_of(blocks))
 
     async def wait(self, arrivals: int) -> Status:
         """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known, or the
         user has spoken before anybody was asked.
         """
-        row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(Answer("superseded")))
+        row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
         status: Status = row["status"]
         return status
 
@@ -330,12 +330,14 @@ class Records:
     async def release(self, open_block: Block | None) -> None:
         """`open_block` is what was being written; it goes to the journal, for whoever takes the turn up."""
         if open_block is not None:
-            piece = Piece(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
-            await patiently(lambda: Journal(self._database).append([piece]))
+            piece = JournalEntry(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
+            await retry_while_unavailable(lambda: Journal(self._database).append([piece]))
         await self._write(RELEASE_TURN)
 
     async def _write(self, statement: Statement, **values: object) -> Row:
-        row = await patiently(lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values))
+        row = await retry_while_unavailable(
+            lambda: self._database.row(statement, turn=self._turn, attempt=self.attempt, **values)
+        )
         return self._held(row)
 
     def _held(self, row: Row | None) -> Row:

@@ -13,7 +13,7 @@ _RECONNECT = 0.2  # seconds
 _PROBE = 5.0  # seconds; a session that died without a word is noticed by then
 
 
-class Session:
+class ReplicaSession:
     """`key` is the advisory lock that says "I live". `hear` gets the payload of every notification. Both are only
     hints: a lost session costs others a look at the lease, a lost notification costs a poll interval. `lost` is called
     when the session has ended, and again for every try that could not open it.

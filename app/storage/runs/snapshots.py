@@ -33,7 +33,7 @@ GET_NEW_BLOCKS = Statement(
 )
 
 
-class Known(NamedTuple):
+class MirrorPosition(NamedTuple):
     """What a view has: a turn's rows, and `length` characters of its open block, as `attempt` wrote them."""
 
     turn: Turn
@@ -54,7 +54,7 @@ class Snapshots:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def take(self, known: Mapping[UUID, Known]) -> dict[UUID, Snapshot]:
+    async def take(self, known: Mapping[UUID, MirrorPosition]) -> dict[UUID, Snapshot]:
         """The turns as they are now. What is known is not read again; a deleted turn is absent."""
         turns = list(known)
         counts = [len(view.turn.blocks) for view in known.values()]

@@ -10,15 +10,15 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatNews
+from app.storage.chat_changes import ChatChanges
 from app.storage.chats import Chat
-from app.storage.database import patiently
+from app.storage.database import retry_while_unavailable
 from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, ChatCursor, digest_of
-from app.stream.chat.wakeups import ChatBells
+from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
-from app.stream.reader import PORTION, Follower
-from app.stream.wakeup import first_ring
+from app.stream.reader import PORTION, TurnReader
+from app.stream.wakeup import wait_for_any
 
 _BATCH = 50
 
@@ -36,10 +36,10 @@ EncodeTold = Callable[[Told, ChatCursor | None], bytes]
 
 
 class Sources(NamedTuple):
-    news: ChatNews
+    news: ChatChanges
     turns: Turns
     directory: Directory
-    bells: ChatBells
+    bells: ChatWakeups
 
 
 class ChatReader:
@@ -52,7 +52,7 @@ class ChatReader:
         self._chat = chat
         self._cursor = cursor
         self._encode = encode
-        self._followers: list[Follower] = []
+        self._followers: list[TurnReader] = []
         self._heard = self._bell.rings
         self._more = True
         self._gone = False
@@ -91,7 +91,7 @@ class ChatReader:
                 elif not follower.fed:
                     await follower.renew()
             if idle:  # and nothing was awaited since the looks
-                await first_ring(self._bell, *(follower.view.doorbell for follower in self._followers))
+                await wait_for_any(self._bell, *(follower.view.wakeup for follower in self._followers))
 
     @property
     def _due(self) -> bool:
@@ -105,7 +105,9 @@ class ChatReader:
 
     async def _look_for_news(self) -> bytes:
         self._heard = self._bell.rings
-        news = await patiently(partial(self._news.after, self._owner, self._chat, self._cursor.place, _BATCH))
+        news = await retry_while_unavailable(
+            partial(self._news.after, self._owner, self._chat, self._cursor.place, _BATCH)
+        )
         if news is None:
             self._gone = True
             return self._encode(None, None)
@@ -125,7 +127,9 @@ class ChatReader:
 
     async def _turn(self, id: UUID) -> Turn:
         here = self._directory.running_for(self._owner, self._chat, id)
-        return here.turn if here else await patiently(partial(self._turns.get, self._owner, self._chat, id))
+        return (
+            here.turn if here else await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, id))
+        )
 
     def _tell_changes(self, chat: Chat) -> bytes:
         if self._cursor.digest == (digest := digest_of(chat)):
@@ -154,4 +158,4 @@ class ChatReader:
         view = self._directory.view(turn)
         resume(view, position)
         load = partial(self._turns.get, self._owner, self._chat, turn.id)
-        self._followers.append(Follower(self._directory, view, load, position, encode))
+        self._followers.append(TurnReader(self._directory, view, load, position, encode))

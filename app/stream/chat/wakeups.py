@@ -10,8 +10,8 @@ import structlog
 
 from app.domain.errors import StorageUnavailable
 from app.kit.ids import new_id
-from app.storage.chat_changes import ChatNews
-from app.stream.wakeup import Doorbell
+from app.storage.chat_changes import ChatChanges
+from app.stream.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ _CHAT = "chat"
 _MOST_AT_ONCE = 200  # ids in one notification, which has room for 8000 bytes
 
 
-class ChatBell(Doorbell):
+class ChatWakeup(Wakeup):
     """`rings` counts, so that a ring during a look at the rows is not lost."""
 
     def __init__(self) -> None:
@@ -27,44 +27,44 @@ class ChatBell(Doorbell):
         self.rings = 0
         self.changed_at: datetime | None = None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.rings += 1
-        super().ring()
+        super().notify()
 
 
-class ChatBells:
+class ChatWakeups:
     """`notify` reaches every replica. What it loses is found by looking, every `interval` seconds."""
 
-    def __init__(self, news: ChatNews, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
+    def __init__(self, news: ChatChanges, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
         self._news = news
         self._notify = notify
         self._interval = interval
         self._name = new_id().hex
         # A bell is there as long as somebody waits for it.
-        self._bells: WeakValueDictionary[UUID, ChatBell] = WeakValueDictionary()
+        self._bells: WeakValueDictionary[UUID, ChatWakeup] = WeakValueDictionary()
         self._untold: set[UUID] = set()
         self._rung = asyncio.Event()
 
-    def bell(self, chat: UUID) -> ChatBell:
+    def bell(self, chat: UUID) -> ChatWakeup:
         bell = self._bells.get(chat)
         if bell is None:
-            bell = self._bells[chat] = ChatBell()
+            bell = self._bells[chat] = ChatWakeup()
         return bell
 
-    def ring(self, chat: UUID) -> None:
+    def notify(self, chat: UUID) -> None:
         """Something was committed: here at once, elsewhere soon."""
         self._ring_here(chat)
         self._untold.add(chat)
         self._rung.set()
 
-    def hear(self, payload: str) -> None:
+    def receive(self, payload: str) -> None:
         """What another replica rang for."""
         what, *rest = payload.split(" ")
         if what == _CHAT and rest[0] != self._name:
             for chat in rest[1:]:
                 self._ring_here(UUID(chat))
 
-    async def tell(self) -> None:
+    async def broadcast(self) -> None:
         """For ever: what was rung here is told to the others, as much as there is at once."""
         while True:
             await self._rung.wait()
@@ -94,8 +94,8 @@ class ChatBells:
         for chat, bell in bells.items():
             if bell.changed_at != (changed_at := times.get(chat)):
                 bell.changed_at = changed_at
-                bell.ring()
+                bell.notify()
 
     def _ring_here(self, chat: UUID) -> None:
         if bell := self._bells.get(chat):
-            bell.ring()
+            bell.notify()

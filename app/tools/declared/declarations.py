@@ -11,7 +11,7 @@ from typing import cast
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.declared.governed import governed
-from app.tools.declared.tables import File, HttpTable, McpTable, PolicyTable, read_file
+from app.tools.declared.tables import HttpTable, McpTable, PolicyTable, ToolsFile, read_file
 from app.tools.policy import Policy, PolicyOptions, policy_of
 from app.tools.tool import Tool
 
@@ -134,7 +134,7 @@ def _http(name: str, table: HttpTable, variables: _Variables) -> HttpDeclaration
     return HttpDeclaration(spec, policy_of(spec, table.options()), table.internal)
 
 
-def _server(name: str, table: McpTable, file: File, variables: _Variables) -> McpServer:
+def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) -> McpServer:
     server = McpServer(
         name,
         command=table.command,

@@ -89,16 +89,16 @@ class McpTable(PolicyTable):
         return self
 
 
-class File(_Table):
+class ToolsFile(_Table):
     http: dict[str, HttpTable] = {}
     mcp: dict[str, McpTable] = {}
     policy: dict[str, PolicyTable] = {}
 
 
-def read_file(path: Path) -> File:
+def read_file(path: Path) -> ToolsFile:
     """Raises ConfigError with a sentence for everything that is wrong."""
     try:
-        return File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return ToolsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"TURNSTREAM_TOOLS_FILE: {path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:

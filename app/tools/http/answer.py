@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.kit.media import IMAGES, PDF, media_type_of
-from app.tools.http.client import Answer
+from app.tools.http.client import HttpResponse
 from app.tools.policy import ResultForm
 from app.tools.serialise import written
 from app.tools.tool import RETURNED_NOTHING, File, Outcome
@@ -19,7 +19,7 @@ _UNKNOWN = "application/octet-stream"
 _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
-def outcome_of(name: str, answer: Answer, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
+def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
     """A status that is no success is an error, told with the words that came with it. An image or a PDF is a file."""
     succeeded = 200 <= answer.status < 300
     if succeeded and _is_file(answer):
@@ -40,7 +40,7 @@ def phrase(status: int) -> str:
         return str(status)
 
 
-def _told(answer: Answer, results: ResultForm) -> tuple[str, bool]:
+def _told(answer: HttpResponse, results: ResultForm) -> tuple[str, bool]:
     """The `text` or the `output` of a JSON object, and whether `is_error`; any other text as it is."""
     text = _text(answer)
     if text is None:
@@ -54,7 +54,7 @@ def _told(answer: Answer, results: ResultForm) -> tuple[str, bool]:
             return text, False
 
 
-def _is_file(answer: Answer) -> bool:
+def _is_file(answer: HttpResponse) -> bool:
     """An image or a PDF, unless it is said to be something else, or can be read as text where nobody says anything."""
     found, said = media_type_of(answer.body), answer.media_type or _UNKNOWN
     if found not in IMAGES | {PDF}:
@@ -69,7 +69,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _text(answer: Answer) -> str | None:
+def _text(answer: HttpResponse) -> str | None:
     charset = (answer.charset or "").lower()
     try:
         return answer.body.decode(charset if charset in _CHARSETS else "utf-8-sig")

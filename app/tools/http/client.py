@@ -33,12 +33,12 @@ class AnswerTooLong(Exception):
     """There is more of it than is read."""
 
 
-class Unreachable(Exception):
+class HostUnreachable(Exception):
     """There was no answer. The message is for the log alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A POST of JSON. What is `allowed` may be internal. `secrets` are headers: they, and the signature made with
     `signing_secret`, are for the origin of `url` alone.
     """
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """`media_type` is what the server says that it is."""
 
     status: int
@@ -77,7 +77,7 @@ class Hop:
             raise UrlRefused("it redirects to something that is no URL") from None
         return Hop(url, self.body if response.status in _WITH_THE_BODY else None, at_home)
 
-    def headers(self, request: Request, now: float) -> dict[str, str]:
+    def headers(self, request: HttpRequest, now: float) -> dict[str, str]:
         headers = {**request.secrets, **_ACCEPT} if self.at_home else dict(_ACCEPT)
         if self.body is not None:
             headers |= {"content-type": "application/json", "idempotency-key": request.idempotency_key}
@@ -108,32 +108,34 @@ class HttpClient:
     ) -> None:
         await self._stack.aclose()
 
-    async def post(self, request: Request) -> Answer:
-        """Raises UrlRefused, AnswerTooLong or Unreachable. A status of failure is an answer."""
+    async def post(self, request: HttpRequest) -> HttpResponse:
+        """Raises UrlRefused, AnswerTooLong or HostUnreachable. A status of failure is an answer."""
         try:
             return await self._follow(request)
         except ClientConnectorError as error:
             if isinstance(error.os_error, AddressRefused):
                 raise UrlRefused("the URL leads to an internal address") from None
-            raise Unreachable(f"{error.host}: {error.os_error}") from None
+            raise HostUnreachable(f"{error.host}: {error.os_error}") from None
         except InvalidURL:
             raise UrlRefused("the URL is not valid") from None
         except (ClientError, OSError) as error:  # its words may hold the whole URL
-            raise Unreachable(type(error).__name__) from None
+            raise HostUnreachable(type(error).__name__) from None
 
-    async def _follow(self, request: Request) -> Answer:
+    async def _follow(self, request: HttpRequest) -> HttpResponse:
         hop = Hop(parsed(request.url), request.body)
         for _ in range(_MOST_REDIRECTS + 1):
             request.allowed.check(hop.url)
             async with self._send(hop, request) as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
                 if location is None:
-                    return Answer(response.status, await self._read(response), response.charset, response.content_type)
+                    return HttpResponse(
+                        response.status, await self._read(response), response.charset, response.content_type
+                    )
                 response.close()
             hop = hop.to(response, location)
         raise UrlRefused("it redirects too often")
 
-    def _send(self, hop: Hop, request: Request) -> Any:
+    def _send(self, hop: Hop, request: HttpRequest) -> Any:
         session = self._free if request.allowed.names(hop.url.host or "") else self._guarded
         method = "GET" if hop.body is None else "POST"
         headers = hop.headers(request, self._clock())

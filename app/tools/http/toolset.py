@@ -11,7 +11,7 @@ import structlog
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.http.addresses import Allowed, UrlRefused
 from app.tools.http.answer import outcome_of, phrase
-from app.tools.http.client import Answer, AnswerTooLong, HttpClient, Request, Unreachable, parsed
+from app.tools.http.client import AnswerTooLong, HostUnreachable, HttpClient, HttpRequest, HttpResponse, parsed
 from app.tools.policy import Policy
 from app.tools.schemas import InputSchema
 from app.tools.tool import Outcome, ToolContext, ToolError, ToolUnavailable, check_name
@@ -48,7 +48,7 @@ class HttpTool:
         except ValueError as error:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         key = context.idempotency_key
-        request = Request(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
+        request = HttpRequest(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
         return outcome_of(self.spec.name, await self._answer(request), self.policy.results, self.call.headers)
 
     def _fitting(self, input_json: str) -> object:
@@ -69,7 +69,7 @@ class HttpTool:
         }
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         name = self.spec.name
         try:
             answer = await self.client.post(request)
@@ -78,7 +78,7 @@ class HttpTool:
             raise ToolError(f"The tool {name} cannot be called: {error}.") from None
         except AnswerTooLong:
             raise ToolError(f"The answer of {name} was too long to be read. Ask for less.") from None
-        except Unreachable as error:
+        except HostUnreachable as error:
             log.warning("tool.unreachable", reason=str(error))
             raise ToolUnavailable(f"The tool {name} cannot be reached at the moment.") from None
         if answer.status >= 500:

@@ -12,14 +12,14 @@ from app.tools.tool import Tool, ToolContext, ToolError, tool
 _FRAME = 200
 
 
-class Results(Protocol):
+class ResultStore(Protocol):
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
         """The full text of a result on the path to `turn`, if there is one."""
         ...
 
 
 class _ResultTools:
-    def __init__(self, results: Results, part: int) -> None:
+    def __init__(self, results: ResultStore, part: int) -> None:
         self._results = results
         self._part = part
 
@@ -48,7 +48,7 @@ class _ResultTools:
         return _part(whole, offset, min(length or self._part, self._part))
 
 
-def result_tools(results: Results, part: int = 50_000) -> list[Tool]:
+def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
     """At most `part` characters are read at once."""
     made = _ResultTools(results, part).read_result
     return [replace(made, policy=replace(made.policy, max_result_chars=part + _FRAME))]

@@ -13,7 +13,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from app.telemetry import MCP_CONNECTED
 from app.tools.declared.declarations import McpServer
-from app.tools.mcp.session import Session, session_with
+from app.tools.mcp.session import McpSession, session_with
 from app.tools.mcp.tool import McpTool, tool_of
 from app.tools.policy import repeatable
 from app.tools.tool import ToolError, ToolUnavailable
@@ -32,7 +32,7 @@ class Changes:
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._next.set()
         self._next = asyncio.Event()
 
@@ -41,7 +41,7 @@ class Changes:
             await self._next.wait()
 
 
-class Connection:
+class McpConnection:
     """`run` connects, and connects again; the `tools` that were listed last stay meanwhile. A server gets
     `start_timeout` seconds to start, and `answer_timeout` to list its tools again. Pauses between attempts that fail
     begin with `pause` seconds, and double. A call waits up to `patience` seconds for an attempt that is under way.
@@ -65,7 +65,7 @@ class Connection:
         self._start_timeout = start_timeout
         self._answer_timeout = answer_timeout
         self._pause = pause
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._since: float | None = None
         self._pausing = False
         MCP_CONNECTED.labels(server.name).set(0)
@@ -94,7 +94,7 @@ class Connection:
             limit.reschedule(None)
             await self._keep(session)
 
-    async def _keep(self, session: Session) -> None:
+    async def _keep(self, session: McpSession) -> None:
         self._session, self._since = session, monotonic()
         self._settle()
         log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=self._missing())
@@ -124,7 +124,7 @@ class Connection:
     def _settle(self) -> None:
         self.tried = True
         MCP_CONNECTED.labels(self.server.name).set(self.connected)
-        self._changed.ring()
+        self._changed.notify()
 
     def _report(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
@@ -161,7 +161,7 @@ class Connection:
                 words += " What the call had done by then is not known."
             raise ToolUnavailable(words) from error
 
-    async def _reach(self) -> Session:
+    async def _reach(self) -> McpSession:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
                 await self._changed.until(lambda: self.connected or self._pausing)

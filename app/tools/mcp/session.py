@@ -18,7 +18,7 @@ _MOST_PAGES = 100
 _LISTEN_AGAIN = 5.0
 
 
-class Session:
+class McpSession:
     """Calls are made from any task. `doubted`: a call failed in a way that may mean that nobody is there."""
 
     def __init__(self) -> None:
@@ -92,9 +92,9 @@ class Session:
 
 
 @asynccontextmanager
-async def session_with(server: McpServer) -> AsyncIterator[Session]:
+async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
     """To be left in the task that entered it."""
-    session = Session()
+    session = McpSession()
     client = Client(
         transport_to(server, session.end),
         message_handler=session.hear,

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from app.tools.declared.declarations import McpServer
-from app.tools.mcp.connection import Changes, Connection
+from app.tools.mcp.connection import Changes, McpConnection
 from app.tools.tool import Tool
 
 
 class McpServers:
     """Connects on entry, and waits up to `patience` seconds for every server to have been tried once. More of
-    these is told in Connection. Raises ValueError where two servers would give their tools the same names.
+    these is told in McpConnection. Raises ValueError where two servers would give their tools the same names.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class McpServers:
     ) -> None:
         self.changed = Changes()
         self._patience = patience
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, McpConnection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
         for server in servers:
             beginning = server.beginning
             if beginning in self._connections:
                 raise ValueError(f"the tools of two MCP servers would begin with {beginning}: give one a prefix")
-            self._connections[beginning] = Connection(
+            self._connections[beginning] = McpConnection(
                 server,
                 self.changed,
                 patience=patience,

@@ -9,7 +9,7 @@ from math import ceil
 import structlog
 
 from app.tools.running.attempts import Attempt, Backoff, Notes, attempts, broken
-from app.tools.running.lanes import Lane, Lanes
+from app.tools.running.state import ToolState, ToolStates
 from app.tools.tool import Outcome, Tool, ToolContext
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class Runner:
         self._patience = patience
         self._backoff = backoff
         self._clock = clock
-        self._lanes = Lanes(clock)
+        self._lanes = ToolStates(clock)
         self._abandoned: set[asyncio.Task[Attempt]] = set()
 
     async def run(self, tool: Tool, input_json: str, context: ToolContext) -> Outcome:
@@ -38,7 +38,9 @@ class Runner:
             outcome = await self._in_turn(lane, tool, input_json, context, notes)
         return replace(outcome, notes={**outcome.notes, **notes})
 
-    async def _in_turn(self, lane: Lane, tool: Tool, input_json: str, context: ToolContext, notes: Notes) -> Outcome:
+    async def _in_turn(
+        self, lane: ToolState, tool: Tool, input_json: str, context: ToolContext, notes: Notes
+    ) -> Outcome:
         if (wait := lane.circuit.wait) is not None:
             return _left_alone(tool, wait, notes)
         async with self._slot(lane, notes):
@@ -50,7 +52,7 @@ class Runner:
         return made.outcome
 
     @asynccontextmanager
-    async def _slot(self, lane: Lane, notes: Notes) -> AsyncIterator[None]:
+    async def _slot(self, lane: ToolState, notes: Notes) -> AsyncIterator[None]:
         """The tool's own slot first: who waits for it keeps no other tool from running."""
         start = self._clock()
         async with lane.slots or nullcontext(), self._slots:
@@ -87,7 +89,7 @@ class Runner:
                 task.add_done_callback(self._abandoned.discard)
 
 
-def _judge(lane: Lane, made: Attempt) -> None:
+def _judge(lane: ToolState, made: Attempt) -> None:
     if made.broke:
         lane.circuit.failed()
     elif made.outcome.kind != "bad_input":  # which says nothing of the tool

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.llm.conversation.attachments import GONE
-from app.llm.models.catalog import Model, Offer
+from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, Said
@@ -165,7 +165,7 @@ async def test_what_no_model_takes_is_refused_by_field(api: Client, block: dict[
 
 
 async def test_a_model_that_cannot_see_is_sent_no_image(api: Client, server: Server) -> None:
-    server.scripts.offers.append(Offer(ScriptedProvider(lambda _: message_of(text("?"))), [SEES_NOTHING]))
+    server.scripts.offers.append(ProviderModels(ScriptedProvider(lambda _: message_of(text("?"))), [SEES_NOTHING]))
     chat = await api.chat()
     for block in (image(inline(PNG)), document(inline(PDF))):
         body = {"role": "user", "blocks": [block], "model": "blind"}

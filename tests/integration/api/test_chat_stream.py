@@ -16,7 +16,7 @@ from app.api.schemas.events import CHAT_EVENTS, EVENTS
 from app.api.streams.chat import frame
 from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Turn
-from app.llm.models.catalog import Offer
+from app.llm.models.catalog import ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
 from app.storage.database import Statement
@@ -61,7 +61,7 @@ def names_of(events: list[Event]) -> list[str]:
 
 async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
     """Every turn of the chat, of all branches, in the order in which they were made."""
-    news = await server.services.chat_news.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
+    news = await server.services.chat_changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
     assert news is not None
     return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.turns]
 
@@ -321,7 +321,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
         Client(there.url, document) as far,
     ):
         for server in (here, there):
-            server.scripts.offers.append(Offer(ScriptedProvider(author(Random())), ["any"]))
+            server.scripts.offers.append(ProviderModels(ScriptedProvider(author(Random())), ["any"]))
         yield here, near, far
 
 
@@ -347,7 +347,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 0.02)
-    monkeypatch.setattr("app.stream.chat.wakeups.ChatBells.hear", lambda self, payload: None)
+    monkeypatch.setattr("app.stream.chat.wakeups.ChatWakeups.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:
@@ -365,7 +365,7 @@ async def test_while_the_database_is_away_readers_wait(database_url: str, monkey
         async with api.follow(f"{chat}/stream") as events:
             await take_until(events, "chat")
             proxy.cut()
-            server.services.chat_bells.ring(UUID(chat.rpartition("/")[2]))
+            server.services.chat_wakeups.notify(UUID(chat.rpartition("/")[2]))
             with capture_logs() as logs:
                 wanted = {"chats.untold", "chats.unwatched", "storage.waits"}
                 while not wanted <= {entry["event"] for entry in logs}:  # noqa: ASYNC110, nobody rings for this
@@ -382,7 +382,9 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
             return await super().get(owner, chat_id, turn)
 
     services, identity = server.services, UUID(chat.rpartition("/")[2])
-    sources = chat_tail.Sources(services.chat_news, Late(services.database), services.directory, services.chat_bells)
+    sources = chat_tail.Sources(
+        services.chat_changes, Late(services.database), services.directory, services.chat_wakeups
+    )
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     frames = b"".join([data async for data in reader.frames()])
     assert [event.name for event in Parser().feed(frames)] == ["chat", "chat_deleted"]
@@ -484,7 +486,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
 async def ended_turns(server: Server, api: Client, chat: str) -> list[Json]:
     """All turns of the chat, once the last of them has ended."""
     identity = UUID(chat.rpartition("/")[2])
-    while (standing := await server.services.chat_news.standing(identity)).open:
+    while (standing := await server.services.chat_changes.state(identity)).open:
         for turn in standing.open:
             await api.events(f"{chat}/turns/{turn}/stream")
     return await all_turns(api, server, chat)

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from app.lab.comparison import options_of, read_plan
-from app.llm.models.catalog import Model, Offer, Prices
+from app.llm.models.catalog import Model, Prices, ProviderModels
 from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
@@ -50,7 +50,7 @@ async def test_both_settings_are_asked_everything_and_tabled(database_url: str, 
         call = tool_use("look", {"what": "tides"}, "toolu_1")
         return message_of(text("It is high.") if answered else call, usage=USAGE)
 
-    offer = Offer(ScriptedProvider(thorough), [Model("thorough", prices=Prices(1.0, 10.0, 0.1))])  # type: ignore[arg-type]
+    offer = ProviderModels(ScriptedProvider(thorough), [Model("thorough", prices=Prices(1.0, 10.0, 0.1))])  # type: ignore[arg-type]
     async with serving(database_url, Toolset([look])) as server:
         server.scripts.offers.append(offer)
         where = ("--server", server.url, "--second", "model=thorough", "--second", "tools=look")

@@ -28,12 +28,12 @@ from app.domain.events import (
     BlockStart,
     BlockStop,
     Notice,
+    RequiredAction,
     Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
     TurnStart,
-    Wanted,
 )
 from app.domain.turns import TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
@@ -336,7 +336,7 @@ EXAMPLES: list[domain.Event] = [
     BlockStop(1, Block(3, 1, 1, "text", "x", '{"type":"text","text":"","citations":[{"a":1}]}')),
     BlockStop(1, Block(4, 1, 1, "redacted_thinking", "", '{"type":"redacted_thinking","data":"x"}')),
     RoundStop(1, 1, None, USAGE),
-    ActionRequired(1, 1, (Wanted("c", "n", "approval", '{"a":1}', "0", datetime(2026, 1, 1, tzinfo=UTC)),)),
+    ActionRequired(1, 1, (RequiredAction("c", "n", "approval", '{"a":1}', "0", datetime(2026, 1, 1, tzinfo=UTC)),)),
     BlockStop(1, Block(5, 1, 1, "tool_result", "x", None, "c", "n", notes='{"retries":1}')),
     BlockStop(1, Block(6, 1, 1, "user_text", "x", notes='{"steer":"s"}')),
     TurnEnd(1, "complete", "end_turn", USAGE, None, (Degraded("retries", 5, "n"), Degraded("all_tools_failed"))),

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models.catalog import Offer
+from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import ScriptedProvider
 from tests.integration.api.conftest import NewOwner
 from tests.support.http_client import Client, said
@@ -115,7 +115,7 @@ async def test_a_refusal_says_which_types_there_are(api: Client, body: tuple[Any
 
 @pytest.mark.parametrize("what", BAD_TURNS)
 async def test_a_bad_turn_is_refused_by_field(api: Client, server: Server, what: str) -> None:
-    server.scripts.offers.append(Offer(ScriptedProvider(()), (), ["any-"]))
+    server.scripts.offers.append(ProviderModels(ScriptedProvider(()), (), ["any-"]))
     body, field = BAD_TURNS[what]
     chat = await api.chat()
     before = await stored(api)

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.llm.models.catalog import Model, Offer
+from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from tests.support.http_client import Client, Event
 from tests.support.http_server import Server, pausing
@@ -18,7 +18,7 @@ CAN = frozenset({"tools", "structured_output"})
 
 def model_that_can(server: Server, *replies: Reply) -> tuple[str, ScriptedProvider]:
     name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
-    server.scripts.offers.append(Offer(provider, [Model(name, can=CAN)]))
+    server.scripts.offers.append(ProviderModels(provider, [Model(name, can=CAN)]))
     return name, provider
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import SUMMARY, Block
-from app.domain.compaction import halfway_to, relief_of
+from app.domain.compaction import compaction_needed, halfway_to
 from app.domain.history import COMPACTED, kept_of, summary_on
 from app.domain.rounds import Round
 from app.domain.sizes import size_of
@@ -53,38 +53,38 @@ def with_usage(round: Round, tokens: int) -> Round:
 
 def test_a_path_that_fits_is_left_alone() -> None:
     path = chat([100, 100], running())
-    assert relief_of(path) is None
+    assert compaction_needed(path) is None
     assert next_step(path[-1], path[:-1]) == CallModel(1)
 
 
 def test_of_one_that_does_not_the_newest_turns_stay() -> None:
     path = chat([400, 400, 200], running())
-    through = relief_of(path)
+    through = compaction_needed(path)
     assert through == UUID(int=13)
     assert next_step(path[-1], path[:-1]) == Compact(1, UUID(int=13))
 
 
 def test_without_a_window_nobody_knows_that_it_is_too_long_until_the_provider_says_so() -> None:
     path = chat([4000, 400], running(limits=Limits()))
-    assert relief_of(path) is None
-    assert relief_of(path, forced=True) == UUID(int=11)
+    assert compaction_needed(path) is None
+    assert compaction_needed(path, forced=True) == UUID(int=11)
 
 
 def test_a_window_that_is_said_to_be_larger_than_it_is_does_not_end_the_turn() -> None:
     path = chat([4000, 400], running(limits=Limits(context_window=1_000_000)))
-    assert relief_of(path) is None
-    assert relief_of(path, forced=True) == UUID(int=11)
+    assert compaction_needed(path) is None
+    assert compaction_needed(path, forced=True) == UUID(int=11)
 
 
 def test_a_first_turn_has_nothing_to_be_summarised() -> None:
-    assert relief_of([user(1, "x" * 9000), running()]) is None
-    assert relief_of([running()], forced=True) is None
-    assert relief_of([user(1), user(2, "x" * 9000), user(3), running()]) is None
+    assert compaction_needed([user(1, "x" * 9000), running()]) is None
+    assert compaction_needed([running()], forced=True) is None
+    assert compaction_needed([user(1), user(2, "x" * 9000), user(3), running()]) is None
 
 
 def test_a_paused_provider_is_not_interrupted_by_a_summary() -> None:
     path = chat([900], running(text(), rounds=[sealed(1, "pause_turn")]))
-    assert relief_of(path) is not None
+    assert compaction_needed(path) is not None
     assert next_step(path[-1], path[:-1]) == CallModel(2)
 
 
@@ -111,7 +111,7 @@ def test_behind_a_summary_is_what_follows_its_last_turn() -> None:
     assert (summary.place, summary.round, summary.through, summary.text) == (7, 1, UUID(int=13), "In short.")
     assert [turn.id.int for turn in kept_of(path)] == [14, 15, 90, 99]
     assert size_of(path).tokens == 3 + 2 + 200 + 2
-    assert relief_of(path) is None
+    assert compaction_needed(path) is None
     assert next_step(path[-1], path[:-1]) == CallModel(2)
 
 
@@ -148,7 +148,7 @@ def test_half_of_what_is_too_much_may_be_less() -> None:
 
 def test_a_cut_never_ends_behind_a_user() -> None:
     path = [user(1), answer(2, 500), user(3, "x" * 2000), user(4), running()]
-    through = relief_of(path)
+    through = compaction_needed(path)
     assert through == UUID(int=2)
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.excerpt import Piece, line_of, pieces_of
+from app.kit.excerpt import ExcerptPiece, line_of, pieces_of
 
 WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)
 
@@ -31,7 +31,7 @@ def test_words_are_found_as_they_are_whatever_their_capitals(text: str, words: l
 def test_pieces_are_the_text_and_what_is_found_is_one_of_the_words(text: str, words: list[str]) -> None:
     pieces = pieces_of(text, words)
     assert "".join(piece.text for piece in pieces) == text
-    assert Piece("", found=False) not in pieces
+    assert ExcerptPiece("", found=False) not in pieces
     assert all(len(piece.text) in map(len, words) for piece in pieces if piece.found)
 
 

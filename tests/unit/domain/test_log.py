@@ -16,14 +16,14 @@ from app.domain.events import (
     BlockStop,
     Event,
     Mark,
+    RequiredAction,
     Reset,
     RoundStart,
     RoundStop,
     TurnEnd,
     TurnStart,
-    Wanted,
 )
-from app.domain.log import LONGEST_DELTA, action_required, end_cursor, marks_of, next_event, resume, wanted_of
+from app.domain.log import LONGEST_DELTA, action_required, end_cursor, marks_of, next_event, required_actions_of, resume
 from app.domain.turns import Limits, Turn
 from tests.support.turns import ask, begun, call, result, sealed, text, turn_of, voided, words
 
@@ -260,16 +260,16 @@ def test_what_is_asked_for_is_told_in_the_order_of_the_calls_with_their_exact_in
     calls = [replace(call(0, 1, "a"), text='{"n": 1}'), replace(call(1, 1, "b"), text="{}"), call(2, 2, "b")]
     asks = [ask("b"), replace(ask("a", kind="approval"), digest="d")]
     wanted = (
-        Wanted("a", "look", "approval", '{"n": 1}', "d", None),
-        Wanted("b", "look", "client", "{}", ask().digest, None),
+        RequiredAction("a", "look", "approval", '{"n": 1}', "d", None),
+        RequiredAction("b", "look", "client", "{}", ask().digest, None),
     )
-    assert wanted_of(asks, calls) == wanted
+    assert required_actions_of(asks, calls) == wanted
     assert action_required(asks, calls) == ActionRequired(1, 1, wanted)
 
 
 def test_what_was_asked_for_by_another_attempt_is_marked_with_it() -> None:
     turn = turn_of(call(), rounds=[sealed()], asks=[ask(attempt=2)], attempt=2)
-    assert marks_of(turn)[-1] == ActionRequired(2, 1, wanted_of(turn.asks, turn.blocks))
+    assert marks_of(turn)[-1] == ActionRequired(2, 1, required_actions_of(turn.asks, turn.blocks))
 
 
 def test_a_round_asks_only_for_its_own_calls() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, USER_TEXT, VERDICT, Block
-from app.domain.output import Standing, failure_of, output_of, phase_of, standing_of, unjudged_draft
-from app.domain.steps import CallModel, Fail, Finish, Judge, next_step
+from app.domain.output import OutputProgress, failure_of, output_of, output_progress, phase_of, unjudged_draft
+from app.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
 from tests.support.turns import call, result, sealed, text, turn_of
 
@@ -45,7 +45,7 @@ def test_an_output_that_is_right_ends_the_turn() -> None:
 
 def test_one_that_is_wrong_is_the_end_of_an_attempt() -> None:
     turn = structured(PLAIN, *numbered(*made("output", "a", fails=True)), rounds=1)
-    assert standing_of(turn) == Standing(failure="max_attempts", failed=1)
+    assert output_progress(turn) == OutputProgress(failure="max_attempts", failed=1)
     assert next_step(turn) == CallModel(2)
     once = structured(replace(PLAIN, max_attempts=1), *turn.blocks, rounds=1)
     step = next_step(once)
@@ -55,12 +55,12 @@ def test_one_that_is_wrong_is_the_end_of_an_attempt() -> None:
 
 def test_the_last_output_of_a_reply_counts() -> None:
     blocks = numbered(*made("output", "a"), *made("output", "b"))
-    assert standing_of(structured(PLAIN, *blocks, rounds=1)).accepted == blocks[2]
+    assert output_progress(structured(PLAIN, *blocks, rounds=1)).accepted == blocks[2]
 
 
 def test_other_tools_are_iterations() -> None:
     turn = structured(replace(PLAIN, max_iterations=1), *numbered(*made("look", "a")), rounds=1)
-    assert standing_of(turn) == Standing(iterations=1)
+    assert output_progress(turn) == OutputProgress(iterations=1)
     step = next_step(turn)
     assert isinstance(step, Fail)
     assert step.type == "max_iterations"
@@ -69,21 +69,21 @@ def test_other_tools_are_iterations() -> None:
 @pytest.mark.parametrize(("stop_reason", "failed"), [("end_turn", 1), ("pause_turn", 0), ("interrupted", 0)])
 def test_a_whole_reply_without_a_call_fails_its_attempt(stop_reason: str, failed: int) -> None:
     turn = structured(PLAIN, text(), rounds=1, stop_reason=stop_reason)
-    assert standing_of(turn).failed == failed
+    assert output_progress(turn).failed == failed
 
 
 def test_drafts_are_submitted_or_forgotten() -> None:
     drafted = made("output", "a")
     refused = made("output", "b", fails=True)
-    assert standing_of(structured(REFLECTED, *numbered(*drafted, *refused), rounds=1)).drafted is not None
+    assert output_progress(structured(REFLECTED, *numbered(*drafted, *refused), rounds=1)).drafted is not None
     submitted = numbered(*drafted, *made("submit", "s"))
-    assert standing_of(structured(REFLECTED, *submitted, rounds=1)).accepted == submitted[0]
+    assert output_progress(structured(REFLECTED, *submitted, rounds=1)).accepted == submitted[0]
     judged = numbered(*drafted, *made("submit", "s", fails=True))
-    assert standing_of(structured(REFLECTED, *judged, rounds=1)) == Standing(failure="max_attempts", failed=1)
+    assert output_progress(structured(REFLECTED, *judged, rounds=1)) == OutputProgress(failure="max_attempts", failed=1)
 
 
 def test_nothing_to_submit_is_the_end() -> None:
-    standing = standing_of(structured(REFLECTED, *numbered(*made("submit", "s", fails=True)), rounds=1))
+    standing = output_progress(structured(REFLECTED, *numbered(*made("submit", "s", fails=True)), rounds=1))
     failure = failure_of(standing, REFLECTED)
     assert failure is not None
     assert failure[0] == "submit_before_output"
@@ -97,7 +97,7 @@ def test_a_turn_that_is_not_structured_has_no_output() -> None:
 def test_a_round_that_is_not_sealed_says_nothing() -> None:
     turn = structured(PLAIN, rounds=1)
     assert isinstance(turn.request, TurnRequest)
-    assert standing_of(replace(turn, rounds=(replace(turn.rounds[0], sealed_by=None),))) == Standing()
+    assert output_progress(replace(turn, rounds=(replace(turn.rounds[0], sealed_by=None),))) == OutputProgress()
     assert output_of(replace(turn, stop_reason="output")) is None
 
 
@@ -112,13 +112,13 @@ def judged(round: int = 1, data: str = TAKEN) -> Block:
 
 def test_an_output_that_is_text_is_judged_first() -> None:
     turn = structured(NATIVE, text(content=" "), text(1, content='"a"'), text(2, content=""), rounds=1, stop_reason="x")
-    assert next_step(turn) == Judge(turn.blocks[1])
-    assert standing_of(turn) == Standing(iterations=1)
+    assert next_step(turn) == JudgeOutput(turn.blocks[1])
+    assert output_progress(turn) == OutputProgress(iterations=1)
     taken = replace(turn, blocks=(*turn.blocks, judged()))
     assert next_step(taken) == Finish("output")
     assert output_of(replace(taken, stop_reason="output")) == '"a"'
     wrong = replace(turn, blocks=(*turn.blocks, judged(data=NOT_TAKEN)))
-    assert standing_of(wrong) == Standing(failure="max_attempts", failed=1)
+    assert output_progress(wrong) == OutputProgress(failure="max_attempts", failed=1)
     assert next_step(wrong) == CallModel(2)
 
 
@@ -126,7 +126,7 @@ def test_what_the_user_says_takes_an_output_back() -> None:
     words = replace(text(3), type=USER_TEXT)
     turn = structured(NATIVE, text(content='"a"'), judged(), words, rounds=1, stop_reason="end_turn")
     assert next_step(turn) == CallModel(2)
-    assert standing_of(turn).accepted is None
+    assert output_progress(turn).accepted is None
     unjudged = structured(NATIVE, text(content='"a"'), words, rounds=1, stop_reason="end_turn")
     assert next_step(unjudged) == CallModel(2)
 
@@ -150,11 +150,11 @@ def test_calls_that_came_whole_before_a_reply_was_cut_off_count() -> None:
 def test_what_is_no_whole_reply_is_no_output(stop_reason: str) -> None:
     turn = structured(NATIVE, text(), rounds=1, stop_reason=stop_reason)
     assert unjudged_draft(turn) is None
-    assert standing_of(turn).failed == 0
+    assert output_progress(turn).failed == 0
 
 
 def test_a_summary_is_none_of_the_calls_of_an_attempt() -> None:
-    assert standing_of(structured(NATIVE, text(), rounds=1, stop_reason="compacted")) == Standing()
+    assert output_progress(structured(NATIVE, text(), rounds=1, stop_reason="compacted")) == OutputProgress()
 
 
 def test_text_beside_calls_is_no_output() -> None:

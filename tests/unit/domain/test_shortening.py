@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import SHORTENED, SUMMARY, Block
-from app.domain.compaction import is_near, relief_of
+from app.domain.compaction import compaction_needed, is_near
 from app.domain.history import COMPACTED, shortenings_on
 from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round
-from app.domain.sizes import Size, size_of
+from app.domain.sizes import SizeEstimate, size_of
 from app.domain.steps import CallModel, Compact, Shorten, next_step
 from app.domain.turns import Limits, ToolSpec, Turn
 from tests.support.turns import call, result, sealed, text, turn_of
@@ -78,18 +78,18 @@ def test_before_a_turns_first_round_it_is_round_0() -> None:
 
 def test_what_the_model_has_not_seen_stays_however_long_it_is() -> None:
     path = [user(1), answer(2, [5000, 5000])]
-    assert relief_of(path) is None
-    assert relief_of(path, forced=True) is None
+    assert compaction_needed(path) is None
+    assert compaction_needed(path, forced=True) is None
 
 
 def test_a_path_that_fits_is_left_alone() -> None:
-    assert relief_of([user(1), answer(2, [3000], [3000])]) is None
+    assert compaction_needed([user(1), answer(2, [3000], [3000])]) is None
 
 
 def test_a_little_is_not_worth_the_cache() -> None:
     path = [user(1), answer(2, [900], [9000])]
-    assert relief_of(path) is None
-    assert relief_of([user(1), answer(2, [1200], [9000])]) is not None
+    assert compaction_needed(path) is None
+    assert compaction_needed([user(1), answer(2, [1200], [9000])]) is not None
 
 
 def test_where_it_is_not_enough_the_turns_before_are_summarised() -> None:
@@ -129,19 +129,19 @@ def test_a_refusal_as_too_long_shortens_first_and_summarises_then() -> None:
     unknown = [replace(turn, request=turn.request and replace(turn.request, limits=Limits())) for turn in path]
     for before in (path, unknown):
         assert next_step(before[-1], before[:-1]) == CallModel(1)
-        block = relief_of(before, forced=True)
+        block = compaction_needed(before, forced=True)
         assert isinstance(block, Block)
         after = [*before[:-1], replace(before[-1], blocks=(block,))]
-        assert relief_of(after, forced=True) == UUID(int=2)
+        assert compaction_needed(after, forced=True) == UUID(int=2)
 
 
 def test_figures_of_the_last_call_are_less_by_what_was_left_out_since() -> None:
     told = [replace(sealed(1), usage={"input_tokens": 8800}), replace(sealed(2), usage={"input_tokens": 9000})]
     path = run([user(1), replace(answer(2, [6000], [2000]), rounds=tuple(told))])
     size = size_of(path)
-    assert size == Size(9000 + 2001 - (24_000 - 500) // 4, 2001 + (24_000 - 500) // 4)
+    assert size == SizeEstimate(9000 + 2001 - (24_000 - 500) // 4, 2001 + (24_000 - 500) // 4)
     later = (*path[-1].rounds, replace(sealed(3), usage={"input_tokens": 5100}))
-    assert size_of([path[0], replace(path[-1], rounds=later)]) == Size(5100, 0)
+    assert size_of([path[0], replace(path[-1], rounds=later)]) == SizeEstimate(5100, 0)
 
 
 def test_without_figures_what_is_left_of_results_is_counted_with_prompt_and_tools() -> None:
@@ -188,7 +188,7 @@ def test_a_provider_that_does_it_by_itself_is_left_to_it_until_it_refuses() -> N
     summarises = [*long[:-1], of_provider(long[-1], "context_editing", "compaction")]
     assert next_step(summarises[-1], summarises[:-1]) == CallModel(1)
     assert not is_near(summarises)
-    assert isinstance(relief_of(summarises, forced=True), Block)
+    assert isinstance(compaction_needed(summarises, forced=True), Block)
 
 
 def test_figures_of_calls_in_which_the_provider_left_something_out_say_nothing_of_others() -> None:

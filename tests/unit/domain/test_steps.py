@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.asks import Answer, AnswerKind, Ask, AskKind, Steer
+from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     MAX_TOOL_ROUNDS,
+    ApplySteers,
     AwaitClient,
     CallModel,
     Compact,
     Fail,
     Finish,
-    Judge,
+    JudgeOutput,
     RunTools,
     Shorten,
-    TakeIn,
     failed_rounds,
     hopeless,
     next_step,
@@ -222,20 +222,20 @@ def test_what_a_user_says_waits_for_the_results_and_goes_in_before_the_model_is_
     waiting = replace(unanswered, asks=(ask(),))
     assert next_step(waiting) == AwaitClient((ask(),))
     answered = turn_of(call(), result(), rounds=[sealed()], steers=[steer(1), steer(2)])
-    assert next_step(answered) == TakeIn((steer(1), steer(2)))
+    assert next_step(answered) == ApplySteers((steer(1), steer(2)))
     assert next_step(turn_of(call(), result(), words(2), rounds=[sealed()])) == CallModel(2)
 
 
 def test_what_is_said_before_the_first_reply_is_in_the_first_call() -> None:
-    assert next_step(turn_of(steers=[steer()])) == TakeIn((steer(),))
-    assert next_step(turn_of(rounds=[voided()], steers=[steer()])) == TakeIn((steer(),))
+    assert next_step(turn_of(steers=[steer()])) == ApplySteers((steer(),))
+    assert next_step(turn_of(rounds=[voided()], steers=[steer()])) == ApplySteers((steer(),))
     assert next_step(turn_of(words(0, 0))) == CallModel(1)
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "refusal", INTERRUPTED])
 def test_a_user_who_says_something_to_a_reply_that_ends_gets_another(stop_reason: str) -> None:
     rounds = [sealed(1, stop_reason)]
-    assert next_step(turn_of(text(), rounds=rounds, steers=[steer()])) == TakeIn((steer(),))
+    assert next_step(turn_of(text(), rounds=rounds, steers=[steer()])) == ApplySteers((steer(),))
     assert next_step(turn_of(text(), words(1), rounds=rounds)) == CallModel(2)
 
 
@@ -249,7 +249,7 @@ def test_what_was_said_to_an_earlier_round_is_no_reason_to_go_on() -> None:
 )
 def test_a_user_is_answered_even_where_the_turn_would_have_ended(limits: Limits) -> None:
     turn = turn_of(call(), result(), rounds=[sealed()], limits=limits, steers=[steer()])
-    assert next_step(turn) == TakeIn((steer(),))
+    assert next_step(turn) == ApplySteers((steer(),))
     taken = turn_of(call(), result(), words(2), rounds=[sealed()], limits=limits)
     assert next_step(taken) == CallModel(2, tools=limits.max_rounds > 1)
 
@@ -264,7 +264,7 @@ def test_nothing_is_said_into_a_pause_since_the_provider_goes_on_from_its_last_w
 def test_what_was_said_into_a_pause_that_will_not_go_on_is_taken_in() -> None:
     rounds = [sealed(1, "pause_turn"), sealed(2, "pause_turn")]
     turn = turn_of(rounds=rounds, limits=Limits(max_rounds=1, max_recoveries=1), steers=[steer()])
-    assert next_step(turn) == TakeIn((steer(),))
+    assert next_step(turn) == ApplySteers((steer(),))
     assert next_step(replace(turn, steers=(), blocks=(words(0, 2),))) == CallModel(3)
 
 
@@ -332,7 +332,7 @@ ASKS = st.builds(
     kind=st.sampled_from(get_args(AskKind)),
     digest=st.just(""),
     attempt=st.just(1),
-    answer=st.none() | st.builds(Answer, st.sampled_from(get_args(AnswerKind))),
+    answer=st.none() | st.builds(AskAnswer, st.sampled_from(get_args(AnswerKind))),
 )
 STEERS = st.builds(Steer, st.uuids(), st.just((Block(0, 0, 0, TEXT, "Be quick"),)))
 TURNS = st.builds(
@@ -358,9 +358,9 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
         case AwaitClient(asks):
             assert asks
             assert all(ask.answer is None for ask in asks)
-        case TakeIn(steers):
+        case ApplySteers(steers):
             assert steers == turn.steers
-        case Fail() | Judge() | Shorten() | Compact():
+        case Fail() | JudgeOutput() | Shorten() | Compact():
             raise AssertionError("only structured turns fail so, and only long ones are summarised")
         case Finish(stop_reason):
             assert stop_reason

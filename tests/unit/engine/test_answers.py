@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.engine.answers import outcome_of_answer, with_approval
 from app.tools.tool import File, Outcome
 
@@ -12,34 +12,34 @@ ASK = Ask(1, "a", "pay", "approval", "0" * 64, 1)
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer("result", "3 cats"), Outcome("3 cats")),
-        (Answer("result"), Outcome("The call succeeded and returned nothing.")),
-        (Answer("result", "no graph", is_error=True), Outcome("no graph", is_error=True)),
+        (AskAnswer("result", "3 cats"), Outcome("3 cats")),
+        (AskAnswer("result"), Outcome("The call succeeded and returned nothing.")),
+        (AskAnswer("result", "no graph", is_error=True), Outcome("no graph", is_error=True)),
     ],
 )
-def test_the_result_of_a_client_tool_is_told_as_it_came(answer: Answer, outcome: Outcome) -> None:
+def test_the_result_of_a_client_tool_is_told_as_it_came(answer: AskAnswer, outcome: Outcome) -> None:
     assert outcome_of_answer(ASK, answer) == outcome
 
 
 @pytest.mark.parametrize(
     ("answer", "text", "decision"),
     [
-        (Answer("deny"), "The user did not allow this call of pay.", "denied"),
+        (AskAnswer("deny"), "The user did not allow this call of pay.", "denied"),
         (
-            Answer("deny", "too dear"),
+            AskAnswer("deny", "too dear"),
             "The user did not allow this call of pay. The user says: too dear",
             "denied",
         ),
-        (Answer("expired"), "This call was not run: nobody answered in time.", "expired"),
+        (AskAnswer("expired"), "This call was not run: nobody answered in time.", "expired"),
         (
-            Answer("superseded"),
+            AskAnswer("superseded"),
             "This call was not run: the user said something else instead of answering.",
             "superseded",
         ),
     ],
 )
 def test_a_call_that_nobody_allowed_is_refused_and_the_model_is_told_why(
-    answer: Answer, text: str, decision: str
+    answer: AskAnswer, text: str, decision: str
 ) -> None:
     outcome = outcome_of_answer(ASK, answer)
     assert (outcome.text, outcome.kind, outcome.is_error) == (text, "refused", True)
@@ -48,7 +48,7 @@ def test_a_call_that_nobody_allowed_is_refused_and_the_model_is_told_why(
 
 def test_an_approved_call_is_never_answered_without_a_run() -> None:
     with pytest.raises(AssertionError, match="is run"):
-        outcome_of_answer(ASK, Answer("approve"))
+        outcome_of_answer(ASK, AskAnswer("approve"))
 
 
 def test_a_call_that_was_allowed_as_it_is_tells_the_model_nothing_of_it() -> None:
@@ -71,4 +71,4 @@ def test_what_a_person_changed_is_said_before_what_was_returned() -> None:
 
 def test_a_clients_result_that_is_a_picture_needs_no_words() -> None:
     layout = '{"type":"tool_result","content":[]}'
-    assert outcome_of_answer(ASK, Answer("result", layout=layout)) == Outcome("", layout=layout)
+    assert outcome_of_answer(ASK, AskAnswer("result", layout=layout)) == Outcome("", layout=layout)

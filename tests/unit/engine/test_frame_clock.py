@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 import pytest
 
-from app.engine.frame_clock import BEATS, LONGEST_TICK, Pace
+from app.engine.frame_clock import BEATS, LONGEST_TICK, FrameClock
 
 
-def pressed() -> Pace:
+def pressed() -> FrameClock:
     """One whose process is as busy as can be."""
-    pace = Pace()
+    clock = FrameClock()
     for _ in range(40):
-        pace.observe(1.0)
-    return pace
+        clock.observe(1.0)
+    return clock
 
 
 async def test_calm_streams_do_not_wait() -> None:
-    pace = Pace()
-    pace.observe(0.2)
-    breath = pace.breathe()
+    clock = FrameClock()
+    clock.observe(0.2)
+    breath = clock.wait_for_tick()
     try:
         breath.send(None)
     except StopIteration:
@@ -28,17 +28,17 @@ async def test_calm_streams_do_not_wait() -> None:
 
 
 def test_the_tick_follows_the_load_and_returns_to_nothing() -> None:
-    pace = pressed()
-    assert 0.95 * LONGEST_TICK < pace.tick <= LONGEST_TICK
+    clock = pressed()
+    assert 0.95 * LONGEST_TICK < clock.tick <= LONGEST_TICK
     for _ in range(40):
-        pace.observe(0.3)
-    assert pace.tick == 0.0
+        clock.observe(0.3)
+    assert clock.tick == 0.0
 
 
 async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_beats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pace, order = pressed(), list[str]()
+    clock, order = pressed(), list[str]()
     strikes: list[Callable[[], None]] = []
     delays: list[float] = []
 
@@ -50,7 +50,7 @@ async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_
 
     async def stream(name: str) -> None:
         for _ in range(3):
-            await pace.breathe()
+            await clock.wait_for_tick()
             order.append(name)
 
     async def beat() -> None:
@@ -67,15 +67,15 @@ async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_
         while strikes:
             await beat()
     assert order == ["a", "a", "b", "b"] * 3
-    assert sum(delays[:BEATS]) == pytest.approx(pace.tick)
+    assert sum(delays[:BEATS]) == pytest.approx(clock.tick)
 
 
 async def test_a_stream_that_goes_away_or_a_load_that_falls_keeps_nobody() -> None:
-    pace = pressed()
-    gone = asyncio.create_task(pace.breathe())
-    stays = asyncio.create_task(pace.breathe())
+    clock = pressed()
+    gone = asyncio.create_task(clock.wait_for_tick())
+    stays = asyncio.create_task(clock.wait_for_tick())
     await asyncio.sleep(0)
     gone.cancel()
-    pace.tick = 0.0
+    clock.tick = 0.0
     await stays
     assert gone.cancelled()

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, Observers, TurnEnded
+from app.engine.hooks import AfterRound, AfterTool, BeforeTool, HookRunner, Hooks, TurnEnded
 from app.tools.tool import Outcome
 
 AT_ONCE = 0.01
@@ -68,19 +68,19 @@ def failures(hook: str = "turn_ended") -> float:
 
 async def test_every_hook_is_told_of_its_event_in_the_order_given() -> None:
     told: list[object] = []
-    await Observers([Told(told), Told(told)]).turn_ended(ENDED)
+    await HookRunner([Told(told), Told(told)]).turn_ended(ENDED)
     assert told == [ENDED, ENDED]
 
 
 async def test_the_next_hook_is_told_when_the_one_before_it_is_done() -> None:
     told: list[object] = []
-    await Observers([Told(told, lambda: asyncio.sleep(0)), Told(told)]).turn_ended(ENDED)
+    await HookRunner([Told(told, lambda: asyncio.sleep(0)), Told(told)]).turn_ended(ENDED)
     assert told == [ENDED, "done", ENDED]
 
 
 async def test_a_hook_needs_only_the_methods_it_wants() -> None:
     told: list[object] = []
-    observers = Observers([Told(told)])
+    observers = HookRunner([Told(told)])
     await observers.before_tool(BeforeTool("ada", TURN, CALL, "{}"))
     await observers.after_tool(AfterTool("ada", TURN, CALL, Outcome("seen")))
     await observers.after_round(AfterRound("ada", TURN, Round(1, 1, 1)))
@@ -103,7 +103,7 @@ async def test_each_event_comes_to_the_method_of_its_name() -> None:
         async def turn_ended(self, event: TurnEnded) -> None:
             told.append(("turn_ended", event))
 
-    observers = Observers([All()])
+    observers = HookRunner([All()])
     events: dict[str, Any] = {
         "before_tool": BeforeTool("ada", TURN, CALL, "{}"),
         "after_tool": AfterTool("ada", TURN, CALL, Outcome("seen")),
@@ -122,7 +122,7 @@ async def test_a_hook_that_fails_is_logged_counted_and_keeps_nobody_from_going_o
     told: list[object] = []
     before = failures()
     with capture_logs() as lines:
-        await Observers([Told(told, act), Told(told)], patience=AT_ONCE).turn_ended(ENDED)
+        await HookRunner([Told(told, act), Told(told)], patience=AT_ONCE).turn_ended(ENDED)
     assert told == [ENDED, ENDED]
     assert failures() == before + 1
     assert [(line["event"], line["hook"], line["method"]) for line in lines] == [
@@ -137,7 +137,7 @@ async def test_a_hook_that_is_not_async_fails_like_any_other() -> None:
 
     told: list[object] = []
     before = failures()
-    await Observers([Plain(), Told(told)]).turn_ended(ENDED)
+    await HookRunner([Plain(), Told(told)]).turn_ended(ENDED)
     assert (told, failures()) == ([ENDED], before + 1)
 
 
@@ -152,7 +152,7 @@ async def test_who_is_cancelled_while_a_hook_runs_takes_the_hook_along_and_count
             ended.set()
 
     before = failures()
-    telling = asyncio.create_task(Observers([Told([], waits)], patience=60).turn_ended(ENDED))
+    telling = asyncio.create_task(HookRunner([Told([], waits)], patience=60).turn_ended(ENDED))
     await begun.wait()
     telling.cancel()
     with pytest.raises(asyncio.CancelledError):

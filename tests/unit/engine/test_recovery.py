@@ -9,10 +9,10 @@ import pytest
 
 from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery as rescuer
-from app.engine.upkeep.recovery import MISSED, SWEEP, Rescuer
+from app.engine.upkeep.recovery import MISSED, SWEEP, ReplicaMonitor
 from app.storage.actions import Actions
 from app.storage.runs.journal import Journal
-from app.storage.runs.queue import Neighbour, Queue
+from app.storage.runs.queue import Peer, Queue
 
 LEASE = 10.0
 ADA, BEN = UUID(int=1), UUID(int=2)
@@ -22,7 +22,7 @@ class Rows:
     """Stands in for queue and journal."""
 
     def __init__(self) -> None:
-        self.neighbours_now: list[Neighbour] = []
+        self.neighbours_now: list[Peer] = []
         self.rescued: list[list[UUID]] = []
         self.found: list[UUID] = []
         self.expired: list[UUID] = []
@@ -33,7 +33,7 @@ class Rows:
         assert seconds == LEASE
         self.renewed += 1
 
-    async def neighbours(self) -> Sequence[Neighbour]:
+    async def peers(self) -> Sequence[Peer]:
         return self.neighbours_now
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
@@ -63,17 +63,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def rescuer_of(rows: Rows, ring: Callable[[], None] = lambda: None) -> Rescuer:
-    return Rescuer(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, ring)
+def rescuer_of(rows: Rows, ring: Callable[[], None] = lambda: None) -> ReplicaMonitor:
+    return ReplicaMonitor(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, ring)
 
 
-def neighbour(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Neighbour:
-    return Neighbour(id, connected, lapsed, replaced)
+def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Peer:
+    return Peer(id, connected, lapsed, replaced)
 
 
 async def test_whoever_had_this_address_is_replaced_at_the_start() -> None:
     rows, rung = Rows(), asyncio.Event()
-    rows.neighbours_now = [neighbour(ADA, replaced=True), neighbour(BEN, connected=False, lapsed=True)]
+    rows.neighbours_now = [peer(ADA, replaced=True), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
     await rescuer_of(rows, rung.set).start()
     assert (rows.rescued, rows.renewed) == ([[ADA]], 1)
@@ -84,7 +84,7 @@ async def test_a_session_that_is_gone_is_believed_after_a_moment(clock: Clock) -
     rows = Rows()
     rescuer = rescuer_of(rows)
     await rescuer.start()
-    rows.neighbours_now = [neighbour(ADA, connected=False), neighbour(BEN)]
+    rows.neighbours_now = [peer(ADA, connected=False), peer(BEN)]
     for later in (0.1, MISSED):
         await rescuer._look(clock.now + later)
     assert rows.rescued == [[]], "only the start's"
@@ -97,7 +97,7 @@ async def test_a_session_that_comes_back_was_never_missed(clock: Clock) -> None:
     rescuer = rescuer_of(rows)
     await rescuer.start()
     for later, connected in ((0.0, False), (0.5, True), (0.6, False), (0.6 + MISSED - 0.1, False)):
-        rows.neighbours_now = [neighbour(connected=connected)]
+        rows.neighbours_now = [peer(connected=connected)]
         await rescuer._look(clock.now + later)
     assert rows.rescued == [[]]
 
@@ -106,7 +106,7 @@ async def test_a_lapsed_lease_is_believed_once_we_have_watched_for_as_long_as_on
     rows = Rows()
     rescuer = rescuer_of(rows)
     await rescuer.start()
-    rows.neighbours_now = [neighbour(lapsed=True)]
+    rows.neighbours_now = [peer(lapsed=True)]
     await rescuer._look(clock.now + LEASE)
     assert rows.rescued == [[]]
     await rescuer._look(clock.now + LEASE + 0.1)
@@ -119,23 +119,23 @@ async def test_after_postgres_was_away_nobody_is_taken_for_dead_before_they_coul
     rows = Rows()
     rescuer_ = rescuer_of(rows)
     await rescuer_.start()
-    rows.neighbours_now = [neighbour(connected=False)]
+    rows.neighbours_now = [peer(connected=False)]
     await rescuer_._look(clock.now)  # the session is missed, and then Postgres is away for long
 
-    async def away() -> Sequence[Neighbour]:
+    async def away() -> Sequence[Peer]:
         clock.now += SWEEP - 5
-        monkeypatch.setattr(rows, "neighbours", back)
+        monkeypatch.setattr(rows, "peers", back)
         raise StorageUnavailable("Postgres cannot be reached")
 
-    async def back() -> Sequence[Neighbour]:
+    async def back() -> Sequence[Peer]:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(rows, "neighbours", away)
+    monkeypatch.setattr(rows, "peers", away)
     monkeypatch.setattr(rescuer, "LOOK", 0)
     with pytest.raises(asyncio.CancelledError):
         await rescuer_.run()
     monkeypatch.undo()
-    rows.neighbours_now = [neighbour(ADA, connected=False), neighbour(BEN, lapsed=True)]
+    rows.neighbours_now = [peer(ADA, connected=False), peer(BEN, lapsed=True)]
     await rescuer_._look(clock.now)
     await rescuer_._look(clock.now + MISSED - 0.1)
     assert rows.rescued == [[]]
@@ -147,7 +147,7 @@ async def test_whoever_lost_its_own_session_believes_no_absence_for_as_long_as_a
     rows = Rows()
     rescuer = rescuer_of(rows)
     await rescuer.start()
-    rows.neighbours_now = [neighbour(ADA, connected=False, lapsed=True)]
+    rows.neighbours_now = [peer(ADA, connected=False, lapsed=True)]
     rescuer.doubt()  # no statement has failed: Postgres was back before the next look
     for later in (0.0, MISSED + 0.1, LEASE):
         await rescuer._look(clock.now + later)

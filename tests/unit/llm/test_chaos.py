@@ -8,7 +8,7 @@ from contextlib import aclosing
 import httpx2
 import pytest
 
-from app.lab.chaos import FAULTS, ChaosPlan, ChaosTap, Fault
+from app.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan, Fault
 
 BODY = b'data: {"n": 1}\n\n' * 200
 
@@ -28,15 +28,15 @@ class Answers(httpx2.AsyncByteStream):
         self.closed = True
 
 
-async def ask(tap: ChaosTap, body: httpx2.AsyncByteStream) -> httpx2.Response:
+async def ask(tap: ChaosInterceptor, body: httpx2.AsyncByteStream) -> httpx2.Response:
     async def send(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, stream=body, request=request)
 
     return await tap(httpx2.Request("POST", "http://model/v1/messages", content=b"{}"), send)
 
 
-def tap_of(fault: Fault, seed: int = 1, *, reach: int = 500) -> ChaosTap:
-    return ChaosTap(ChaosPlan(seed, 1.0, [fault], longest_wait=0.001, reach=reach))
+def tap_of(fault: Fault, seed: int = 1, *, reach: int = 500) -> ChaosInterceptor:
+    return ChaosInterceptor(ChaosPlan(seed, 1.0, [fault], longest_wait=0.001, reach=reach))
 
 
 async def read(response: httpx2.Response) -> list[bytes]:
@@ -61,7 +61,7 @@ def test_a_plan_disturbs_the_share_it_is_told_to_with_every_fault() -> None:
 
 
 async def test_a_call_that_nothing_befalls_is_as_it_was() -> None:
-    tap, body = ChaosTap(ChaosPlan(1, 0.0)), Answers()
+    tap, body = ChaosInterceptor(ChaosPlan(1, 0.0)), Answers()
     assert b"".join(await read(await ask(tap, body))) == BODY
     assert not tap.happened
     assert body.closed

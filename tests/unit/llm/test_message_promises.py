@@ -18,13 +18,13 @@ from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     VOIDED,
+    ApplySteers,
     CallModel,
     Compact,
     Finish,
     RunTools,
     Shorten,
     Step,
-    TakeIn,
     next_step,
     open_round_number,
     settle,
@@ -165,7 +165,7 @@ class Chat:
                     self.summarise(step)
                 case RunTools(calls):
                     self.run_tools(calls)
-                case TakeIn(steers):
+                case ApplySteers(steers):
                     self.take_in(steers)
                 case CallModel():
                     if not self.call_model(step):

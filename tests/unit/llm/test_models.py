@@ -5,7 +5,7 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, RequestRefused
 from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.models.catalog import Model, Models, Offer, Prices
+from app.llm.models.catalog import Model, Models, Prices, ProviderModels
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import ScriptedProvider, message_of, text
 
@@ -16,7 +16,10 @@ LISTED = Model(
 
 def models() -> tuple[Models, ScriptedProvider, ScriptedProvider]:
     one, other = (ScriptedProvider(lambda _: message_of(text("Hi"))) for _ in range(2))
-    offers = [Offer(one, [LISTED], ["big", "x-"]), Offer(other, ["small", Model("renamed", upstream="y-1")], ["y-"])]
+    offers = [
+        ProviderModels(one, [LISTED], ["big", "x-"]),
+        ProviderModels(other, ["small", Model("renamed", upstream="y-1")], ["y-"]),
+    ]
     return Models(offers), one, other
 
 
@@ -32,7 +35,7 @@ def test_a_model_is_found_by_its_id_an_alias_or_a_prefix() -> None:
 
 def test_what_is_listed_goes_before_what_only_begins_alike() -> None:
     one, other = ScriptedProvider([]), ScriptedProvider([])
-    found = Models([Offer(one, [], ["big"]), Offer(other, ["big-2"])])
+    found = Models([ProviderModels(one, [], ["big"]), ProviderModels(other, ["big-2"])])
     assert found.provider_for("big-2") is other
     assert found.provider_for("big-3") is one
 
@@ -60,7 +63,7 @@ async def test_a_model_may_have_another_name_with_its_provider() -> None:
 
 async def test_a_model_is_not_sent_what_it_cannot_see() -> None:
     provider = ScriptedProvider(lambda _: message_of(text("Hi")))
-    found = Models([Offer(provider, [Model("blind", can=frozenset({"tools", "documents"})), Model("seeing")])])
+    found = Models([ProviderModels(provider, [Model("blind", can=frozenset({"tools", "documents"})), Model("seeing")])])
     picture, paper = Block(0, 0, 0, "image", data='{"type":"image"}'), Block(1, 0, 0, "document", data="{}")
     messages = (Message("user", (picture, paper)),)
     for model in ("blind", "seeing"):

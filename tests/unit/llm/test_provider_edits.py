@@ -15,7 +15,7 @@ from app.domain.turns import Limits, Turn, TurnRequest
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.conversation.messages import build_messages
 from app.llm.demo import DemoProvider
-from app.llm.models.catalog import Model, Models, Offer, Prices
+from app.llm.models.catalog import Model, Models, Prices, ProviderModels
 from app.llm.models.registry import read_registry
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.tools.toolset import Toolset
@@ -123,7 +123,11 @@ def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
 # --- what of it a turn is made with -----------------------------------------------------------------------------------
 
 MODELS = Models(
-    [Offer(DemoProvider(), [Model("offers", can=frozenset(BOTH)), Model("clears", can=frozenset(BOTH[:1])), "unknown"])]
+    [
+        ProviderModels(
+            DemoProvider(), [Model("offers", can=frozenset(BOTH)), Model("clears", can=frozenset(BOTH[:1])), "unknown"]
+        )
+    ]
 )
 
 

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.lab.recording import Failure, Read, Recording, concealed, concealed_reads, decode, encode
-from app.llm.provider import Call
+from app.lab.recording import Failure, RecordedChunk, Recording, concealed, concealed_reads, decode, encode
+from app.llm.provider import ModelCall
 
 BEGAN = "2026-11-20T10:00:00+00:00"
-CALL = Call(UUID(int=7), 2, 1, "claude-sonnet-5-5")
+CALL = ModelCall(UUID(int=7), 2, 1, "claude-sonnet-5-5")
 
-READS = st.lists(st.builds(Read, st.floats(0, 100), st.binary(max_size=20)), max_size=5)
+READS = st.lists(st.builds(RecordedChunk, st.floats(0, 100), st.binary(max_size=20)), max_size=5)
 FAILURES = st.none() | st.builds(Failure, st.just("ReadError"), st.text())
 
 
 @given(request=st.binary(max_size=50), reads=READS, failure=FAILURES, call=st.sampled_from([None, CALL]))
 def test_a_file_holds_every_byte_and_where_each_read_ended(
-    request: bytes, reads: list[Read], failure: Failure | None, call: Call | None
+    request: bytes, reads: list[RecordedChunk], failure: Failure | None, call: ModelCall | None
 ) -> None:
     answered = {"status": 200, "headers": {"request-id": "req_1"}, "head_at": 0.25, "reads": tuple(reads)}
     recording = Recording(BEGAN, "host/v1", request, call, **answered, ending="whole", failure=failure)  # type: ignore[arg-type]
@@ -27,7 +27,7 @@ def test_a_file_holds_every_byte_and_where_each_read_ended(
 
 
 @pytest.mark.parametrize("call", [CALL, None])
-def test_a_call_that_nobody_answered_is_a_recording_too(call: Call | None) -> None:
+def test_a_call_that_nobody_answered_is_a_recording_too(call: ModelCall | None) -> None:
     recording = Recording(BEGAN, "host/v1", b"{}", call, ending="failed", failure=Failure("ConnectError", "refused"))
     assert decode(encode(recording)) == recording
 
@@ -39,7 +39,7 @@ def test_what_is_no_recording_is_refused(file: bytes) -> None:
 
 
 def test_half_a_recording_is_refused() -> None:
-    file = encode(Recording(BEGAN, "host/v1", b"{}", CALL, status=200, reads=(Read(0.1, b"data: 1\n\n"),)))
+    file = encode(Recording(BEGAN, "host/v1", b"{}", CALL, status=200, reads=(RecordedChunk(0.1, b"data: 1\n\n"),)))
     with pytest.raises(ValueError, match="no recording"):
         decode(file.rpartition(b'{"at"')[0])
 
@@ -62,5 +62,8 @@ def test_keys_become_stars_and_every_byte_keeps_its_place(body: bytes, kept: byt
 
 
 def test_a_key_that_lies_across_two_reads_becomes_stars() -> None:
-    reads = (Read(0.1, b"wrong key sk-s"), Read(0.2, b"ecret, sorry"))
-    assert concealed_reads(reads, [b"sk-secret"]) == (Read(0.1, b"wrong key ****"), Read(0.2, b"*****, sorry"))
+    reads = (RecordedChunk(0.1, b"wrong key sk-s"), RecordedChunk(0.2, b"ecret, sorry"))
+    assert concealed_reads(reads, [b"sk-secret"]) == (
+        RecordedChunk(0.1, b"wrong key ****"),
+        RecordedChunk(0.2, b"*****, sorry"),
+    )

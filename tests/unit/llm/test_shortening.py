@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import READ_RESULT, Block
-from app.domain.compaction import relief_of
+from app.domain.compaction import compaction_needed
 from app.domain.results import Part, layout_of, words_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.conversation.messages import build_messages, messages_to_summarise
@@ -30,7 +30,7 @@ def path_of(rounds: int, request: TurnRequest = REQUEST) -> list[Turn]:
 
 
 def shortened(path: Sequence[Turn]) -> list[Turn]:
-    block = relief_of(path)
+    block = compaction_needed(path)
     assert isinstance(block, Block)
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
-from app.llm.models.catalog import Model, Models, Offer
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.models.think_tags import ThinkTags, Untagged
 from app.llm.provider import (
     BlockClosed,
@@ -110,7 +110,11 @@ class Counted(ScriptedProvider):
 async def test_a_model_that_tags_its_thoughts_is_heard_so_and_others_are_not() -> None:
     provider = Counted(lambda _: message_of(text("<think>a</think>", "b")))
     models = Models(
-        [Offer(provider, [Model("qwen", think_tags=True), Model("other"), Model("q", "qwen", think_tags=True)])]
+        [
+            ProviderModels(
+                provider, [Model("qwen", think_tags=True), Model("other"), Model("q", "qwen", think_tags=True)]
+            )
+        ]
     )
     for name in ("qwen", "q"):
         asked = models.provider_for(name)

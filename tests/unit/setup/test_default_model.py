@@ -6,7 +6,7 @@ import pytest
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.llm.models.catalog import Models, Offer
+from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import ScriptedProvider
 from app.setup.models import default_among, default_model
 
@@ -30,7 +30,7 @@ def test_with_a_key_any_name_may_be_one_that_a_gateway_knows() -> None:
 
 
 def test_of_models_that_a_program_gives_it_is_one_of_theirs() -> None:
-    models = Models([Offer(ScriptedProvider([]), ["small", "big"], ["x-"])])
+    models = Models([ProviderModels(ScriptedProvider([]), ["small", "big"], ["x-"])])
     assert [default_among(models, wanted) for wanted in (None, "big", "x-1")] == ["small", "big", "x-1"]
     with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL: there is no model 'nope' here; there are: small, big$"):
         default_among(models, "nope")

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.errors import StorageUnavailable
-from app.storage.runs.snapshots import Known, Snapshot, Snapshots
+from app.storage.runs.snapshots import MirrorPosition, Snapshot, Snapshots
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
@@ -18,9 +18,9 @@ class FakeSnapshots(Snapshots):
 
     def __init__(self, *finds: Snapshot | StorageUnavailable | None) -> None:
         self._finds = list(finds)
-        self.asked: list[Mapping[UUID, Known]] = []
+        self.asked: list[Mapping[UUID, MirrorPosition]] = []
 
-    async def take(self, known: Mapping[UUID, Known]) -> dict[UUID, Snapshot]:
+    async def take(self, known: Mapping[UUID, MirrorPosition]) -> dict[UUID, Snapshot]:
         self.asked.append(known)
         find = self._finds.pop(0)
         if isinstance(find, StorageUnavailable):
@@ -36,7 +36,7 @@ async def test_a_look_feeds_the_views_that_somebody_reads() -> None:
     view = directory.view(turn_of())
     await Mirror(snapshots, directory, 1).look()
     assert view.open_text(0) == "ahoy"
-    assert snapshots.asked == [{TURN: Known(turn_of())}]
+    assert snapshots.asked == [{TURN: MirrorPosition(turn_of())}]
 
 
 async def test_a_look_asks_only_for_text_that_is_new() -> None:
@@ -47,7 +47,7 @@ async def test_a_look_asks_only_for_text_that_is_new() -> None:
     await mirror.look()
     await mirror.look()
     assert view.open_text(0) == "ahoy there"
-    assert snapshots.asked[1] == {TURN: Known(OPEN.turn, attempt=1, length=4)}
+    assert snapshots.asked[1] == {TURN: MirrorPosition(OPEN.turn, attempt=1, length=4)}
 
 
 async def test_a_turn_that_was_deleted_vanishes() -> None:
@@ -70,7 +70,7 @@ async def test_a_mirror_outlives_postgres() -> None:
     view = directory.view(turn_of())
     looking = asyncio.create_task(Mirror(snapshots, directory, 0.001).run())
     while not view.open_length:
-        await view.doorbell.wait()
+        await view.wakeup.wait()
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await looking

@@ -27,7 +27,7 @@ async def _never() -> Turn:
 def _read(
     directory: Directory, view: LiveView, cursor: Cursor = START, load: Callable[[], Awaitable[Turn]] = _never
 ) -> AsyncGenerator[bytes, None]:
-    return tail.tail(directory, view, load, cursor, encode)
+    return tail.follow(directory, view, load, cursor, encode)
 
 
 def _events(frames: bytes) -> list[Event | Notice]:
@@ -97,7 +97,7 @@ async def test_a_portion_is_never_much_larger_than_agreed() -> None:
     view = LiveView(turn_of(*(text(n, 1, "a" * 1000) for n in range(500)), rounds=[sealed()], status="complete"))
     long = LiveView(turn_of(text(0, 1, "a" * 10 * LONGEST_DELTA), rounds=[sealed()], status="complete"))
     for turn, most in ((view, tail.PORTION + 2000), (long, tail.PORTION + LONGEST_DELTA + 2000)):
-        portions = tail.tail(Directory(), turn, _never, START, frame)
+        portions = tail.follow(Directory(), turn, _never, START, frame)
         sizes = [len(portion) async for portion in portions]
         assert max(sizes) < most
         assert len(sizes) > 5

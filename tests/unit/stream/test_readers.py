@@ -54,7 +54,7 @@ class Reader:
             self._client = self.history[-1 - how_long_ago % len(self.history)].copy()
             directory = self._writer.directories[replica % len(self._writer.directories)]
             cursor = Cursor.parse(str(self._client.cursor))
-            self._frames = tail.tail(directory, directory.view(self._writer.rows), self._load, cursor, encode)
+            self._frames = tail.follow(directory, directory.view(self._writer.rows), self._load, cursor, encode)
 
     async def leave(self) -> None:
         if self._next is not None:

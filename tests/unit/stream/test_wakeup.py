@@ -1,33 +1,33 @@
 import asyncio
 
-from app.stream.wakeup import Doorbell
+from app.stream.wakeup import Wakeup
 
 
-async def _waiting(bell: Doorbell, count: int = 1) -> list[asyncio.Task[None]]:
+async def _waiting(bell: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:
     tasks = [asyncio.create_task(bell.wait()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_a_ring_wakes_everyone_who_waits() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     waiting = await _waiting(bell, 3)
-    bell.ring()
+    bell.notify()
     await asyncio.gather(*waiting)
 
 
 async def test_a_ring_wakes_nobody_who_comes_later() -> None:
-    bell = Doorbell()
-    bell.ring()
+    bell = Wakeup()
+    bell.notify()
     (late,) = await _waiting(bell)
     await asyncio.sleep(0)
     assert not late.done()
-    bell.ring()
+    bell.notify()
     await late
 
 
 async def test_whoever_looks_before_waiting_never_misses_what_was_written() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     written: list[int] = []
     seen: list[int] = []
 
@@ -42,50 +42,50 @@ async def test_whoever_looks_before_waiting_never_misses_what_was_written() -> N
             group.create_task(read())
         for number in range(100):
             written.append(number)
-            bell.ring()
+            bell.notify()
             if number % 7 == 0:
                 await asyncio.sleep(0)
     assert seen == written
 
 
 async def test_two_rings_in_a_row_are_one_wake_up_and_the_second_ring_is_not_lost_on_a_new_waiter() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     (first,) = await _waiting(bell)
-    bell.ring()
-    bell.ring()
+    bell.notify()
+    bell.notify()
     await first
     (second,) = await _waiting(bell)
     assert not second.done()
-    bell.ring()
+    bell.notify()
     await second
 
 
 async def test_a_waiter_that_was_cancelled_is_forgotten() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     gone, stays = await _waiting(bell, 2)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    assert bell.awaited is True
+    assert bell.has_waiters is True
     stays.cancel()
     await asyncio.gather(stays, return_exceptions=True)
-    assert bell.awaited is False
+    assert bell.has_waiters is False
 
 
 async def test_a_waiter_that_is_cancelled_after_the_ring_harms_nobody() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     gone, stays = await _waiting(bell, 2)
-    bell.ring()
+    bell.notify()
     gone.cancel()
     outcome, _ = await asyncio.gather(gone, stays, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
-    bell.ring()
+    bell.notify()
 
 
 async def test_a_waiter_may_be_cancelled_and_rung_for_in_the_same_moment() -> None:
-    bell = Doorbell()
+    bell = Wakeup()
     gone, stays = await _waiting(bell, 2)
     gone.cancel()
-    bell.ring()
+    bell.notify()
     outcome, _ = await asyncio.gather(gone, stays, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
-    assert bell.awaited is False
+    assert bell.has_waiters is False

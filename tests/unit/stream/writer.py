@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from app.domain.asks import Answer, Ask
+from app.domain.asks import Ask, AskAnswer
 from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
 from app.domain.events import BlockStart, Notice
 from app.domain.rounds import Round
@@ -197,7 +197,7 @@ class Writer:
         """A person answers the newest ask. A turn that runs learns of it."""
         waiting = [ask for ask in self.rows.asks if ask.answer is None]
         if waiting:
-            asks = tuple(replace(a, answer=Answer("result")) if a is waiting[-1] else a for a in self.rows.asks)
+            asks = tuple(replace(a, answer=AskAnswer("result")) if a is waiting[-1] else a for a in self.rows.asks)
             self.rows = replace(self.rows, asks=asks)
             if self.view is not None:
                 self.view.turn = replace(self.view.turn, asks=asks)

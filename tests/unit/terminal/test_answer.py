@@ -7,7 +7,7 @@ from rich.console import Console
 
 from app.terminal.answer import LiveAnswer, PlainAnswer
 from app.terminal.assembler import Assembler
-from app.terminal.follow import CONNECTED, DISCONNECTED, Event
+from app.terminal.follow import CONNECTED, DISCONNECTED, ServerEvent
 from app.terminal.render import THEME
 from app.terminal.screen import Paper, Screen
 from tests.support.virtual_terminal import Glass
@@ -26,7 +26,7 @@ class Stage:
         self.event("round_start", round=1, messages=1, answered=[])
 
     def event(self, name: str, /, **data: Any) -> None:
-        self.answer.take(Event(name, data))
+        self.answer.take(ServerEvent(name, data))
         self.answer.draw()
 
     def block(self, index: int, type: str, *texts: str, round: int = 1, stop: bool = True, **more: Any) -> None:
@@ -207,22 +207,22 @@ def plain() -> tuple[PlainAnswer, io.StringIO, io.StringIO]:
 
 
 def say(answer: PlainAnswer, index: int, round: int, text: str) -> None:
-    answer.take(Event("block_start", {"index": index, "round": round, "type": "text"}))
-    answer.take(Event("block_delta", {"index": index, "offset": 0, "text": text}))
-    answer.take(Event("block_stop", {"index": index}))
+    answer.take(ServerEvent("block_start", {"index": index, "round": round, "type": "text"}))
+    answer.take(ServerEvent("block_delta", {"index": index, "offset": 0, "text": text}))
+    answer.take(ServerEvent("block_stop", {"index": index}))
 
 
 def test_a_pipe_gets_a_round_when_it_can_no_more_be_taken_back() -> None:
     answer, out, _ = plain()
     say(answer, 0, 1, "Never mind.")
-    answer.take(Event("reset", {"attempt": 2, "index": 0}))
+    answer.take(ServerEvent("reset", {"attempt": 2, "index": 0}))
     say(answer, 0, 1, "I look it up.")
     assert out.getvalue() == ""
-    answer.take(Event("round_stop", {"round": 1, "stop_reason": "tool_use", "usage": {}}))
+    answer.take(ServerEvent("round_stop", {"round": 1, "stop_reason": "tool_use", "usage": {}}))
     assert out.getvalue() == "I look it up."
     say(answer, 1, 2, "Here it *is*:\x1b")
-    answer.take(Event("round_stop", {"round": 2, "stop_reason": "end_turn", "usage": {}}))
-    answer.take(Event("turn_complete", {"stop_reason": "end_turn", "usage": {}}))
+    answer.take(ServerEvent("round_stop", {"round": 2, "stop_reason": "end_turn", "usage": {}}))
+    answer.take(ServerEvent("turn_complete", {"stop_reason": "end_turn", "usage": {}}))
     answer.finish()
     assert out.getvalue() == "I look it up.\n\nHere it *is*:\x1b\n"
 
@@ -236,9 +236,9 @@ def test_a_pipe_gets_what_was_said_before_a_person_is_waited_for() -> None:
 
 def test_a_pipe_gets_no_words_about_the_answer() -> None:
     answer, out, notes = plain()
-    answer.take(Event(DISCONNECTED, {"reason": "the connection was lost", "seconds": 1.0}))
+    answer.take(ServerEvent(DISCONNECTED, {"reason": "the connection was lost", "seconds": 1.0}))
     error = {"type": "api_error", "message": "no", "request_id": None}
-    answer.take(Event("turn_error", {"stop_reason": "error", "usage": {}, "error": error}))
+    answer.take(ServerEvent("turn_error", {"stop_reason": "error", "usage": {}, "error": error}))
     answer.finish()
     assert out.getvalue() == ""
     assert notes.getvalue().splitlines() == [

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from app.terminal.client import Backoff, Client, Lost, Refused, Unreachable
+from app.terminal.client import Backoff, Client, Lost, Refused, ServerUnreachable
 from tests.support.server_process import free_port
 from tests.unit.terminal.conftest import ScriptedServer, answer
 
@@ -72,7 +72,7 @@ async def test_a_refusal_is_a_sentence(
 
 async def test_a_server_that_is_not_there_is_said_to_be_started_how() -> None:
     client = Client(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(Unreachable, match=r"no server answers at .* start one with `turnstream serve`"):
+    with pytest.raises(ServerUnreachable, match=r"no server answers at .* start one with `turnstream serve`"):
         await client.post_turn(None, "Hello", None, "key-1")
     await client.aclose()
 

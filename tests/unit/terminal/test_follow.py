@@ -3,19 +3,19 @@ from contextlib import aclosing
 import pytest
 
 from app.terminal.client import Client, Refused
-from app.terminal.follow import CONNECTED, DISCONNECTED, Event, Follower
+from app.terminal.follow import CONNECTED, DISCONNECTED, ServerEvent, TurnFollower
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 SOON = "retry: 1\n\n"
 END = sse("1-9-0", "turn_complete", '{"stop_reason":"end_turn","usage":{}}')
 
 
-async def follow(client: Client, cursor: str | None = None) -> list[Event]:
-    async with aclosing(Follower(client, "c", "t", cursor).events()) as events:
+async def follow(client: Client, cursor: str | None = None) -> list[ServerEvent]:
+    async with aclosing(TurnFollower(client, "c", "t", cursor).events()) as events:
         return [event async for event in events]
 
 
-def names(events: list[Event]) -> list[str]:
+def names(events: list[ServerEvent]) -> list[str]:
     return [event.name for event in events]
 
 
@@ -59,7 +59,7 @@ async def test_no_content_is_the_end(client: Client, scripted: ScriptedServer) -
 
 async def test_whoever_stops_listening_can_go_on_where_that_was(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(sse("1-1-0", "turn_start"), sse("1-2-0", "round_start")), stream(END)]
-    follower = Follower(client, "c", "t")
+    follower = TurnFollower(client, "c", "t")
     async with aclosing(follower.events()) as events:
         async for event in events:
             if event.name == "turn_start":

@@ -2,10 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.terminal.render import Line
-from app.terminal.screen import Paper, Screen, Size
+from app.terminal.screen import Paper, Screen, TerminalSize
 from tests.support.virtual_terminal import Glass
 
-SIZE = Size(12, 6)
+SIZE = TerminalSize(12, 6)
 
 words = st.text("abc", min_size=1, max_size=SIZE.width)
 frames = st.lists(words, max_size=SIZE.height - 1)
@@ -54,9 +54,9 @@ def test_a_line_that_stays_the_same_between_others_is_not_written_again() -> Non
 def test_in_a_narrower_window_the_lines_that_the_terminal_has_wrapped_are_replaced() -> None:
     glass = Glass(12, 6)
     screen = Screen(glass)
-    screen.show(lines("kept", "x" * 10, "y" * 10), 1, Size(12, 6))
+    screen.show(lines("kept", "x" * 10, "y" * 10), 1, TerminalSize(12, 6))
     glass.narrow(6)
-    screen.show(lines("x" * 6, "y" * 6), 0, Size(6, 6))
+    screen.show(lines("x" * 6, "y" * 6), 0, TerminalSize(6, 6))
     assert glass.lines == ["kept", "x" * 6, "y" * 6]
 
 

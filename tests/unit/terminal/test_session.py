@@ -7,7 +7,7 @@ import pytest
 from app.terminal.answer import PlainAnswer
 from app.terminal.assembler import Json
 from app.terminal.client import Client, Refused
-from app.terminal.session import Session, asked
+from app.terminal.session import ChatSession, asked
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 BOOK: Json = {
@@ -56,12 +56,12 @@ def said(value: Json, status: str = "200 OK") -> bytes:
 
 
 @pytest.fixture
-def session(client: Client) -> Session:
-    return Session(client, lambda state: PlainAnswer(io.StringIO(), io.StringIO(), state))
+def session(client: Client) -> ChatSession:
+    return ChatSession(client, lambda state: PlainAnswer(io.StringIO(), io.StringIO(), state))
 
 
 async def test_a_turn_that_waits_already_is_not_followed_until_somebody_has_answered(
-    session: Session, scripted: ScriptedServer
+    session: ChatSession, scripted: ScriptedServer
 ) -> None:
     state = await session.follow(turn(BOOK, SEND))
     assert state.waits
@@ -69,7 +69,7 @@ async def test_a_turn_that_waits_already_is_not_followed_until_somebody_has_answ
 
 
 async def test_it_is_followed_from_its_cursor_until_it_waits_for_nothing_but_what_was_left_waiting(
-    session: Session, scripted: ScriptedServer
+    session: ChatSession, scripted: ScriptedServer
 ) -> None:
     await session.follow(turn(BOOK, SEND))
     scripted.answers = [said(turn(BOOK, SEND)), said(turn(SEND), "202 Accepted"), said(turn(SEND))]
@@ -88,7 +88,7 @@ async def test_it_is_followed_from_its_cursor_until_it_waits_for_nothing_but_wha
 
 
 async def test_a_call_that_is_asked_about_stops_the_stream_and_a_new_connection_goes_on_behind_it(
-    session: Session, scripted: ScriptedServer
+    session: ChatSession, scripted: ScriptedServer
 ) -> None:
     required = sse("1-6-0", "action_required", msgspec.json.encode({"round": 1, "calls": [BOOK]}).decode())
     scripted.answers = [stream(required, END), stream(END)]
@@ -99,7 +99,7 @@ async def test_a_call_that_is_asked_about_stops_the_stream_and_a_new_connection_
 
 
 async def test_what_can_no_more_be_answered_is_not_asked_about_again_but_waited_for(
-    session: Session, scripted: ScriptedServer
+    session: ChatSession, scripted: ScriptedServer
 ) -> None:
     await session.follow(turn(BOOK))
     scripted.answers = [said({"title": "Conflict", "detail": "the answer came too late"}, "409 Conflict")]
@@ -111,7 +111,7 @@ async def test_what_can_no_more_be_answered_is_not_asked_about_again_but_waited_
     assert (await session.go_on()).end == "turn_complete"
 
 
-async def test_an_answer_that_does_not_do_is_asked_for_again(session: Session, scripted: ScriptedServer) -> None:
+async def test_an_answer_that_does_not_do_is_asked_for_again(session: ChatSession, scripted: ScriptedServer) -> None:
     await session.follow(turn(BOOK))
     scripted.answers = [said({"title": "Invalid", "detail": "room is a number"}, "422 Unprocessable")]
     with pytest.raises(Refused, match="room is a number"):
@@ -120,7 +120,7 @@ async def test_an_answer_that_does_not_do_is_asked_for_again(session: Session, s
     assert await session.waiting() == [BOOK]
 
 
-async def test_a_turn_that_waits_can_be_stopped(session: Session, scripted: ScriptedServer) -> None:
+async def test_a_turn_that_waits_can_be_stopped(session: ChatSession, scripted: ScriptedServer) -> None:
     await session.follow(turn(BOOK))
     cancelled = sse("2-9-0", "turn_cancelled", '{"stop_reason":"cancelled","usage":{}}')
     scripted.answers = [said(turn(BOOK), "202 Accepted"), stream(cancelled)]

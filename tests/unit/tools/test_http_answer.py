@@ -1,7 +1,7 @@
 import pytest
 
 from app.tools.http.answer import outcome_of
-from app.tools.http.client import Answer
+from app.tools.http.client import HttpResponse
 from app.tools.tool import File, Outcome
 from tests.support.pictures import PIXEL
 
@@ -10,7 +10,7 @@ NOTHING = "The call succeeded and returned nothing."
 
 def told(body: str | bytes, status: int = 200, charset: str | None = None, **secrets: str) -> Outcome:
     sent = body.encode() if isinstance(body, str) else body
-    return outcome_of("weather", Answer(status, sent, charset), "json", secrets)
+    return outcome_of("weather", HttpResponse(status, sent, charset), "json", secrets)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_answer_is_told_by_few_rules(body: str, expected: Outcome) -> None:
 
 
 def test_an_output_is_written_as_the_tool_wants_it() -> None:
-    answer = Answer(200, b'{"output": {"sky": "blue"}}', None)
+    answer = HttpResponse(200, b'{"output": {"sky": "blue"}}', None)
     assert outcome_of("weather", answer, "text", {}).text == "sky: blue"
 
 
@@ -60,7 +60,7 @@ def test_what_is_not_text_is_an_error() -> None:
     ],
 )
 def test_an_image_or_a_pdf_is_a_file(content: bytes, media_type: str | None, is_file: bool) -> None:
-    outcome = outcome_of("weather", Answer(200, content, None, media_type), "json", {})
+    outcome = outcome_of("weather", HttpResponse(200, content, None, media_type), "json", {})
     assert (outcome == Outcome("", more=(File(content),))) is is_file
 
 

@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.policy import Breaker, Policy
-from app.tools.running.lanes import Lanes
+from app.tools.running.state import ToolStates
 from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import DEFAULT, SCHEMA, Clock, Gate, Logged, Script
@@ -102,7 +102,7 @@ async def test_names_that_come_with_requests_are_no_metrics(context: ToolContext
 
 
 def test_nothing_is_kept_of_a_tool_that_is_well_and_idle() -> None:
-    lanes = Lanes(Clock())
+    lanes = ToolStates(Clock())
     for number in range(10):
         with lanes.lane(spec("a", f"https://{number}.example"), Policy(), "ada") as lane:
             assert len(lanes) == 1
@@ -111,7 +111,7 @@ def test_nothing_is_kept_of_a_tool_that_is_well_and_idle() -> None:
 
 
 def test_calls_that_overlap_share_what_is_known() -> None:
-    lanes, policy = Lanes(Clock()), Policy(concurrency=2)
+    lanes, policy = ToolStates(Clock()), Policy(concurrency=2)
     with lanes.lane(spec("a"), policy, "ada") as first:
         with lanes.lane(spec("a"), policy, "eve") as second:
             assert first is second
@@ -120,7 +120,7 @@ def test_calls_that_overlap_share_what_is_known() -> None:
 
 
 def test_of_tools_that_failed_only_so_many_are_remembered() -> None:
-    lanes, policy = Lanes(Clock(), most=3), Policy(breaker=Breaker(failures=1))
+    lanes, policy = ToolStates(Clock(), most=3), Policy(breaker=Breaker(failures=1))
 
     def fail(name: str, url: str | None) -> None:
         with lanes.lane(spec(name, url), policy, "ada") as lane:

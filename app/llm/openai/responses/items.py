@@ -12,7 +12,7 @@ from msgspec import Raw
 from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from app.kit.text import storable
 from app.llm.openai.blocks import UNNAMED, made_id
-from app.llm.openai.responses.kinds import AWAITED, CUSTOM, Item, Known, read_item, stem_of
+from app.llm.openai.responses.kinds import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from app.llm.transport.raw import encoded, is_object, members_of, rest_of, words_of
 
@@ -151,7 +151,7 @@ class Items:
 
     # --- how items end -------------------------------------------------------------------------------------------
 
-    def _close_message(self, item: Item, known: Known, parts: list[Part]) -> None:
+    def _close_message(self, item: Item, known: KnownItem, parts: list[Part]) -> None:
         for number, piece in enumerate(known.content or ()):
             member = f"refusal {number}" if piece.refusal else f"text {number}"
             self._catch_up(item, member, piece.refusal or piece.text or "", parts)
@@ -163,7 +163,7 @@ class Items:
         if item.saying is not None:
             parts.append(BlockClosed(item.key))
 
-    def _close_thought(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_thought(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         for kind, pieces in (("summary", known.summary), ("thought", known.content)):
             for number, piece in enumerate(pieces or ()):
                 self._catch_up(item, f"{kind} {number}", piece.text or "", parts)
@@ -172,7 +172,7 @@ class Items:
         parts.append(BlockData(item.key, "item", raw))
         parts.append(BlockClosed(item.key))
 
-    def _close_call(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         extras = rest_of(members_of(raw), _OF_CALLS)
         if item.kind == CUSTOM:
             self._catch_up(item, "input", known.input or "", parts)
@@ -185,7 +185,7 @@ class Items:
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
 
-    def _close_server_call(self, item: Item, known: Known, raw: Raw, parts: list[Part]) -> None:
+    def _close_server_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         members = rest_of(members_of(raw), ())
         asked = {name: members[name] for name in _INPUTS if name in members}
         self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
@@ -206,7 +206,7 @@ class Items:
 
     # --- ids and keys --------------------------------------------------------------------------------------------
 
-    def _id_of(self, known: Known) -> str:
+    def _id_of(self, known: KnownItem) -> str:
         """By which a call is answered; nothing else may have it."""
         id = known.call_id or known.id
         if id is None or (id in self._ids and not known.type.endswith("_output")):
@@ -214,7 +214,7 @@ class Items:
         self._ids.add(id)
         return id
 
-    def _awaited_by(self, known: Known) -> _Awaited:
+    def _awaited_by(self, known: KnownItem) -> _Awaited:
         """The call that an output belongs to: the one it names, else the last one of its kind."""
         same = [call for call in self._awaited if known.call_id in {call.id, None} and call.stem == stem_of(known.type)]
         return same[-1] if same else _Awaited(known.type, known.call_id, self._thought)

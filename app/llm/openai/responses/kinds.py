@@ -31,7 +31,7 @@ class _Piece(Struct):
     annotations: list[Raw] | None = None
 
 
-class Known(Struct):
+class KnownItem(Struct):
     """What is read of an item; the rest is kept as it came."""
 
     type: str = ""
@@ -53,7 +53,7 @@ class _Barely(Struct):
     id: str | None = None
 
 
-_known = msgspec.json.Decoder(Known, strict=False)
+_known = msgspec.json.Decoder(KnownItem, strict=False)
 _barely = msgspec.json.Decoder(_Barely)
 
 Role = Literal["message", "thought", "call", "server call", "output", "other"]
@@ -80,12 +80,12 @@ class Item:
         return "".join(text for pieces in self.said.values() for text in pieces)
 
 
-def read_item(raw: Raw) -> Known:
+def read_item(raw: Raw) -> KnownItem:
     try:
         return _known.decode(raw)
     except msgspec.ValidationError:  # a member is of a type that nobody has seen yet
         barely = _barely.decode(raw)
-        return Known(barely.type, barely.id)
+        return KnownItem(barely.type, barely.id)
 
 
 def _role(kind: str) -> Role:

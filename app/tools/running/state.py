@@ -14,7 +14,7 @@ Key = tuple[str, str | None, str | None]
 
 
 @dataclass(slots=True)
-class Lane:
+class ToolState:
     circuit: Circuit
     slots: asyncio.Semaphore | None
     calls: int = 0
@@ -24,7 +24,7 @@ class Lane:
         return self.calls == 0
 
 
-class Lanes:
+class ToolStates:
     """One lane for each tool that is being called or has failed lately. Of failed ones that came with requests, about
     `most` are remembered.
     """
@@ -32,13 +32,13 @@ class Lanes:
     def __init__(self, clock: Callable[[], float], most: int = 1000) -> None:
         self._clock = clock
         self._most = most
-        self._lanes: dict[Key, Lane] = {}
+        self._lanes: dict[Key, ToolState] = {}
 
     def __len__(self) -> int:
         return len(self._lanes)
 
     @contextmanager
-    def lane(self, spec: ToolSpec, policy: Policy, owner: str) -> Iterator[Lane]:
+    def lane(self, spec: ToolSpec, policy: Policy, owner: str) -> Iterator[ToolState]:
         key = (spec.name, None, None) if spec.http is None else (spec.name, spec.http.url, owner)
         lane = self._lanes.pop(key) if key in self._lanes else self._new(policy)
         self._lanes[key] = lane
@@ -52,9 +52,9 @@ class Lanes:
             elif spec.http is not None:
                 self._forget()
 
-    def _new(self, policy: Policy) -> Lane:
+    def _new(self, policy: Policy) -> ToolState:
         slots = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
-        return Lane(Circuit(policy.breaker, self._clock), slots)
+        return ToolState(Circuit(policy.breaker, self._clock), slots)
 
     def _forget(self) -> None:
         """Drops the one that has been idle longest, when they are too many."""

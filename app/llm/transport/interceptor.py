@@ -8,29 +8,31 @@ from typing import Any, Protocol
 
 import httpx2
 
-from app.llm.provider import Call, ModelRequest, Wrapped
+from app.llm.provider import ModelCall, ModelRequest, Wrapped
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 Change = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 # Of the model call that this task is making.
-_call: ContextVar[Call | None] = ContextVar("call", default=None)
+_call: ContextVar[ModelCall | None] = ContextVar("call", default=None)
 
 
-class Tap(Protocol):
+class Interceptor(Protocol):
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         """Answers a streamed request, perhaps by `send`. Raises what httpx2 would."""
         ...
 
 
-def tapped(client: httpx2.AsyncClient, taps: Sequence[Tap]) -> httpx2.AsyncClient:
+def tapped(client: httpx2.AsyncClient, taps: Sequence[Interceptor]) -> httpx2.AsyncClient:
     """The client, with its streamed requests going through `taps`: the first is the nearest to the network."""
     for tap in taps:
         client.send = _through(tap, client.send)  # type: ignore[assignment,method-assign]
     return client
 
 
-def _through(tap: Tap, send: Callable[..., Awaitable[httpx2.Response]]) -> Callable[..., Awaitable[httpx2.Response]]:
+def _through(
+    tap: Interceptor, send: Callable[..., Awaitable[httpx2.Response]]
+) -> Callable[..., Awaitable[httpx2.Response]]:
     async def tapped_send(request: httpx2.Request, **how: Any) -> httpx2.Response:
         if not how.get("stream"):
             return await send(request, **how)
@@ -60,7 +62,7 @@ def changed(response: httpx2.Response, change: Change, closing: Callable[[], Non
     return response
 
 
-def present_call() -> Call | None:
+def current_call() -> ModelCall | None:
     """Whose request a tap has before it; None where nobody said."""
     return _call.get()
 
