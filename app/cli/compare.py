@@ -14,6 +14,7 @@ from app.domain.errors import TurnstreamError
 from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
 from app.terminal.assembler import Assembler, Json
 from app.terminal.client import Client
+from app.terminal.errors import TerminalError
 from app.terminal.follow import TurnFollower
 
 _NARROWEST = 160  # columns, where nobody says how wide the output is
@@ -71,7 +72,7 @@ async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Seq
             for question in plan.questions:
                 for side, tasks in asked.items():
                     tasks.append(group.create_task(ask(question, side)))
-    except* TurnstreamError as errors:
+    except* (TurnstreamError, TerminalError) as errors:
         raise errors.exceptions[0] from None
     finally:
         await client.aclose()

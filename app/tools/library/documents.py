@@ -112,7 +112,7 @@ def document_tools(
 
 def sample_documents() -> dict[str, str]:
     """A small library to try things with: content by path."""
-    return dict(_files(resources.files("app.tools") / "sample", ""))
+    return dict(_files(resources.files("app.tools.library") / "sample", ""))
 
 
 def _files(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
