@@ -8,11 +8,10 @@ COPY requirements.lock ./
 RUN python -m venv /opt/turnstream \
     && pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
 
-# Installed in place: the migrations are read from the source folder.
-COPY pyproject.toml ./
+COPY pyproject.toml README.md alembic.ini ./
 COPY app app
 COPY migrations migrations
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
     && useradd --system --no-create-home --shell /usr/sbin/nologin turnstream
 USER turnstream
 

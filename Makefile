@@ -26,6 +26,7 @@ run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL i
 	@exec $(BIN)/turnstream serve
 
 test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm and stream
+	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/

@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
+from tests.support.programs import missing
 
 # A loaded machine is no reason to fail.
 settings.register_profile("patient", deadline=None)
@@ -43,6 +44,9 @@ _COUNTED = (
 )
 _TESTS = Path(__file__).parent
 
+# Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.
+_NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
+
 
 def pytest_configure() -> None:
     """Temporary folders are in memory, where there is room: a database is three hundred files, and to make them costs a
@@ -64,6 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         counted = any(item.path.is_relative_to(_TESTS / place) for place in _COUNTED)
         if not counted or item.get_closest_marker("hypothesis"):
             item.add_marker("no_cover")
+        programs = [name for marker in item.iter_markers("needs") for name in marker.args]
+        if reason := missing(*programs, *_NEEDED_BY_FOLDER.get(item.path.relative_to(_TESTS).parts[0], ())):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,13 +11,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.errors import ConfigError
 
-FOLDER = Path(__file__).parents[2] / "migrations"
+_PACKAGE = Path(__file__).parents[1]
+# A wheel carries them inside the package; in the source tree they stand beside it.
+FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parent / "migrations")
 
 
 def alembic_config(url: str) -> Config:
     """Alembic's configuration for `url` (postgresql://…)."""
     if not (FOLDER / "env.py").is_file():
-        raise ConfigError(f"the migrations are not at {FOLDER}; run turnstream from its source folder or image")
+        raise ConfigError(f"The migrations are not at {FOLDER}. Install turnstream again.")
     config = Config()
     config.set_main_option("script_location", str(FOLDER))
     config.attributes["url"] = url

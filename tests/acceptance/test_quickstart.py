@@ -1,7 +1,6 @@
 """The commands of README.md and docs/quickstart.md, run as they are written, against a server started as they say."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +17,7 @@ ADDRESS = "http://127.0.0.1:8000"
 # As slow as a person finds it who reads along, so that a connection can be cut in the middle of an answer.
 SLOWLY = "0.01"
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="about curl")
+needs_curl = pytest.mark.needs("curl")
 
 
 def blocks_of(page: str) -> list[str]:

@@ -1,6 +1,5 @@
 """`turnstream chat` where calls wait for a person, against a server whose tools nobody may run unasked."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -178,7 +177,7 @@ async def test_a_tool_of_the_client_is_answered_by_the_person(desk: FrontDesk, s
     await terminal.sees_prompt()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="about curl")
+@pytest.mark.needs("curl")
 async def test_a_script_is_told_what_waits_and_the_commands_that_answer_it(desk: FrontDesk, run: Run) -> None:
     code, out, notes = await run(desk.url, BOTH).end()
     assert (code, out) == (3, "I ask the desk.\n")

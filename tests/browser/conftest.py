@@ -1,6 +1,5 @@
 """A real Chromium before the real server."""
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,6 +13,7 @@ from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.programs import path_of
 
 SitDown = Callable[..., Awaitable[Person]]
 
@@ -24,15 +24,9 @@ def plain_logs() -> None:
     structlog.configure([processors.add_log_level, processors.format_exc_info, processors.KeyValueRenderer()])
 
 
-def find_chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert found, "there is no Chromium on this machine; on Debian: apt-get install chromium"
-    return found
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    chromium = find_chromium()
+    chromium = path_of("Chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium)
         yield browser

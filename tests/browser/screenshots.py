@@ -12,12 +12,12 @@ from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
-from tests.browser.conftest import find_chromium
 from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour, one_call, three_calls
 from tests.conftest import DISPOSABLE
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
+from tests.support.programs import path_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 
@@ -95,7 +95,7 @@ async def _picture(page: Page, name: str) -> None:
 
 async def main(url: str) -> None:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=find_chromium())
+        browser = await playwright.chromium.launch(executable_path=path_of("Chromium"))
         await draw(url, browser)
         await browser.close()
 

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.replicas import ROOT
+from tests.support.programs import path_of
 from tests.support.server_process import free_port
 
 CONFIGURATION = ROOT / "docs/deploy/nginx.conf"
@@ -45,8 +45,7 @@ class Proxy:
 
 @asynccontextmanager
 async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) -> AsyncIterator[Proxy]:
-    program = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-    assert program, "these tests need nginx: install the Debian package `nginx`"
+    program = path_of("nginx")
     port = free_port()
     folder = folder / f"nginx-{port}"
     folder.mkdir()

@@ -15,7 +15,7 @@ from tests.faults.replicas import Replica, two_replicas
 from tests.support.http_client import Client, Parser, Said, said
 from tests.support.reading import Reader
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240), pytest.mark.needs("nginx")]
 
 MANY = 12
 

@@ -1,6 +1,5 @@
 """The benchmark is worth what its tools are: the real SDK accepts the provider, and the checks can fail."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,10 @@ from tests.bench.capacity import highest_passing
 from tests.bench.load import Load, LoadResult, run_load
 from tests.bench.provider import FakeProvider, fake_provider
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("cc") is None,
-    reason="the benchmark tools need Linux, and a C compiler on their first use",
-)
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the benchmark tools need Linux"),
+    pytest.mark.needs("a C compiler"),
+]
 
 SEARCH: ToolParam = {"name": "search", "input_schema": {"type": "object"}}
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -29,7 +28,7 @@ from tests.support.server_process import clean_environment
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
 
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="about curl")
+needs_curl = pytest.mark.needs("curl")
 
 
 def examples(heading: str, kind: str) -> list[str]:

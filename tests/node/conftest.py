@@ -1,6 +1,5 @@
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from tests.node.server import HUNG
+from tests.support.programs import path_of
 from tests.support.server_process import Server
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-NO_NODE = "these tests need Node 18 or newer with npm: `apt-get install nodejs npm`, or https://nodejs.org"
 
 Json = dict[str, Any]
 Process = asyncio.subprocess.Process
@@ -30,11 +29,8 @@ shared = pytest_asyncio.fixture(scope="module", loop_scope="module")
 @pytest.fixture(scope="session")
 def node() -> str:
     """Node, with the packages of package-lock.json beside this file."""
-    found, npm = shutil.which("node"), shutil.which("npm")
-    if found is None or npm is None:
-        pytest.fail(NO_NODE, pytrace=False)
-    _install(npm)
-    return found
+    _install(path_of("npm"))
+    return path_of("Node")
 
 
 def _install(npm: str) -> None:

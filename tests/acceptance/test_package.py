@@ -1,0 +1,99 @@
+"""The wheel, installed where no source tree is: `turnstream serve` in an empty folder, and the public interface."""
+
+import ast
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import app
+from tests.support.http_client import Client, said
+from tests.support.server_process import Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment with the wheel and the locked dependencies, and without this source tree."""
+    folder = tmp_path_factory.mktemp("package")
+    _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
+    python = folder / "venv/bin/python"
+    _run(sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
+    # A path that stands in a .pth file is searched for modules, but its own .pth files are not read: the dependencies
+    # are found, this source tree is not.
+    (site,) = (folder / "venv/lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python.parent
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+async def test_an_installed_wheel_serves_in_an_empty_folder(environment: Path, tmp_path: Path) -> None:
+    class Installed(Server):
+        command = (environment / "turnstream", "serve")
+
+    server = Installed("", tmp_path, {})  # an empty DATABASE_URL counts as none: the embedded database is used
+    try:
+        await server.start()
+        async with Client(server.url) as api:
+            answer = await api.json("POST", "/api/turns", 201, json=said("How long does the battery last?"))
+            async with api.follow(answer["stream_url"]) as events:
+                names = [event.name async for event in events]
+        assert names[0] == "turn_start"
+        assert names[-1] == "turn_complete"
+        assert (tmp_path / ".data").is_dir()
+    finally:
+        await server.close()
+
+
+def test_the_installed_package_is_not_this_source_tree_and_is_typed(environment: Path, tmp_path: Path) -> None:
+    where = _run(str(environment / "python"), "-c", "import app; print(app.__file__)", cwd=tmp_path)
+    package = Path(where.strip()).parent
+    assert not package.is_relative_to(ROOT)
+    assert (package / "py.typed").is_file()
+
+
+def _names_for_type_checkers() -> dict[str, str]:
+    tree = ast.parse((ROOT / "app/__init__.py").read_text(encoding="utf-8"))
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or "": node.module or "" for node in imports for alias in node.names}
+
+
+def test_type_checkers_and_programs_see_the_same_public_names() -> None:
+    assert sorted(_names_for_type_checkers()) == sorted(app.__all__)
+    for name, module in _names_for_type_checkers().items():
+        assert getattr(app, name) is getattr(sys.modules[module], name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(app, "nothing")  # noqa: B009, as a program that misspells a name
+    assert set(app.__all__) <= set(dir(app))
+
+
+def test_the_pages_import_public_names_only() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r"^ *(?:from|import) app\.\S+.*$", text, re.MULTILINE) == [], page
+        imported = {
+            name.strip()
+            for names in re.findall(r"^ *from app import (.+)$", text, re.MULTILINE)
+            for name in names.split(",")
+        }
+        assert imported <= set(app.__all__), page
+
+
+def test_importing_the_package_loads_no_server() -> None:
+    loaded = _run(sys.executable, "-c", "import app, sys; print('starlette' in sys.modules)", cwd=ROOT)
+    assert loaded.strip() == "False"

@@ -1,0 +1,48 @@
+"""Programs that some tests run, and how to get each. `python -m tests.support.programs` names the missing ones."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`commands` are its names, of which one is enough; `package` is Debian's."""
+
+    commands: tuple[str, ...]
+    package: str
+
+    @property
+    def path(self) -> str | None:
+        return next(filter(None, map(shutil.which, self.commands)), None)
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "Chromium": Program(("chromium", "chromium-browser", "google-chrome"), "chromium"),
+    "nginx": Program(("nginx", "/usr/sbin/nginx"), "nginx"),
+    "Node": Program(("node",), "nodejs"),
+    "npm": Program(("npm",), "npm"),
+    "curl": Program(("curl",), "curl"),
+    "a C compiler": Program(("cc",), "gcc libc6-dev"),
+}
+
+
+def missing(*names: str) -> str | None:
+    """Names the programs that are not on this machine, and the command that installs them; None if all are there."""
+    absent = [name for name in names if PROGRAMS[name].path is None]
+    if not absent:
+        return None
+    packages = " ".join(PROGRAMS[name].package for name in absent)
+    return f"not on this machine: {', '.join(absent)} (on Debian: apt-get install {packages})"
+
+
+def path_of(name: str) -> str:
+    """The program's path. Call it only in tests that are marked `needs(name)`."""
+    path = PROGRAMS[name].path
+    assert path, missing(name)
+    return path
+
+
+if __name__ == "__main__":
+    if line := missing(*PROGRAMS):
+        print(f"Tests will be left out and named at the end, because programs are {line}")
