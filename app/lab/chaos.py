@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 import structlog
 
-from app.llm.transport.interceptor import Send, changed
+from app.llm.transport.interceptor import Send, filter_body
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class ChaosInterceptor:
                 self._happens(fault)
                 await self._wait(random)
             case _:
-                return changed(await send(request), lambda body: self._disturbed(body, fault, random))
+                return filter_body(await send(request), lambda body: self._disturbed(body, fault, random))
         return await send(request)
 
     def _happens(self, fault: Fault) -> None:

@@ -18,7 +18,7 @@ import structlog
 from app.domain.errors import ConfigError
 from app.lab.recording import Ending, Failure, RecordedChunk, Recording, concealed, concealed_reads, decode, encode
 from app.llm.provider import ModelCall
-from app.llm.transport.interceptor import Send, changed, current_call
+from app.llm.transport.interceptor import Send, current_call, filter_body
 
 log = structlog.get_logger(__name__)
 
@@ -123,7 +123,7 @@ class RecordingInterceptor:
             listener.end(error)
             raise
         listener.begin(response)
-        return changed(response, listener.heard, closing=listener.end)
+        return filter_body(response, listener.heard, on_close=listener.end)
 
 
 class _Listener:

@@ -23,7 +23,7 @@ PREFERRED = "claude-sonnet-5-5"
 @asynccontextmanager
 async def open_models(settings: Settings) -> AsyncIterator[Models]:
     with _recordings(settings) as recordings:
-        async with connect_providers(_providers(settings), _taps(settings, recordings)) as offers:
+        async with connect_providers(_providers(settings), _interceptors(settings, recordings)) as offers:
             yield _offered(settings, offers)
 
 
@@ -42,17 +42,17 @@ def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]
     return nullcontext() if settings.record is None else Recordings(settings.record)
 
 
-def _taps(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:
+def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:
     """What is recorded is what an adapter saw, chaos too."""
-    taps: list[Interceptor] = []
+    interceptors: list[Interceptor] = []
     if settings.chaos:
         note = "model calls are made to fail on purpose: never in production"
         log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
-        taps.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
+        interceptors.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
     if recordings is not None:
         every = settings.record_turns == "all"
-        taps.append(RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record)))
-    return taps
+        interceptors.append(RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record)))
+    return interceptors
 
 
 def _providers(settings: Settings) -> Sequence[ProviderSpec]:
@@ -66,11 +66,11 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
 
 
 @asynccontextmanager
-async def offline_models(settings: Settings, taps: Sequence[Interceptor]) -> AsyncIterator[Models]:
-    """Those of the settings, as if every key were there: `taps` answer in the place of all networks."""
+async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]) -> AsyncIterator[Models]:
+    """Those of the settings, as if every key were there: `interceptors` answer in the place of all networks."""
     known = {spec.name for spec in _providers(settings)}
     specs = read_registry(settings.models_file, _Given(read_environment()))
-    async with connect_providers(specs, taps) as offers:
+    async with connect_providers(specs, interceptors) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
             offers.append(ProviderModels(first.provider, (), [settings.model]))

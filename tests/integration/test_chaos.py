@@ -113,9 +113,9 @@ async def test_every_turn_ends_whatever_its_provider_does(
     policy = with_model(POLICY, stall_timeout=PATIENCE)
     async with (
         playing() as stage,
-        AnthropicProvider("key", stage.url, taps=[chaos]) as anthropic,
-        OpenAIChatProvider("key", stage.url, taps=[chaos]) as chat,
-        OpenAIResponsesProvider("key", stage.url, taps=[chaos]) as responses,
+        AnthropicProvider("key", stage.url, interceptors=[chaos]) as anthropic,
+        OpenAIChatProvider("key", stage.url, interceptors=[chaos]) as chat,
+        OpenAIResponsesProvider("key", stage.url, interceptors=[chaos]) as responses,
         harness.replica(lambda model: providers[model.partition("-")[0]], [look, explode], policy=policy) as replica,
     ):
         providers: dict[str, Provider] = {"claude": anthropic, "chat": chat, "responses": responses}

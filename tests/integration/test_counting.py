@@ -22,7 +22,7 @@ from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.openai.provider import OpenAIResponsesProvider
 from app.llm.provider import Message, ModelCall, ModelRequest, tokens_of
 from app.llm.scripted import ScriptedProvider, message_of, text
-from app.llm.transport.interceptor import Announced
+from app.llm.transport.interceptor import CallPublisher
 from tests.support.canned import Answer, CannedServer, canned_server
 from tests.support.harness import Asked, Harness, Replica
 from tests.support.turns import TURN
@@ -69,16 +69,17 @@ async def test_responses_have_a_counter_too(server: CannedServer) -> None:
     assert (body["instructions"], body["input"]) == ("Be kind.", [{"role": "user", "content": "Hello"}])
 
 
-async def test_it_goes_through_the_taps_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
+async def test_it_goes_through_the_interceptors_of_model_calls(server: CannedServer, tmp_path: Path) -> None:
     with Recordings(tmp_path) as recordings:
-        async with AnthropicProvider("a key", server.url, taps=[RecordingInterceptor(recordings)]) as adapter:
-            models = Models([ProviderModels(Announced(adapter), [Model("ours", upstream="claude-opus-5-5")])])
+        async with AnthropicProvider("a key", server.url, interceptors=[RecordingInterceptor(recordings)]) as adapter:
+            models = Models([ProviderModels(CallPublisher(adapter), [Model("ours", upstream="claude-opus-5-5")])])
             assert await tokens_of(models.provider_for("ours"), REQUEST) == 1234
     (recording,) = Recordings(tmp_path).of(TURN)
     assert recording.url.endswith("/v1/messages/count_tokens")
     assert json.loads(recording.request)["model"] == "claude-opus-5-5"
     assert (recording.body, recording.ending) == (b'{"input_tokens": 1234}', "whole")
-    async with AnthropicProvider("a key", "http://nowhere.invalid", taps=[ReplayInterceptor([recording])]) as again:
+    replay = ReplayInterceptor([recording])
+    async with AnthropicProvider("a key", "http://nowhere.invalid", interceptors=[replay]) as again:
         assert await tokens_of(again, REQUEST) == 1234
 
 
@@ -108,7 +109,7 @@ async def test_what_is_no_count_is_a_failure(
 async def test_who_cannot_count_says_nothing() -> None:
     scripted = ScriptedProvider([])
     assert await tokens_of(scripted, REQUEST) is None
-    assert await tokens_of(Announced(scripted), REQUEST) is None
+    assert await tokens_of(CallPublisher(scripted), REQUEST) is None
 
 
 # --- what it decides --------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import httpx2
@@ -22,7 +23,8 @@ from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.openai.provider import OpenAIChatProvider
 from app.llm.provider import Message, ModelCall, ModelRequest, Part, Provider
 from app.llm.scripted import text
-from app.llm.transport.interceptor import Announced, Interceptor, tapped
+from app.llm.transport.http import http_client
+from app.llm.transport.interceptor import CallPublisher, Interceptor, Send
 from tests.contracts.test_provider import chat_stream_of, stream_of
 from tests.support.canned import Answer, CannedServer, canned_server
 
@@ -35,8 +37,11 @@ REPLY = text("It is ", "high.")
 Adapter = AnthropicProvider | OpenAIChatProvider
 Make = Callable[[str, Sequence[Interceptor]], Adapter]
 ADAPTERS: Mapping[str, tuple[Make, bytes]] = {
-    "anthropic": (lambda url, taps: AnthropicProvider(KEY, url, taps=taps), stream_of(REPLY)),
-    "openai": (lambda url, taps: OpenAIChatProvider(KEY, url, taps=taps), chat_stream_of(REPLY)),
+    "anthropic": (lambda url, interceptors: AnthropicProvider(KEY, url, interceptors=interceptors), stream_of(REPLY)),
+    "openai": (
+        lambda url, interceptors: OpenAIChatProvider(KEY, url, interceptors=interceptors),
+        chat_stream_of(REPLY),
+    ),
 }
 OVERLOADED = Answer(
     json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": f"Not now, {KEY}."}}).encode(),
@@ -80,12 +85,12 @@ def body(request: pytest.FixtureRequest, make: object) -> bytes:
 async def recorded(make: Make, server: CannedServer, folder: Path) -> list[Part] | str:
     with Recordings(folder) as recordings:
         async with make(server.url, [RecordingInterceptor(recordings)]) as provider:
-            return await said_by(Announced(provider))
+            return await said_by(CallPublisher(provider))
 
 
 async def replayed(make: Make, recordings: list[Recording]) -> list[Part] | str:
     async with make("http://offline.invalid", [ReplayInterceptor(recordings)]) as provider:
-        return await said_by(Announced(provider))
+        return await said_by(CallPublisher(provider))
 
 
 @pytest.mark.parametrize("ending", ["end", "cut", "reset"])
@@ -129,7 +134,7 @@ async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path
     with Recordings(tmp_path) as recordings:
         async with make(url, [RecordingInterceptor(recordings)]) as provider:
             with pytest.raises(TransientError):
-                await parts_of(Announced(provider))
+                await parts_of(CallPublisher(provider))
     (recording,) = Recordings(tmp_path).of(TURN)
     assert (recording.status, recording.ending) == (None, "failed")
     assert "connection_error" in str(await replayed(make, [recording])) or "timeout" in str(recording.failure)
@@ -141,7 +146,7 @@ async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard
     with Recordings(tmp_path) as recordings:
         async with answering() as server, make(server.url, [RecordingInterceptor(recordings)]) as provider:
             server.answer = Answer(body[:200], ending="wait")
-            async with aclosing(Announced(provider).stream(REQUEST)) as stream:
+            async with aclosing(CallPublisher(provider).stream(REQUEST)) as stream:
                 await anext(stream)
     (recording,) = Recordings(tmp_path).of(TURN)
     assert (recording.ending, recording.body) == ("closed", body[:200])
@@ -168,8 +173,8 @@ async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path
         async with answering() as server, make(server.url, [RecordingInterceptor(recordings)]) as provider:
             server.answer = Answer(body)
             for _ in range(2):
-                await parts_of(Announced(provider))
-            await parts_of(Announced(provider), ModelRequest("claude-x", REQUEST.messages))
+                await parts_of(CallPublisher(provider))
+            await parts_of(CallPublisher(provider), ModelRequest("claude-x", REQUEST.messages))
     names = sorted(path.name for path in (tmp_path / str(TURN)).iterdir())
     assert names == ["attempt-001-round-002-try-01.jsonl", "attempt-001-round-002-try-02.jsonl"]
     assert len(list((tmp_path / "other").iterdir())) == 1
@@ -181,7 +186,7 @@ async def test_only_what_is_wanted_is_recorded(tmp_path: Path) -> None:
         tap = RecordingInterceptor(recordings, lambda call: call is not None and call.record)
         async with answering() as server, make(server.url, [tap]) as provider:
             server.answer = Answer(body)
-            await parts_of(Announced(provider))
+            await parts_of(CallPublisher(provider))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,7 +203,7 @@ async def test_a_folder_that_cannot_be_written_fails_no_call(tmp_path: Path) -> 
 
 async def test_a_provider_that_is_announced_keeps_its_name() -> None:
     async with AnthropicProvider(KEY) as provider:
-        assert Announced(provider).name == "anthropic"
+        assert CallPublisher(provider).name == "anthropic"
 
 
 def test_a_disk_that_is_too_slow_costs_recordings_and_nothing_else(tmp_path: Path) -> None:
@@ -227,24 +232,41 @@ def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
         Recordings(tmp_path).of(TURN)
 
 
-async def test_requests_that_are_not_streamed_pass_by_the_taps() -> None:
-    async with answering() as server:
-        server.answer = Answer(b"{}", headers={"content-type": "application/json"})
-        async with tapped(httpx2.AsyncClient(), [ReplayInterceptor([])]) as client:
-            assert (await client.get(server.url)).content == b"{}"
+async def test_an_intercepted_client_has_the_timeouts_of_a_plain_one_and_follows_redirects_below() -> None:
+    seen: list[str] = []
+
+    async def watch(request: httpx2.Request, send: Send) -> httpx2.Response:
+        response = await send(request)
+        seen.append(f"{request.url.path} {response.status_code}")
+        return response
+
+    def make(**options: Any) -> httpx2.AsyncClient:
+        transport = httpx2.MockTransport(
+            lambda request: (
+                httpx2.Response(200, text="found")
+                if request.url.path == "/new"
+                else httpx2.Response(307, headers={"location": "/new"})
+            )
+        )
+        return httpx2.AsyncClient(transport=transport, follow_redirects=True, **options)
+
+    async with http_client(make, [watch], read_timeout=7.0) as client:
+        assert (await client.post("http://model/old")).text == "found"
+        assert client.timeout == make(timeout=httpx2.Timeout(7.0, connect=5.0)).timeout
+    assert seen == ["/old 200"]
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 async def test_a_refusal_that_was_made_on_purpose_is_recorded_as_one_that_came(tmp_path: Path, name: str) -> None:
     make, _ = ADAPTERS[name]
     with Recordings(tmp_path) as recordings:
-        taps: list[Interceptor] = [
+        interceptors: list[Interceptor] = [
             ChaosInterceptor(ChaosPlan(1, 1.0, ["rate_limit"])),
             RecordingInterceptor(recordings),
         ]
-        async with make("http://nowhere.invalid", taps) as adapter:
+        async with make("http://nowhere.invalid", interceptors) as adapter:
             with pytest.raises(TransientError) as raised:
-                await parts_of(Announced(adapter))
+                await parts_of(CallPublisher(adapter))
     (recording,) = Recordings(tmp_path).of(TURN)
     assert (recording.status, recording.ending) == (429, "whole")
     assert json.loads(recording.body)["error"]["type"] == raised.value.type

@@ -24,7 +24,7 @@ from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import Rerun, rerun
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.scripted import text, tool_use
-from app.llm.transport.interceptor import Announced
+from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions, Decision
@@ -62,10 +62,12 @@ async def target(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def recording(folder: Path, url: str, *taps: ChaosInterceptor) -> AsyncIterator[Announced]:
+async def recording(folder: Path, url: str, *interceptors: ChaosInterceptor) -> AsyncIterator[CallPublisher]:
     with Recordings(folder) as recordings:
-        async with AnthropicProvider(KEY, url, taps=[*taps, RecordingInterceptor(recordings)]) as provider:
-            yield Announced(provider)
+        async with AnthropicProvider(
+            KEY, url, interceptors=[*interceptors, RecordingInterceptor(recordings)]
+        ) as provider:
+            yield CallPublisher(provider)
 
 
 async def again(harness: Harness, target: Database, folder: Path, asked: Asked) -> tuple[Turn, list[Recording], Rerun]:
@@ -140,10 +142,10 @@ RING = ToolSpec("ring", "Ring a bell.", '{"type":"object"}', client=True)
 
 @asynccontextmanager
 async def scripted(
-    harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *taps: ChaosInterceptor
+    harness: Harness, folder: Path, answers: list[bytes], spec: Tool | ToolSpec, *interceptors: ChaosInterceptor
 ) -> AsyncIterator[tuple[Replica, Asked]]:
     """A turn whose model gives these answers, and has one tool."""
-    async with playing() as stage, recording(folder, stage.url, *taps) as provider:
+    async with playing() as stage, recording(folder, stage.url, *interceptors) as provider:
         stage.rehearse("claude-x", [Play(200, body, [50], "whole", [], "tool_use") for body in answers])
         here = [] if isinstance(spec, ToolSpec) else [spec]
         async with harness.replica(provider, here) as replica:

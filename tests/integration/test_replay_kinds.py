@@ -22,7 +22,7 @@ from app.lab.rerun import rerun
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.provider import BlockOpened, Part
 from app.llm.scripted import text, tool_use
-from app.llm.transport.interceptor import Announced
+from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.copies import find_turn
@@ -94,9 +94,9 @@ class World:
         with Recordings(self.folder) as recordings:
             async with (
                 playing() as stage,
-                AnthropicProvider("key", stage.url, taps=[RecordingInterceptor(recordings)]) as provider,
+                AnthropicProvider("key", stage.url, interceptors=[RecordingInterceptor(recordings)]) as provider,
                 self.harness.replica(
-                    Announced(provider), toolset=Toolset(tools, outputs=outputs), policy=policy
+                    CallPublisher(provider), toolset=Toolset(tools, outputs=outputs), policy=policy
                 ) as replica,
             ):
                 for model, script in plays.items():

@@ -12,7 +12,7 @@ from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.provider import ModelRequest
 from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
-from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
+from app.llm.transport.http import Adapter, counted, http_client, lost, retry_after
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -41,9 +41,9 @@ class AnthropicProvider(Adapter):
         base_url: str | None = None,
         *,
         read_timeout: float | None = None,
-        taps: Sequence[Interceptor] = (),
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
-        transport = connections(anthropic.DefaultAioHttpClient, taps, read_timeout=read_timeout)
+        transport = http_client(anthropic.DefaultAioHttpClient, interceptors, read_timeout=read_timeout)
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key, base_url=base_url, max_retries=0, http_client=transport
         )
@@ -61,7 +61,7 @@ class AnthropicProvider(Adapter):
         return kind(failure.type, failure.message[:LONGEST_MESSAGE], request_id=request_id)
 
     async def count(self, request: ModelRequest) -> int:
-        """Read like a stream, so that who taps model calls taps this."""
+        """Read like a stream, so that interceptors of model calls see it too."""
         path = "/v1/messages/count_tokens"
         async with self._post(path, render_count(request), request, "application/json") as response:
             return counted(await response.aread())

@@ -10,29 +10,29 @@ from app.llm.models.catalog import ProviderModels
 from app.llm.models.registry import ProviderSpec
 from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import Provider
-from app.llm.transport.interceptor import Announced, Interceptor
+from app.llm.transport.interceptor import CallPublisher, Interceptor
 
 
 @asynccontextmanager
 async def connect_providers(
-    specs: Sequence[ProviderSpec], taps: Sequence[Interceptor] = ()
+    specs: Sequence[ProviderSpec], interceptors: Sequence[Interceptor] = ()
 ) -> AsyncIterator[list[ProviderModels]]:
-    """One client for each, closed at the end. What goes over their wires goes through `taps`."""
+    """One client for each, closed at the end. What goes over their wires goes through `interceptors`."""
     async with AsyncExitStack() as stack:
-        providers = [await _provider(spec, stack, taps) for spec in specs]
+        providers = [await _provider(spec, stack, interceptors) for spec in specs]
         yield [
-            ProviderModels(Announced(provider) if taps else provider, spec.models, spec.prefixes)
+            ProviderModels(CallPublisher(provider) if interceptors else provider, spec.models, spec.prefixes)
             for provider, spec in zip(providers, specs, strict=True)
         ]
 
 
-async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[Interceptor]) -> Provider:
+async def _provider(spec: ProviderSpec, stack: AsyncExitStack, interceptors: Sequence[Interceptor]) -> Provider:
     match spec.api:
         case "anthropic":
             from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415
 
             return await stack.enter_async_context(
-                aclosing(AnthropicProvider(spec.key or "", spec.base_url, taps=taps))
+                aclosing(AnthropicProvider(spec.key or "", spec.base_url, interceptors=interceptors))
             )
         case "openai-chat" | "openai-responses":
             from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
@@ -43,7 +43,7 @@ async def _provider(spec: ProviderSpec, stack: AsyncExitStack, taps: Sequence[In
                 name=spec.name,
                 quirks=QUIRKS[spec.quirks],
                 headers=spec.headers,
-                taps=taps,
+                interceptors=interceptors,
             )
             return await stack.enter_async_context(aclosing(provider))
         case _:

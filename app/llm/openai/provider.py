@@ -14,7 +14,7 @@ from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
-from app.llm.transport.http import Adapter, connections, counted, lost, retry_after
+from app.llm.transport.http import Adapter, counted, http_client, lost, retry_after
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -40,7 +40,7 @@ class OpenAIProvider(Adapter):
         quirks: Quirks = OPENAI,
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
-        taps: Sequence[Interceptor] = (),
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.name = name
         self.quirks = quirks
@@ -49,7 +49,7 @@ class OpenAIProvider(Adapter):
             base_url=base_url,
             max_retries=0,
             default_headers=headers,
-            http_client=connections(openai.DefaultAioHttpClient, taps, read_timeout=read_timeout),
+            http_client=http_client(openai.DefaultAioHttpClient, interceptors, read_timeout=read_timeout),
         )
         super().__init__(self._client)
 

@@ -17,7 +17,7 @@ import msgspec
 from app.domain.errors import ProviderError, TransientError
 from app.llm.provider import ModelRequest, Part
 from app.llm.transport.failures import LONGEST_MESSAGE
-from app.llm.transport.interceptor import Interceptor, tapped
+from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import BadStream, Wire
 
 _LONGEST_DRAIN = 1.0  # seconds
@@ -25,20 +25,27 @@ _LONGEST_DRAIN = 1.0  # seconds
 _LONGEST_TAIL = 5.0
 
 
-def connections(
+def http_client(
     make: Callable[..., httpx2.AsyncClient],
-    taps: Sequence[Interceptor] = (),
+    interceptors: Sequence[Interceptor] = (),
     *,
-    most: int = 10_000,
+    max_connections: int = 10_000,
     connect_timeout: float = 5.0,
     read_timeout: float | None = None,
 ) -> httpx2.AsyncClient:
-    """The transport of an SDK, which takes its timeouts, in seconds, from here.
+    """Returns the client for an SDK, which takes its timeouts, in seconds, from it. Without interceptors it is the
+    SDK's own kind.
 
-    Whoever reads a stream times its silence, so there is no second clock for that, unless `read_timeout` asks for one.
+    The reader of a stream has a stall timeout, so there is no second clock here, unless `read_timeout` asks for one.
     """
-    limits = httpx2.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=30)
-    return tapped(make(limits=limits, timeout=httpx2.Timeout(read_timeout, connect=connect_timeout)), taps)
+    limits = httpx2.Limits(
+        max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30
+    )
+    timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
+    network = make(limits=limits, timeout=timeout)
+    if not interceptors:
+        return network
+    return httpx2.AsyncClient(transport=InterceptingTransport(network, interceptors), timeout=timeout)
 
 
 class _Client(Protocol):

@@ -1,74 +1,76 @@
-"""The seam below every adapter, where a call is still bytes: whoever taps it can see them, change them, or answer in
-the network's place. An adapter that nobody taps is as it was.
-"""
+"""Interceptors of model calls, below the adapters, where a call is still bytes: they see it, change it or answer it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import httpx2
 
 from app.llm.provider import ModelCall, ModelRequest, Wrapped
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
-Change = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+BodyFilter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
-# Of the model call that this task is making.
+# The model call that this task is making. A request does not carry it: its bytes are the provider's.
 _call: ContextVar[ModelCall | None] = ContextVar("call", default=None)
 
 
 class Interceptor(Protocol):
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
-        """Answers a streamed request, perhaps by `send`. Raises what httpx2 would."""
+        """Returns the response to a request, of its own or by `send`. Raises the errors of httpx2."""
         ...
 
 
-def tapped(client: httpx2.AsyncClient, taps: Sequence[Interceptor]) -> httpx2.AsyncClient:
-    """The client, with its streamed requests going through `taps`: the first is the nearest to the network."""
-    for tap in taps:
-        client.send = _through(tap, client.send)  # type: ignore[assignment,method-assign]
-    return client
+class InterceptingTransport(httpx2.AsyncBaseTransport):
+    """The transport of a client whose requests pass through interceptors. The first is the nearest to the network.
 
+    The network is another client, which it owns: proxies, redirects and connections stay the business of that one.
+    """
 
-def _through(
-    tap: Interceptor, send: Callable[..., Awaitable[httpx2.Response]]
-) -> Callable[..., Awaitable[httpx2.Response]]:
-    async def tapped_send(request: httpx2.Request, **how: Any) -> httpx2.Response:
-        if not how.get("stream"):
-            return await send(request, **how)
-        return await tap(request, lambda request: send(request, **how))
+    def __init__(self, network: httpx2.AsyncClient, interceptors: Sequence[Interceptor]) -> None:
+        self._network = network
+        self._send: Send = partial(network.send, stream=True)
+        for interceptor in interceptors:
+            self._send = partial(interceptor, send=self._send)
 
-    return tapped_send
-
-
-class _Changed(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, change: Change, closing: Callable[[], None]) -> None:
-        self._stream = stream
-        self._change = change
-        self._closing = closing
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._change(aiter(self._stream))
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._send(request)
 
     async def aclose(self) -> None:
-        self._closing()
+        await self._network.aclose()
+
+
+class _FilteredStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, filter: BodyFilter, on_close: Callable[[], None]) -> None:
+        self._stream = stream
+        self._filter = filter
+        self._on_close = on_close
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._filter(aiter(self._stream))
+
+    async def aclose(self) -> None:
+        self._on_close()
         await self._stream.aclose()
 
 
-def changed(response: httpx2.Response, change: Change, closing: Callable[[], None] = lambda: None) -> httpx2.Response:
-    """The answer, with its body as `change` gives it on. `closing` is called when nobody reads it any more."""
+def filter_body(
+    response: httpx2.Response, filter: BodyFilter, on_close: Callable[[], None] = lambda: None
+) -> httpx2.Response:
+    """Returns the response with its body passed through `filter`. `on_close` is called when it is closed."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Changed(response.stream, change, closing)
+    response.stream = _FilteredStream(response.stream, filter, on_close)
     return response
 
 
 def current_call() -> ModelCall | None:
-    """Whose request a tap has before it; None where nobody said."""
+    """The model call that the request belongs to; None where its provider is no CallPublisher."""
     return _call.get()
 
 
-class Announced(Wrapped):
-    """A provider that tells its taps which call they have before them."""
+class CallPublisher(Wrapped):
+    """A provider that makes its model call known to interceptors."""
 
     def asked(self, request: ModelRequest) -> ModelRequest:
         _call.set(request.call)
