@@ -11,8 +11,9 @@ import msgspec
 from app.api.documents import checked_path
 from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import RequestRefused
+from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.results import Part
 from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model

@@ -6,7 +6,7 @@ from typing import Any, assert_never
 import msgspec
 from pydantic_core import from_json
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.degraded import Degraded
 from app.domain.events import (
@@ -23,6 +23,7 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import files_in
 from app.domain.turns import Status, TurnError
 

@@ -15,8 +15,9 @@ import msgspec
 
 from app.api.codec import block_json
 from app.config import Settings, read_settings
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.blocks import Block
 from app.domain.errors import ConfigError
+from app.domain.kinds import TOOL_RESULT
 from app.domain.turns import Turn
 from app.lab.differences import difference, difference_of_requests
 from app.lab.recording import Recording

@@ -3,27 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-TEXT = "text"
-THINKING = "thinking"
-TOOL_USE = "tool_use"
-TOOL_RESULT = "tool_result"
-IMAGE = "image"
-DOCUMENT = "document"
-SUMMARY = "summary"  # of the turns before, where they are too long for the model
-SHORTENED = "shortened"  # which earlier tool results are sent shortened from there on
-USER_TEXT = "user_text"  # what the user said while the turn ran
-VERDICT = "verdict"  # on an output that a structured turn's model wrote as text
+from app.domain.kinds import TOOL_USE
 
 READ_RESULT = "read_result"  # the tool that reads what was left out of a result
-
-# Calls of tools that run at the provider. Their results are blocks of further types, which end alike.
-SERVER_TOOL_USE = "server_tool_use"
-SERVER_CALLS = frozenset({SERVER_TOOL_USE, "mcp_tool_use"})
-CALLS = SERVER_CALLS | {TOOL_USE}
-SERVER_RESULT = "_tool_result"
-
-# Blocks whose content arrives piece by piece; every other type arrives whole.
-STREAMED = CALLS | {TEXT, THINKING, "compaction"}
 
 # What is known with a verdict, as its `data`: whether the output was right.
 TAKEN, NOT_TAKEN = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'

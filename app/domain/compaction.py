@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from uuid import UUID
 
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.blocks import Block
 from app.domain.history import Position, Shortening, as_block, is_large, kept_of, left_out_of, shortenings_on
+from app.domain.kinds import TOOL_RESULT
 from app.domain.results import files_in
 from app.domain.sizes import FILE, size_of, size_of_block, size_of_turn, tokens_of
 from app.domain.turns import Turn, TurnRequest

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.domain.blocks import TOOL_RESULT
+from app.domain.kinds import TOOL_RESULT
 from app.domain.steps import hopeless
 from app.domain.turns import Turn
 

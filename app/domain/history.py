@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import SHORTENED, SUMMARY, TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT
 from app.domain.results import files_in
 from app.domain.turns import Turn
 

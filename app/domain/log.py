@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from app.domain.asks import Ask
-from app.domain.blocks import SHORTENED, TOOL_RESULT, USER_TEXT, VERDICT, Block
+from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.degraded import degraded
 from app.domain.events import (
@@ -28,11 +28,10 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from app.domain.kinds import AFTER_SEAL, TOOL_RESULT
 from app.domain.output import phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-
-_AFTER_SEAL = frozenset({TOOL_RESULT, USER_TEXT, VERDICT, SHORTENED})
 
 # One delta carries at most so many characters, which bounds what a reader that stalls can hold.
 LONGEST_DELTA = 131_072
@@ -93,7 +92,7 @@ def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequi
 def marks_of(turn: Turn) -> list[Mark]:
     """The log of a turn as its rows tell it."""
     marks: list[Mark] = [start_of(turn)]
-    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in _AFTER_SEAL))
+    marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in AFTER_SEAL))
     for round in turn.rounds:
         if not round.voided:
             marks.extend(_marks_of_round(round, turn.blocks, [ask for ask in turn.asks if ask.round == round.number]))
@@ -105,12 +104,12 @@ def marks_of(turn: Turn) -> list[Mark]:
 def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) -> Iterator[Mark]:
     yield start_of_round(round, blocks)
     mine = [block for block in blocks if block.round == round.number]
-    yield from _marks_of_blocks(block for block in mine if block.type not in _AFTER_SEAL)
+    yield from _marks_of_blocks(block for block in mine if block.type not in AFTER_SEAL)
     if round.sealed_by is not None:
         yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
     if asks:
         yield action_required(asks, blocks)
-    yield from _marks_of_blocks(block for block in mine if block.type in _AFTER_SEAL)
+    yield from _marks_of_blocks(block for block in mine if block.type in AFTER_SEAL)
 
 
 def _marks_of_blocks(blocks: Iterator[Block]) -> Iterator[Mark]:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, Block
 from app.domain.history import COMPACTED
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.rounds import Round
 from app.domain.turns import OutputSpec, ToolRole, Turn
 

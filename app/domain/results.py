@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import FILES, TEXT, TOOL_RESULT
 
 Json = Mapping[str, Any]
 # A text, or a file as a block names it.
 Part = str | Json
-
-FILES = frozenset({IMAGE, DOCUMENT})
 
 
 def words_of(parts: Sequence[Part]) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.blocks import SHORTENED, SUMMARY, THINKING, TOOL_RESULT, Block
+from app.domain.blocks import Block
 from app.domain.history import COMPACTED, Position, Shortening, kept_of, shortenings_on, summary_on
+from app.domain.kinds import ADDED_TO_REQUEST, kind_of
 from app.domain.results import files_in
 from app.domain.rounds import Round
 from app.domain.turns import Turn
@@ -12,7 +13,6 @@ from app.domain.turns import Turn
 _CHARACTERS = 4  # of a token, roughly
 FILE = 1600  # tokens of an image; of a document too, whose pages are not known here
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_ADDED = frozenset({"tool_result", "user_text", "verdict"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _same_edits(then: Turn, now: Turn) -> bool:
 
 
 def _is_added(block: Block, round: Round) -> bool:
-    return block.round == round.number and block.type in _ADDED
+    return block.round == round.number and block.type in ADDED_TO_REQUEST
 
 
 def _guess(path: Sequence[Turn]) -> SizeEstimate:
@@ -91,15 +91,19 @@ def size_of_turn(turn: Turn) -> int:
 
 def size_of_block(block: Block, head: int | None = None) -> int:
     """With `head` only so many of its characters are sent."""
-    if block.type in {SUMMARY, SHORTENED}:
+    size = kind_of(block.type).size
+    if size == "none":
         return 0
-    if block.type == "image":
+    if size == "one_file":
         return FILE
     if head is not None:
         return _size(block.text[:head])
-    if block.type == TOOL_RESULT:
-        return _size(block.text) + files_in(block) * FILE
-    return _size(block.text) + (tokens_of(len(block.data)) if block.data and block.type != THINKING else 0)
+    tokens = _size(block.text)
+    if size == "text_and_files":
+        tokens += files_in(block) * FILE
+    elif size == "text_and_data":
+        tokens += tokens_of(len(block.data or ""))
+    return tokens
 
 
 def _size(text: str) -> int:

@@ -6,9 +6,10 @@ from typing import Literal
 from uuid import UUID
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed
 from app.domain.history import COMPACTED
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.domain.output import failure_of, output_progress, unjudged_draft
 from app.domain.rounds import Round
 from app.domain.turns import Limits, OutputSpec, Turn

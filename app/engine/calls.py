@@ -8,7 +8,8 @@ from functools import partial
 from time import perf_counter
 
 from app.domain.asks import Ask, AskKind, digest_of
-from app.domain.blocks import TEXT, TOOL_RESULT, Block, CallState
+from app.domain.blocks import Block, CallState
+from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, TurnRequest
 from app.engine.answers import outcome_of_answer, with_approval

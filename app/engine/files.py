@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.domain.blocks import DOCUMENT, IMAGE
+from app.domain.kinds import DOCUMENT, IMAGE
 from app.domain.results import layout_of, words_of
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Container, Iterable, Sequence
 
-from app.domain.blocks import TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TOOL_RESULT
 from app.tools.tool import Outcome
 
 

@@ -11,8 +11,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from msgspec.json import encode as to_json
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import NOT_TAKEN, TAKEN, TOOL_RESULT, USER_TEXT, VERDICT, Block, CallState
+from app.domain.blocks import NOT_TAKEN, TAKEN, Block, CallState
 from app.domain.events import BlockStart, Notice
+from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import httpx2
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TEXT, TOOL_RESULT, USER_TEXT, VERDICT, Block
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, Block
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
 from app.engine.frame_clock import FrameClock
 from app.engine.worker import Worker, WorkerPolicy

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from app.domain.blocks import TEXT, TOOL_USE, Block
+from app.domain.blocks import Block
 from app.domain.events import BlockStart
+from app.domain.kinds import TEXT, TOOL_USE
 from app.domain.rounds import merge_usage
 from app.kit.text import storable
 from app.llm.provider import (

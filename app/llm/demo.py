@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT
 from app.llm.conversation.messages import GO_ON
 from app.llm.provider import BlockText, Message, ModelRequest, Part
 from app.llm.scripted import message_of, text, thinking, tool_use

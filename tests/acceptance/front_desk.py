@@ -8,7 +8,7 @@ from uuid import uuid4
 import uvicorn
 
 from app.config import Settings
-from app.domain.blocks import TEXT, TOOL_RESULT
+from app.domain.kinds import TEXT, TOOL_RESULT
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use

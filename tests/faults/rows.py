@@ -8,7 +8,8 @@ from uuid import UUID
 
 from app.api.codec import block_json
 from app.api.http.auth import LOCAL_OWNER
-from app.domain.blocks import TOOL_RESULT, Block, CallState
+from app.domain.blocks import Block, CallState
+from app.domain.kinds import TOOL_RESULT
 from app.domain.log import end_cursor
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import INTERRUPTED, open_round_number

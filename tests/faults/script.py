@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.domain.blocks import TOOL_RESULT
+from app.domain.kinds import TOOL_RESULT
 from app.llm.conversation.messages import GO_ON
 from app.llm.provider import BlockOpened, ModelRequest, Part
 from app.llm.scripted import message_of, text, thinking, tool_use

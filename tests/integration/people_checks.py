@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.asks import Ask
-from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages

@@ -11,8 +11,9 @@ from random import Random
 from uuid import UUID
 
 from app.domain.asks import Ask, AskAnswer
-from app.domain.blocks import TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import Conflict, RequestRefused
+from app.domain.kinds import TEXT
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.actions import Actions, Decision

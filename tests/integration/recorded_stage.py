@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from app.domain.turns import ToolSpec, Turn, TurnRequest
 from app.llm.anthropic.provider import AnthropicProvider
 from app.storage.chats import Chats

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import TEXT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT
 from app.domain.turns import Limits, Turn
 from app.lab.chaos import FAULTS, ChaosInterceptor, ChaosPlan
 from app.llm.anthropic import render as anthropic_render

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import StorageUnavailable
 from app.domain.events import BlockStart
+from app.domain.kinds import TEXT
 from app.domain.turns import Turn
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.kit.ids import new_id

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.domain.blocks import SUMMARY, TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import TooLong
 from app.domain.history import COMPACTED
+from app.domain.kinds import SUMMARY, TEXT
 from app.domain.steps import VOIDED
 from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE, SUMMARISED

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from app.domain.asks import Ask, AskAnswer, AskKind
-from app.domain.blocks import TEXT, USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.degraded import degraded
 from app.domain.errors import Conflict
+from app.domain.kinds import TEXT, USER_TEXT
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.engine.upkeep.recovery import ReplicaMonitor

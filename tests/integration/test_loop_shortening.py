@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from app.domain.blocks import SHORTENED, TEXT, TOOL_RESULT, Block
+from app.domain.blocks import Block
 from app.domain.errors import TooLong
+from app.domain.kinds import SHORTENED, TEXT, TOOL_RESULT
 from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE
 from app.llm.provider import ModelRequest

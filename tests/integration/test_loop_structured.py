@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import TOOL_RESULT
+from app.domain.kinds import TOOL_RESULT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.api.views import round_out
-from app.domain.blocks import SHORTENED, SUMMARY
 from app.domain.history import COMPACTED
+from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider

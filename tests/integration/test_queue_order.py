@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.blocks import TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import Conflict
+from app.domain.kinds import TEXT
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest

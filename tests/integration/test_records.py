@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from app.domain.asks import Ask, AskAnswer, Steer
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.errors import ClaimLost, StorageUnavailable
+from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.turns import Turn, TurnError, TurnRequest
 from app.engine.calls import OUTCOME_UNKNOWN
 from app.kit.ids import new_id

@@ -16,7 +16,8 @@ import pytest
 from app.cli.replay import divergences
 from app.config import Settings
 from app.domain.asks import AskAnswer
-from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recording import Recording

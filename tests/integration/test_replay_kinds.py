@@ -13,7 +13,7 @@ import pytest
 
 from app.cli.replay import divergences
 from app.config import Settings
-from app.domain.blocks import SUMMARY, VERDICT
+from app.domain.kinds import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
 from app.domain.turns import Limits, OutputSpec, Turn
 from app.engine.executor import ModelPolicy

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from app.api.codec import block_json, error_json, frame, to_json
-from app.domain.blocks import TOOL_RESULT
 from app.domain.cursor import Cursor
+from app.domain.kinds import TOOL_RESULT
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider
 from app.stream.reader import follow

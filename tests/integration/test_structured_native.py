@@ -12,7 +12,8 @@ from openai.types.responses import ResponseFormatTextJSONSchemaConfigParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from app.domain.blocks import NOT_TAKEN, TEXT, VERDICT, Block
+from app.domain.blocks import NOT_TAKEN, Block
+from app.domain.kinds import TEXT, VERDICT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
 from app.engine.hooks import AfterTool, BeforeTool, Hooks

@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 
 from app.config import read_settings
-from app.domain.blocks import TEXT, TOOL_RESULT, USER_TEXT
+from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, thinking, tool_use

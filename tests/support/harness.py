@@ -12,7 +12,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.domain.blocks import TEXT, TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.rounds import add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.engine.executor import ModelPolicy

@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from app.domain.blocks import USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
 from app.domain.events import (
     ActionRequired,
@@ -19,6 +19,7 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from app.domain.kinds import USER_TEXT
 from app.domain.log import marks_of
 from app.domain.turns import Turn
 

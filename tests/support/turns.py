@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Status, Turn, TurnRequest
 

@@ -20,7 +20,7 @@ from app.api.ai_sdk.parts import (
 )
 from app.api.codec import to_json
 from app.domain.asks import Ask
-from app.domain.blocks import CALLS, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, Block
+from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.events import (
     ActionRequired,
@@ -35,6 +35,7 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
+from app.domain.kinds import CALLS, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT
 from app.domain.log import start_of_block
 from app.domain.turns import Turn
 

@@ -16,8 +16,9 @@ from app.api.ai_sdk.parts import (
 )
 from app.api.ai_sdk.schemas import UiMessageOut
 from app.api.codec import block_details
-from app.domain.blocks import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import Block
 from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
+from app.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.log import marks_of
 from app.domain.turns import Turn
 

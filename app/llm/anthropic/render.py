@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import CALLS, SERVER_TOOL_USE, TEXT, THINKING, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
+from app.domain.kinds import CACHEABLE, CALLS, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
-from app.llm.conversation.sendable import THOUGHTS
 from app.llm.conversation.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.transport.raw import members_of
@@ -61,8 +61,7 @@ _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact
 _FAILED = "The tool failed:"
 _LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
 
-_STREAMED_MEMBER = {TEXT: "text", THINKING: "thinking", "compaction": "content"} | dict.fromkeys(CALLS, "input")
-_CACHEABLE = frozenset({TEXT, TOOL_USE, TOOL_RESULT, "image", "document", "search_result", SERVER_TOOL_USE})
+_CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
@@ -141,7 +140,7 @@ def render_block(block: Block) -> bytes:
     """The block as JSON: its `data`, with what was streamed put in its place."""
     members = _shell(block)
     members.pop("cache_control", None)
-    member = _STREAMED_MEMBER.get(block.type)
+    member = STREAMED_MEMBERS.get(block.type)
     if member is not None and (block.text or block.data is None):
         members[member] = tool_input(block.text) if member == "input" else block.text
     if block.type == TOOL_RESULT:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.blocks import CALLS
+from app.domain.kinds import CALLS
 from app.llm.provider import (
     BlockClosed,
     BlockData,

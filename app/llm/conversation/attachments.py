@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import TEXT, TOOL_RESULT, Block
-from app.domain.results import FILES, content_of
+from app.domain.blocks import Block
+from app.domain.kinds import FILES, TEXT, TOOL_RESULT
+from app.domain.results import content_of
 from app.llm.provider import Message
 
 GONE = "[What was attached here is no longer stored.]"

@@ -10,23 +10,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.domain.blocks import (
-    NOT_TAKEN,
-    SUMMARY,
-    TEXT,
-    TOOL_RESULT,
-    USER_TEXT,
-    VERDICT,
-    Block,
-)
+from app.domain.blocks import NOT_TAKEN, Block
 from app.domain.history import COMPACTED, Position, Shortening, Summary, kept_of, shortenings_on, summary_on
+from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import files_in
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, hopeless
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.sendable import (
     GOES_ON,
-    THOUGHTS,
     Said,
     drop_blank_reply,
     drop_last_thoughts,

@@ -5,29 +5,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
-from app.domain.blocks import (
+from app.domain.blocks import Block
+from app.domain.history import COMPACTED
+from app.domain.kinds import (
+    NOT_SENT_IN_PLACE,
     SERVER_CALLS,
     SERVER_RESULT,
-    SHORTENED,
-    SUMMARY,
     TEXT,
     THINKING,
-    TOOL_RESULT,
-    USER_TEXT,
-    VERDICT,
-    Block,
+    THOUGHTS,
 )
-from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.steps import PAUSED
 from app.domain.turns import Turn
 from app.llm.provider import Message
 
-THOUGHTS = frozenset({THINKING, "redacted_thinking"})
 GOES_ON = PAUSED | {"tool_use"}
 
 _WHOLE = GOES_ON | {"end_turn", "stop_sequence"}
-_SENT_ELSEWHERE = frozenset({TOOL_RESULT, USER_TEXT, VERDICT, SUMMARY, SHORTENED})
 
 Said = tuple[Literal["user", "assistant"], Block]
 
@@ -49,7 +44,7 @@ def is_sendable(block: Block) -> bool:
         return block.text != "" and not (block.interrupted and is_blank(block))
     if block.type == THINKING:
         return not block.interrupted and _is_signed(block)
-    return block.type not in _SENT_ELSEWHERE and not block.interrupted
+    return block.type not in NOT_SENT_IN_PLACE and not block.interrupted
 
 
 def is_blank(block: Block) -> bool:

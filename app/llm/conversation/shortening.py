@@ -8,6 +8,7 @@ from dataclasses import replace
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import COMPACTION
 from app.domain.history import Shortening, left_out_of, shortenings_on
+from app.domain.kinds import PROVIDER_SUMMARY
 from app.domain.results import files_in
 from app.domain.turns import ToolSpec, Turn
 
@@ -35,7 +36,7 @@ def _as_sent(
     blocks = [
         _shortened((place, block.round), block, shortenings, tools)
         for block in turn.blocks
-        if compacts or block.type != "compaction"
+        if compacts or block.type != PROVIDER_SUMMARY
     ]
     return turn if blocks == list(turn.blocks) else replace(turn, blocks=tuple(blocks))
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from uuid import UUID
 
-from app.domain.blocks import SUMMARY, TEXT
 from app.domain.errors import TransientError
+from app.domain.kinds import SUMMARY, TEXT
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, MessageDelta, MessageEnded, Part
 
 # The reply is no whole summary: what it leaves out would be forgotten.

@@ -13,7 +13,8 @@ from hashlib import sha256
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, TOOL_USE, Block
+from app.domain.blocks import Block
+from app.domain.kinds import PORTABLE
 from app.llm.conversation.sendable import drop_blank_reply, drop_last_thoughts, grouped
 from app.llm.provider import Message
 from app.llm.transport.raw import encoded, is_object, members_of, mended
@@ -53,7 +54,7 @@ def without_foreign(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _unmarked(block: Block) -> Block | None:
     if provider_of(block) is None:
         return block
-    return replace(block, data=None) if block.type in {TEXT, TOOL_USE} else None
+    return replace(block, data=None) if block.type in PORTABLE else None
 
 
 @dataclass(frozen=True, slots=True)

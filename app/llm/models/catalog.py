@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from app.domain.blocks import DOCUMENT, IMAGE
 from app.domain.errors import PermanentError, RequestRefused
+from app.domain.kinds import DOCUMENT, IMAGE
 from app.llm.conversation.attachments import without
 from app.llm.models.think_tags import Untagged
 from app.llm.provider import ModelRequest, Provider, Wrapped

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Literal
 
-from app.domain.blocks import TEXT, THINKING
+from app.domain.kinds import TEXT, THINKING
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, Wrapped
 from app.llm.transport.raw import encoded
 

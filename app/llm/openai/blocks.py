@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, TOOL_USE
+from app.domain.kinds import TEXT, THINKING, TOOL_USE
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from app.llm.transport.raw import encoded, is_object
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, Block
-from app.domain.results import FILES, files_in, in_words, parts_of, words_of
+from app.domain.blocks import Block
+from app.domain.kinds import FILES, TEXT, THINKING, TOOL_RESULT
+from app.domain.results import files_in, in_words, parts_of, words_of
 from app.llm.conversation.messages import GO_ON
 from app.llm.conversation.translation import SILENT_FAILURE
 from app.llm.provider import Message

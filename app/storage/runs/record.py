@@ -9,8 +9,9 @@ from datetime import datetime
 from uuid import UUID
 
 from app.domain.asks import Ask, AskAnswer, Steer
-from app.domain.blocks import TOOL_RESULT, Block, CallState
+from app.domain.blocks import Block, CallState
 from app.domain.errors import ClaimLost
+from app.domain.kinds import TOOL_RESULT
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
 from app.storage.database import Database, Row, Statement, retry_while_unavailable

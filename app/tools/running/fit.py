@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.blocks import READ_RESULT
-from app.domain.results import FILES, content_of, layout_of, words_of
+from app.domain.kinds import FILES
+from app.domain.results import content_of, layout_of, words_of
 from app.kit.media import PLAIN, media_type_of
 from app.kit.text import storable
 from app.tools.policy import Policy

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.blocks import TEXT, TOOL_RESULT, TOOL_USE, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,

@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import SUMMARY, Block
+from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed, halfway_to
 from app.domain.history import COMPACTED, kept_of, summary_on
+from app.domain.kinds import SUMMARY
 from app.domain.rounds import Round
 from app.domain.sizes import size_of
 from app.domain.steps import CallModel, Compact, next_step

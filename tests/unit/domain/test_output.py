@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, USER_TEXT, VERDICT, Block
+from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, Block
+from app.domain.kinds import USER_TEXT, VERDICT
 from app.domain.output import OutputProgress, failure_of, output_of, output_progress, phase_of, unjudged_draft
 from app.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest

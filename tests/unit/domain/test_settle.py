@@ -1,6 +1,7 @@
 import pytest
 
-from app.domain.blocks import TEXT, THINKING, TOOL_USE, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, THINKING, TOOL_USE
 from app.domain.rounds import Round
 from app.domain.steps import Settlement, settle
 from app.domain.turns import Limits, RecoveryPolicy

@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import SHORTENED, SUMMARY, Block
+from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed, is_near
 from app.domain.history import COMPACTED, shortenings_on
+from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round

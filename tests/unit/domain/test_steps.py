@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import DOCUMENT, IMAGE, TEXT, TOOL_RESULT, Block
+from app.domain.blocks import Block
+from app.domain.kinds import DOCUMENT, IMAGE, TEXT, TOOL_RESULT
 from app.domain.results import layout_of, parts_of
 from app.llm.conversation.attachments import GONE, LEFT_OUT, attached, uploads_in, without
 from app.llm.provider import Message

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.asks import Steer
-from app.domain.blocks import SUMMARY, USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.history import COMPACTED
+from app.domain.kinds import SUMMARY, USER_TEXT
 from app.domain.results import Part
 from app.domain.rounds import Round
 from app.domain.steps import (

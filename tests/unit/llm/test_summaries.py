@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.blocks import SUMMARY
 from app.domain.errors import TransientError
+from app.domain.kinds import SUMMARY
 from app.llm.conversation.summaries import as_summary
 from app.llm.provider import (
     BlockClosed,

@@ -6,8 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from app.domain.asks import Ask, AskAnswer
-from app.domain.blocks import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT, Block
+from app.domain.blocks import Block
 from app.domain.events import BlockStart, Notice
+from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.rounds import Round
 from app.domain.steps import unanswered_calls
 from app.domain.turns import Turn

@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from app.domain.blocks import TEXT, THINKING, Block
+from app.domain.blocks import Block
+from app.domain.kinds import TEXT, THINKING
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, tool_input, with_fitting_calls

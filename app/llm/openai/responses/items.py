@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
-from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
+from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from app.kit.text import storable
 from app.llm.openai.blocks import UNNAMED, made_id
 from app.llm.openai.responses.kinds import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.blocks import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, Block
+from app.domain.blocks import Block
+from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
