@@ -13,17 +13,15 @@ from rich.console import Console
 from rich.text import Text
 
 from app.config import read_settings
-from app.terminal.answer import AnswerView, LiveAnswer, PlainAnswer
+from app.terminal.approvals import Attendant, Dialogue, how_to_answer
 from app.terminal.assembler import Assembler, Json
-from app.terminal.attendant import Attendant
-from app.terminal.carry import Carrier
-from app.terminal.client import Client, Refused
-from app.terminal.conversation import Conversation
-from app.terminal.dialogue import Dialogue
-from app.terminal.listing import plain_chats, print_chats
-from app.terminal.session import ChatSession
-from app.terminal.terminal import edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
-from app.terminal.unattended import how_to_answer
+from app.terminal.chat_list import plain_chats, print_chats
+from app.terminal.chat_session import ChatSession
+from app.terminal.console import Carrier, edit_text, is_terminal, open_console, prepare_prompt, read_answer, surface_of
+from app.terminal.errors import Refused
+from app.terminal.http_client import Client
+from app.terminal.prompt import Conversation
+from app.terminal.turn_view import AnswerView, LiveAnswer, PlainAnswer
 
 # The ids of chats are UUIDs of version 7, which begin with the time: with a 0 for some thousand years.
 _CHAT: Final = re.compile(r"0[0-9a-f]{3,7}(-[0-9a-f-]{0,27})?", re.IGNORECASE)

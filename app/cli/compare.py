@@ -13,9 +13,8 @@ from app.cli.chat import server_here
 from app.domain.errors import TurnstreamError
 from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
 from app.terminal.assembler import Assembler, Json
-from app.terminal.client import Client
 from app.terminal.errors import TerminalError
-from app.terminal.follow import TurnFollower
+from app.terminal.http_client import Client, TurnFollower
 
 _NARROWEST = 160  # columns, where nobody says how wide the output is
 

@@ -9,7 +9,7 @@ import click
 
 from app.api.documents import checked_path
 from app.api.http.auth import LOCAL_OWNER
-from app.cli.names import checked_name
+from app.cli.tokens import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
 from app.kit.text import storable, unstorable

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import click
 
-from app.cli.names import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import NotFound
 from app.setup.databases import database_name, open_database, open_present_database
@@ -15,6 +14,7 @@ from app.storage.database import Database
 from app.storage.tokens import Tokens
 
 T = TypeVar("T")
+_LONGEST_NAME = 100
 
 
 def _with_tokens(
@@ -27,6 +27,13 @@ def _with_tokens(
             return await work(Tokens(database))
 
     return asyncio.run(run())
+
+
+def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """As click wants a callback. Lists are for people to read, one name a line."""
+    if name is not None and not (1 <= len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()):
+        raise click.BadParameter(f"wanted are 1 to {_LONGEST_NAME} printable characters, without a blank at the ends")
+    return name
 
 
 @click.group()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.terminal.assembler import Json
-from app.terminal.parts import one_line
+from app.terminal.text import one_line
 
 _LIMITS: Final = frozenset(
     {

@@ -3,15 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.terminal.errors import TerminalError
+from app.terminal.errors import StreamError
 
 Json = dict[str, Any]
 
 ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
-
-
-class StreamError(TerminalError):
-    """The events do not fit together: one is missing, came twice or is out of order."""
 
 
 class Assembler:

@@ -10,7 +10,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 from rich.theme import Theme
 
-from app.terminal.parts import Fold, Look, Part, Prose, Said
+from app.terminal.turn_parts import Fold, Look, Part, Prose, Said
 
 THEME: Final = Theme(
     {

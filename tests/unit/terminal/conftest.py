@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.terminal.client import Client
+from app.terminal.http_client import Client
 
 
 @dataclass

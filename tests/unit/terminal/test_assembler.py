@@ -11,7 +11,8 @@ from app.domain.log import next_event, resume
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream.live import LiveView
-from app.terminal.assembler import Assembler, Json, StreamError
+from app.terminal.assembler import Assembler, Json
+from app.terminal.errors import StreamError
 
 BLOCKS = (
     Block(0, 1, 1, "thinking", "Let me see. 😀", data='{"type":"thinking","thinking":"","signature":"c2ln"}'),

@@ -2,8 +2,8 @@ from contextlib import aclosing
 
 import pytest
 
-from app.terminal.client import Client, Refused
-from app.terminal.follow import CONNECTED, DISCONNECTED, ServerEvent, TurnFollower
+from app.terminal.errors import Refused
+from app.terminal.http_client import CONNECTED, DISCONNECTED, Client, ServerEvent, TurnFollower
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 SOON = "retry: 1\n\n"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from app.terminal.answer import AnswerView
 from app.terminal.assembler import Assembler, Json
-from app.terminal.client import Client, Lost, Refused
-from app.terminal.follow import TurnFollower
+from app.terminal.errors import Lost, Refused
+from app.terminal.http_client import Client, TurnFollower
+from app.terminal.turn_view import AnswerView
 
 # A call that waits, with the very input that was looked at.
 Asked = tuple[str, str]

@@ -4,10 +4,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.terminal.answer import PlainAnswer
 from app.terminal.assembler import Json
-from app.terminal.client import Client, Refused
-from app.terminal.session import ChatSession, asked
+from app.terminal.chat_session import ChatSession, asked
+from app.terminal.errors import Refused
+from app.terminal.http_client import Client
+from app.terminal.turn_view import PlainAnswer
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 BOOK: Json = {

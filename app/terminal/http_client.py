@@ -2,15 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx2
 import msgspec
 
-from app.terminal.assembler import Json
-from app.terminal.errors import TerminalError
+from app.terminal.assembler import ENDS, Json
+from app.terminal.errors import Lost, Refused, ServerUnreachable
 
 # Seconds. The server sends a comment every 15 s: a stream that is silent for longer than this is dead.
 _SILENCE: Final = 40.0
@@ -22,26 +23,6 @@ _HURRY: Final = 5.0
 _WHOLE_ID: Final = 36  # characters
 # A server that is being restarted, has too much to do, or that a proxy has lost sight of.
 _PASSING: Final = frozenset({408, 425, 429, 502, 503, 504})
-
-
-class Lost(TerminalError):
-    """The connection broke, or the server says that trying again may help; `after` is its word on when, in seconds."""
-
-    def __init__(self, message: str, after: float | None = None) -> None:
-        super().__init__(message)
-        self.after = after
-
-
-class ServerUnreachable(Lost):
-    """Nobody listens there."""
-
-
-class Refused(TerminalError):
-    """The server says no, and will say so again."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Backoff:
@@ -221,3 +202,52 @@ def _detail(response: httpx2.Response) -> str:
         return str(problem.get("detail") or problem["title"])
     except (ValueError, AttributeError, KeyError):
         return f"the server answered {response.status_code} {response.reason_phrase}"
+
+
+# --- the events of a turn ---
+
+
+# Events of our own, told between the server's: the connection is there, and it is gone.
+CONNECTED: Final = "connected"
+DISCONNECTED: Final = "disconnected"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    name: str
+    data: Json
+
+
+class TurnFollower:
+    """`cursor` is the id of the last event that was handed on. Who stops listening may begin again where that was."""
+
+    def __init__(self, client: Client, chat: str, turn: str, cursor: str | None = None) -> None:
+        self.cursor = cursor
+        self._client = client
+        self._chat = chat
+        self._turn = turn
+
+    async def events(self) -> AsyncGenerator[ServerEvent, None]:
+        """Until the turn has ended, however long its server is away. Raises Refused."""
+        backoff = Backoff()
+        while True:
+            lost = Lost("the server closed the stream")
+            try:
+                async with self._client.stream(self._chat, self._turn, self.cursor) as stream:
+                    if stream is None:
+                        return
+                    yield ServerEvent(CONNECTED, {})
+                    async for event in stream:
+                        if event.retry is not None:
+                            backoff.first = event.retry / 1000
+                        self.cursor = event.id or self.cursor
+                        if event.data:
+                            backoff.reset()
+                            yield ServerEvent(event.event, msgspec.json.decode(event.data))
+                            if event.event in ENDS:
+                                return
+            except Lost as error:
+                lost = error
+            pause = backoff.next(lost.after)
+            yield ServerEvent(DISCONNECTED, {"reason": str(lost), "seconds": pause})
+            await asyncio.sleep(pause)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from app.terminal.approvals import Dialogue
 from app.terminal.assembler import Json
-from app.terminal.dialogue import Dialogue
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -8,15 +8,15 @@ from typing import Final
 
 from rich.text import Text
 
+from app.terminal.approvals import Attendant
 from app.terminal.assembler import Assembler, Json
-from app.terminal.attendant import Attendant
-from app.terminal.carry import Carrier
-from app.terminal.client import Client, Refused
-from app.terminal.errors import TerminalError
-from app.terminal.listing import print_chats, short_ids, title_of
-from app.terminal.parts import clean, sentence
-from app.terminal.session import ChatSession
-from app.terminal.unfold import unfolded
+from app.terminal.blocks import unfolded
+from app.terminal.chat_list import print_chats, short_ids, title_of
+from app.terminal.chat_session import ChatSession
+from app.terminal.console import Carrier
+from app.terminal.errors import Refused, TerminalError
+from app.terminal.http_client import Client
+from app.terminal.text import clean, sentence
 
 HELP: Final = """\
 /list          the newest chats

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.terminal.answer import LiveAnswer, PlainAnswer
 from app.terminal.assembler import Assembler
-from app.terminal.follow import CONNECTED, DISCONNECTED, ServerEvent
+from app.terminal.http_client import CONNECTED, DISCONNECTED, ServerEvent
 from app.terminal.render import THEME
 from app.terminal.screen import Paper, Screen
+from app.terminal.turn_view import LiveAnswer, PlainAnswer
 from tests.support.virtual_terminal import Glass
 
 

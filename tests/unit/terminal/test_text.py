@@ -1,4 +1,4 @@
-from app.terminal.exact import compact, pretty, same
+from app.terminal.text import compact, pretty, same
 
 
 def test_what_a_person_allows_cannot_look_like_something_else() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from app.terminal.assembler import Json
-from app.terminal.notes import degraded_line, edited_input, files_in_words, remarks, why_not_run
+from app.terminal.blocks import degraded_line, edited_input, files_in_words, remarks, why_not_run
 
 
 def noted(**notes: Any) -> Json:

@@ -1,18 +1,22 @@
 """The terminal as it is found, and as it is left."""
 
+import asyncio
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
 from app.terminal.render import THEME
 from app.terminal.screen import Paper, Screen, Surface
+
+T = TypeVar("T")
 
 
 def _module(name: str) -> Any:
@@ -114,3 +118,28 @@ def _without_echo() -> Iterator[None]:
         yield
     finally:
         _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """In between, the prompt has the terminal to itself."""
+
+    runner: asyncio.Runner
+    console: Console
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work`. The first Ctrl-C is its own affair; the second ends it where it stands."""
+        with watching(self.console):
+            try:
+                return self.runner.run(work)
+            except KeyboardInterrupt:
+                self.runner.run(_cancel_all())
+                raise
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

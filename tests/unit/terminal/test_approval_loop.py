@@ -3,10 +3,10 @@
 from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
+from app.terminal.approvals import Attendant
 from app.terminal.assembler import Assembler, Json
-from app.terminal.attendant import Attendant
-from app.terminal.client import Refused
-from app.terminal.session import Asked
+from app.terminal.chat_session import Asked
+from app.terminal.errors import Refused
 
 T = TypeVar("T")
 

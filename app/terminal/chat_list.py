@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.terminal.assembler import Json
-from app.terminal.parts import one_line
+from app.terminal.text import one_line
 
 # An id begins with the time to the millisecond: so many characters tell two chats apart, but for rare ones.
 _SHORT: Final = 13

@@ -1,18 +1,88 @@
-"""What a person is asked about a call that waits, and what is made of the answer."""
+"""A turn that waits for a person, brought on: each call is asked about, the server is told, the rest is shown."""
 
 import json
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.padding import Padding
 from rich.text import Text
 
-from app.terminal.assembler import Json
-from app.terminal.exact import pretty, same
-from app.terminal.parts import one_line, sentence, span
+from app.terminal.assembler import Assembler, Json
+from app.terminal.chat_session import Asked, asked
+from app.terminal.errors import Refused
+from app.terminal.text import compact, one_line, pretty, same, sentence, span
+
+T = TypeVar("T")
+
+
+class Do(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
+
+
+class Waiting(Protocol):
+    """The turn that is watched, as a session has it."""
+
+    async def waiting(self) -> list[Json]: ...
+    async def act(self, call: Json, action: Json, /) -> None: ...
+    async def go_on(self, passed: Set[Asked], /) -> Assembler: ...
+    async def stop(self) -> Assembler: ...
+
+
+class Person(Protocol):
+    """Somebody who is asked; None leaves the call waiting, EOFError all of them, KeyboardInterrupt stops the turn."""
+
+    def ask(self, call: Json, more: int, /) -> Json | None: ...
+    def say(self, words: str, /) -> None: ...
+
+
+class Attendant:
+    """`do` carries out what has to do with the server."""
+
+    def __init__(self, session: Waiting, person: Person, do: Do) -> None:
+        self._session = session
+        self._person = person
+        self._do = do
+
+    def attend(self, state: Assembler) -> Assembler:
+        """Until the turn has ended, or waits for nothing but what the person has left waiting."""
+        passed: set[Asked] = set()
+        while state.end is None:
+            try:
+                self._ask_all(passed)
+            except KeyboardInterrupt:
+                print()
+                return self._do(self._session.stop())
+            if state.waits:
+                break
+            self._do(self._session.go_on(passed))
+        return state
+
+    def _ask_all(self, passed: set[Asked]) -> None:
+        while calls := [call for call in self._do(self._session.waiting()) if asked(call) not in passed]:
+            try:
+                action = self._person.ask(calls[0], len(calls) - 1)
+            except EOFError:
+                print()
+                passed.update(map(asked, calls))
+                return
+            if action is None:
+                passed.add(asked(calls[0]))
+            else:
+                self._tell(calls[0], action)
+
+    def _tell(self, call: Json, action: Json) -> None:
+        try:
+            self._do(self._session.act(call, action))
+        except Refused as error:
+            self._person.say(str(error))
+
+
+# --- asking ---
+
 
 _ASKS: Final = {"approval": "asks to run", "client": "is for you to run"}
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -128,3 +198,28 @@ def _until(time: str, now: datetime) -> str:
     if left < _SOON:
         return f"expires at {then:%H:%M:%S}, in {span(left) if left < 60 else f'{left / 60:.0f} min'}"
     return f"expires at {then:%H:%M}" if then.date() == now.date() else f"expires on {then:%Y-%m-%d at %H:%M}"
+
+
+# --- nobody to ask ---
+
+
+def how_to_answer(state: Assembler, server: str, *, token: bool) -> Iterator[str]:
+    """Lines for a person, or for the log of a script: what waits, and the commands that answer it."""
+    turn, chat = state.start["turn"], state.start["chat"]
+    calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "a call waits"
+    yield f"{calls} for a person; `turnstream chat {chat}` asks, or answer with"
+    header = ' -H "Authorization: Bearer $TURNSTREAM_TOKEN"' if token else ""
+    url = shlex.quote(f"{server}/api/chats/{chat}/turns/{turn}/actions")
+    for call in state.actions:
+        until = f" (until {call['expires_at']})" if call["expires_at"] else ""
+        yield f"{compact(call['name'])} {compact(call['input'] or {})}{until}"
+        for action in _answers(call):
+            yield f"  curl --json {shlex.quote(compact({'actions': [action]}))}{header} {url}"
+
+
+def _answers(call: Json) -> list[Json]:
+    identity = {"tool_use_id": call["tool_use_id"]}
+    if call["type"] == "client":
+        return [{"type": "result", **identity, "output": "RESULT"}]
+    identity["input_digest"] = call["input_digest"]
+    return [{"type": "approve", **identity}, {"type": "deny", **identity, "reason": ""}]

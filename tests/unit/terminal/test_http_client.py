@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from app.terminal.client import Backoff, Client, Lost, Refused, ServerUnreachable
+from app.terminal.errors import Lost, Refused, ServerUnreachable
+from app.terminal.http_client import Backoff, Client
 from tests.support.server_process import free_port
 from tests.unit.terminal.conftest import ScriptedServer, answer
 

@@ -2,8 +2,8 @@ import shlex
 
 import msgspec
 
+from app.terminal.approvals import how_to_answer
 from app.terminal.assembler import Assembler, Json
-from app.terminal.unattended import how_to_answer
 
 TURN = "http://127.0.0.1:8000/api/chats/c/turns/t/actions"
 

@@ -7,22 +7,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from app.terminal.assembler import Assembler, Json
-from app.terminal.parts import (
-    Fold,
-    Part,
-    Parts,
-    Pieces,
-    Prose,
-    Said,
-    Watch,
-    clean,
-    last_words,
-    passages,
-    sentence,
-    short_input,
-    span,
-)
-from app.terminal.unfold import unfolded
+from app.terminal.blocks import unfolded
+from app.terminal.text import clean, sentence, short_input, span
+from app.terminal.turn_parts import Fold, Part, Parts, Pieces, Prose, Said, Watch, last_words, passages
 
 ANSWER = """# Tides
 

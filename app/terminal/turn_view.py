@@ -6,11 +6,13 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from app.terminal import follow
+from app.terminal import http_client
 from app.terminal.assembler import Assembler
-from app.terminal.parts import Fold, Part, Parts, Watch, last_words, passages, span
+from app.terminal.http_client import DISCONNECTED, ServerEvent
 from app.terminal.render import Line, Renderer
 from app.terminal.screen import Output, Surface, TerminalSize
+from app.terminal.text import span
+from app.terminal.turn_parts import Fold, Part, Parts, Watch, last_words, passages
 
 _FRAMES: Final = 10  # a second
 _AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
@@ -24,7 +26,7 @@ class AnswerView(Protocol):
 
     state: Assembler
 
-    def take(self, event: follow.ServerEvent) -> None: ...
+    def take(self, event: ServerEvent) -> None: ...
     def stopping(self) -> None: ...
     def draw(self) -> None: ...
     def pause(self) -> None: ...
@@ -53,7 +55,7 @@ class LiveAnswer:
         self._passing = ""
         self._stage = ""
 
-    def take(self, event: follow.ServerEvent) -> None:
+    def take(self, event: ServerEvent) -> None:
         data, now = event.data, self._now()
         match event.name:
             case "block_start":
@@ -66,11 +68,11 @@ class LiveAnswer:
                 self._take_back(data["index"])
             case "status":
                 self._stage = data.get("stage", self._stage)
-            case follow.CONNECTED:  # what passed by in between was not heard
+            case http_client.CONNECTED:  # what passed by in between was not heard
                 self._stage = ""
             case _:
                 pass
-        if event.name == follow.DISCONNECTED and not self._surface.room(self._size()):
+        if event.name == DISCONNECTED and not self._surface.room(self._size()):
             self._surface.show(self._renderer.fold(Fold("other", "connection lost, reconnecting")), 1, self._size())
         self._passing = _in_passing(event, self._passing)
         self.state.apply(event.name, data)
@@ -165,9 +167,9 @@ class PlainAnswer:
         self._notes = notes
         self._printed: list[str] = []
 
-    def take(self, event: follow.ServerEvent) -> None:
+    def take(self, event: ServerEvent) -> None:
         self.state.apply(event.name, event.data)
-        if event.name == follow.DISCONNECTED:
+        if event.name == DISCONNECTED:
             self._note(f"{event.data['reason']}; reconnecting")
         if event.name == "round_stop":
             self._print(event.data["round"])
@@ -203,16 +205,16 @@ class PlainAnswer:
         self._out.flush()
 
 
-def _in_passing(event: follow.ServerEvent, now: str) -> str:
+def _in_passing(event: ServerEvent, now: str) -> str:
     """What the status line says instead of what the model does."""
     match event.name:
-        case follow.DISCONNECTED:
+        case http_client.DISCONNECTED:
             return "connection lost, reconnecting"
         case "retry":
             return f"the model failed ({event.data['error']}), next try in {span(event.data['seconds'])}"
         case "action_required":
             return "waiting for a person to answer"
-        case follow.CONNECTED | "round_start" | "block_start" | "block_delta" if now != _STOPPING:
+        case http_client.CONNECTED | "round_start" | "block_start" | "block_delta" if now != _STOPPING:
             return ""
         case _:
             return now

@@ -1,15 +1,14 @@
 """What is shown of a turn, part by part: prose as it is, thinking and tool calls folded to one line each."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from rich.markdown import Markdown
 
 from app.terminal.assembler import Assembler, Json
-from app.terminal.notes import (
+from app.terminal.blocks import (
     degraded_line,
     edited_input,
     files_in_words,
@@ -18,14 +17,11 @@ from app.terminal.notes import (
     what_is_wrong,
     why_not_run,
 )
+from app.terminal.text import LONGEST_LINE, clean, one_line, short_input, span, tail
 
 Look = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
-# What a terminal would obey instead of showing it.
-_CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
-_LONGEST_VALUE: Final = 60
 _SHORTEST_TIME: Final = 0.1  # seconds; what is shorter is not worth a number
-_LONGEST_FOLD: Final = 400
 _CHANGING: Final = frozenset({"thinking", "writing", "running", "waiting"})
 _AS_USUAL: Final = frozenset({"end_turn", "stop_sequence"})
 _REASONS: Final = {
@@ -106,10 +102,6 @@ class Pieces:
             rest = "\n".join(lines[starts[-1] :])
             self._taken = text[: len(text) - len(rest)]
         return [*self._settled, rest]
-
-
-def clean(text: str) -> str:
-    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 class Parts:
@@ -217,7 +209,7 @@ class _Calls:
     def _thinking(self, block: Json) -> Fold:
         index, text = block["index"], block["text"]
         if block.get("open"):
-            return Fold("thinking", "thinking", _tail(one_line(text[-_LONGEST_FOLD:])))
+            return Fold("thinking", "thinking", tail(one_line(text[-LONGEST_LINE:])))
         seconds = self._seconds(index, self._watch.ended.get(index))
         return Fold("thought", f"thought for {seconds}" if seconds else "thought", one_line(text))
 
@@ -277,39 +269,3 @@ def _aside(block: Json) -> Fold:
 
 def _call_of(block: Json) -> tuple[int, str | None]:
     return block["round"], block.get("tool_use_id") or block.get("id")
-
-
-def span(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
-def one_line(text: str) -> str:
-    return clean(" ".join(text[:_LONGEST_FOLD].split()))
-
-
-def sentence(words: str) -> str:
-    words = clean(words).rstrip(".")
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def short_input(value: Any) -> str:
-    """The input of a call as a person would note it down: query="solar panels", limit=3."""
-    if not isinstance(value, dict):
-        return _short(value) if value else ""
-    return ", ".join(f"{one_line(name)}={_short(one)}" for name, one in value.items())
-
-
-def _tail(words: str) -> str:
-    if len(words) <= _LONGEST_VALUE:
-        return words
-    return f"… {words[-_LONGEST_VALUE:].partition(' ')[2]}"
-
-
-def _short(value: Any) -> str:
-    text = one_line(json.dumps(value, ensure_ascii=False))
-    if len(text) <= _LONGEST_VALUE:
-        return text
-    return text[: _LONGEST_VALUE - 2] + ('…"' if isinstance(value, str) else "…")
