@@ -1,0 +1,288 @@
+"""Every row of the table of block kinds, as the clients, the dialects, the providers and the pages know it."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from app.api.ai_sdk.chunks import UiEncoder
+from app.api.ai_sdk.messages import ui_message
+from app.api.codec import block_json
+from app.domain.blocks import NOT_TAKEN, Block
+from app.domain.compaction import COMPACTION
+from app.domain.events import BlockStop
+from app.domain.history import COMPACTED
+from app.domain.kinds import (
+    KINDS,
+    REDACTED_THINKING,
+    SUMMARY,
+    TEXT,
+    THINKING,
+    VERDICT,
+    BlockKind,
+    Sent,
+    Shown,
+    kind_of,
+)
+from app.domain.log import marks_of, start_of_block
+from app.domain.turns import Limits, Turn
+from app.llm.anthropic.render import render as render_anthropic
+from app.llm.anthropic.render import render_block
+from app.llm.conversation.messages import build_messages
+from app.llm.openai.chat.render import render as render_chat
+from app.llm.openai.responses.render import render as render_responses
+from app.llm.provider import Message, ModelRequest
+from app.terminal.assembler import Assembler
+from app.terminal.turn_parts import Fold, Part, Parts, Prose, Said, Watch
+from tests.support.turns import USER_TURN, call, sealed, text, turn_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "app/web/static").glob("*.js")))
+PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+CONTENT = "c0ffee"  # found again in everything that carries the block
+
+
+def each_kind(chosen: Callable[[BlockKind], bool] = lambda _: True) -> pytest.MarkDecorator:
+    rows = list(filter(chosen, KINDS.values()))
+    return pytest.mark.parametrize("kind", rows, ids=[kind.name for kind in rows])
+
+
+# What a block of each kind holds besides the text. A new kind has its example here.
+DATA: dict[str, dict[str, Any] | None] = {
+    "text": None,
+    "thinking": {"signature": "signed"},
+    "redacted_thinking": {"data": CONTENT},
+    "tool_use": None,
+    "server_tool_use": {"id": "a", "name": "look"},
+    "mcp_tool_use": {"id": "a", "name": "look", "server_name": "sea"},
+    "tool_result": None,
+    "image": {"source": {"type": "url", "url": f"https://sea.example/{CONTENT}"}},
+    "document": {"source": {"type": "base64", "media_type": "application/pdf", "data": CONTENT}},
+    "compaction": {},
+    "summary": {"through": str(USER_TURN)},
+    "shortened": {
+        "first": {"turn": str(USER_TURN), "round": 1},
+        "last": {"turn": str(USER_TURN), "round": 1},
+        "head": 500,
+        "results": 2,
+        "left_out": 9000,
+    },
+    "user_text": None,
+    "verdict": None,
+}
+
+
+def example(kind: BlockKind, index: int = 0) -> Block:
+    """A closed block of this kind, as its row would be."""
+    data = DATA[kind.name]
+    text = "" if kind.family == "file" or kind.name == REDACTED_THINKING else CONTENT
+    if kind.streams == "input":
+        text = json.dumps({"for": CONTENT})
+    has_call = kind.family in {"call", "server_call", "result"}
+    return Block(
+        index,
+        1,
+        1,
+        kind.name,
+        text,
+        NOT_TAKEN if kind.name == VERDICT else None if data is None else json.dumps({"type": kind.name, **data}),
+        tool_use_id="a" if has_call else None,
+        name="look" if has_call else None,
+    )
+
+
+def turn_with(kind: BlockKind) -> Turn:
+    """An assistant turn with the example in its one round; a result stands behind its call."""
+    before = [call()] if kind.family == "result" else []
+    reason = COMPACTED if kind.name == SUMMARY else "tool_use"
+    limits = Limits(provider_edits=(COMPACTION,))
+    return turn_of(*before, example(kind, len(before)), rounds=[sealed(stop_reason=reason)], limits=limits)
+
+
+def test_a_row_is_found_by_its_name() -> None:
+    assert [kind_of(name) for name in KINDS] == list(KINDS.values())
+
+
+def test_a_type_without_a_row_is_kept_as_it_came() -> None:
+    assert kind_of("hologram") == BlockKind("hologram", "other")
+
+
+def test_the_results_of_a_providers_tools_are_known_by_how_their_types_end() -> None:
+    assert kind_of("web_search_tool_result") == BlockKind("web_search_tool_result", "server_result")
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+@each_kind()
+def test_the_log_has_a_block_before_or_behind_the_stop_of_its_round(kind: BlockKind) -> None:
+    names = [type(mark).__name__ for mark in marks_of(turn_with(kind))]
+    after = names[names.index("RoundStop") :]
+    assert ("BlockStop" in after) == kind.after_seal
+
+
+# --- requests to models ----------------------------------------------------------------------------------------------
+
+
+@each_kind()
+def test_a_later_request_carries_a_block_where_its_row_says(kind: BlockKind) -> None:
+    turn = turn_with(kind)
+    if kind.sent == "in_place":  # a call of the provider's is sent with its result, a thought with what it led to
+        answer = Block(1, 1, 1, "web_tool_result", data='{"tool_use_id":"a"}', tool_use_id="a")
+        turn = replace(turn, blocks=(*turn.blocks, answer, text(index=2)))
+    ahoy = Block(0, 0, 0, TEXT, "Ahoy")
+    question = replace(turn, id=USER_TURN, role="user", request=None, rounds=(), blocks=(ahoy,))
+    messages = build_messages([question, turn])
+    found = [
+        (message.role, block.type)
+        for message in messages
+        for block in message.blocks
+        if CONTENT in block.text or CONTENT in (block.data or "")
+    ]
+    assert found == list(_carried_as(kind.sent, kind.name))
+
+
+def _carried_as(sent: Sent, name: str) -> list[tuple[str, str]]:
+    places: dict[Sent, list[tuple[str, str]]] = {
+        "in_place": [("assistant", name)],
+        "after_call": [("user", name)],
+        "as_user_text": [("user", TEXT)],
+        "for_history": [("user", TEXT)],
+        "never": [],
+    }
+    assert places.keys() == set(get_args(Sent))
+    return places[sent]
+
+
+def request_with(kind: BlockKind) -> ModelRequest:
+    block = example(kind)
+    question = Message("user", (Block(0, 0, 0, TEXT, "Ahoy"),))
+    rest = {
+        "file": [Message("user", (block,))],
+        "result": [Message("assistant", (call(),)), Message("user", (block,))],
+    }
+    messages = [question, *rest.get(kind.family, [Message("assistant", (block, text())), question])]
+    return ModelRequest("model", tuple(messages))
+
+
+each_rendered_kind = each_kind(lambda kind: kind.sent in {"in_place", "after_call"})
+
+
+@each_rendered_kind
+def test_anthropic_is_sent_every_kind_as_it_came(kind: BlockKind) -> None:
+    block = json.loads(render_block(example(kind)))
+    assert block["type"] == kind.name
+    assert CONTENT in json.dumps(block)
+    if kind.streams:
+        assert CONTENT in json.dumps(block[kind.streams])
+    assert CONTENT.encode() in render_anthropic(request_with(kind))
+
+
+@pytest.mark.parametrize("render", [render_chat, render_responses])
+@each_rendered_kind
+def test_openai_is_sent_what_holds_for_every_provider(kind: BlockKind, render: Callable[[ModelRequest], bytes]) -> None:
+    holds_everywhere = kind.portable or kind.family in {"file", "result"}
+    assert (CONTENT.encode() in render(request_with(kind))) == holds_everywhere
+
+
+# --- dialects --------------------------------------------------------------------------------------------------------
+
+
+@each_kind()
+def test_the_api_shows_the_members_of_every_kind(kind: BlockKind) -> None:
+    shown = block_json(example(kind))
+    members = {"index", "round", "type", "text"}
+    if kind.family in {"call", "server_call"}:
+        members |= {"id", "name", "input"}
+    if kind.family == "result":
+        members |= {"tool_use_id", "name", "is_error"}
+    if kind.name == THINKING:
+        members |= {"signature"}
+    elif example(kind).data is not None:
+        members |= {"data"}
+    assert shown.keys() == members
+
+
+AI_SDK: dict[Shown, tuple[str, str]] = {
+    # the first chunk of the stream, and the part of a message
+    "prose": ("text-start", "text"),
+    "thought": ("reasoning-start", "reasoning"),
+    "hidden_thought": ("data-", "data-"),
+    "call": ("tool-input-start", "tool-look"),
+    "inside_call": ("tool-output-available", "tool-look"),
+    "file": ("data-", "data-"),
+    "user_text": ("data-", "data-"),
+    "note": ("data-", "data-"),
+    "raw": ("data-", "data-"),
+}
+
+
+@each_kind()
+def test_the_ai_sdk_streams_every_kind(kind: BlockKind) -> None:
+    turn = turn_with(kind)
+    encode = UiEncoder(turn, lambda: ())
+    block = turn.blocks[-1]
+    frames = encode(start_of_block(block), None) + encode(BlockStop(1, block), None)
+    first = json.loads(frames.split(b"\n\n")[0].removeprefix(b"data: "))
+    assert first["type"] == _part_name(AI_SDK[kind.shown][0], kind)
+
+
+@each_kind()
+def test_the_ai_sdk_has_every_kind_in_its_messages(kind: BlockKind) -> None:
+    parts = ui_message(turn_with(kind)).parts
+    assert parts[-1]["type"] == _part_name(AI_SDK[kind.shown][1], kind)
+
+
+def _part_name(part: str, kind: BlockKind) -> str:
+    return part + kind.name.replace("_", "-") if part == "data-" else part
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+@each_kind()
+def test_the_terminal_shows_every_kind(kind: BlockKind) -> None:
+    turn = turn_with(kind)
+    state = Assembler()
+    state.start, state.blocks = {"turn": "1"}, list(map(block_json, turn.blocks))
+    state.rounds = {1: {"stop_reason": "tool_use"}}
+    parts = Parts().of(state, Watch(), 0)
+    assert len(parts) == 1, "a result has no part beside that of its call"
+    assert _look(parts[0], kind) == kind.shown
+
+
+def _look(part: Part, kind: BlockKind) -> Shown:
+    match part.content:
+        case Prose(markdown):
+            assert CONTENT in markdown
+            return "prose"
+        case Said(text):
+            assert CONTENT in text
+            return "user_text"
+        case Fold(look="thought", details=details):
+            return "thought" if CONTENT in details else "hidden_thought"
+        case Fold(look="running", name="look"):
+            return "call"
+        case Fold(look="ok", name="look"):
+            return "inside_call"
+        case Fold(name=name) if name != kind.name.replace("_", " "):
+            return "note"
+        case _:  # the terminal shows the names of files only
+            return "file" if kind.family == "file" else "raw"
+
+
+@each_kind(lambda kind: kind.shown != "raw")
+def test_the_page_knows_every_kind(kind: BlockKind) -> None:
+    """By its name in a string or in a table, or by an ending that it shares with others."""
+    endings = re.findall(r"endsWith\('(\w+)'\)", PAGE)
+    named = re.search(rf"'{kind.name}'|[{{,]\s*{kind.name}\s*[,:}}]", PAGE)
+    assert named or any(kind.name.endswith(ending) for ending in endings)
+
+
+@each_kind(lambda kind: kind.family in {"result", "steer", "note"})
+def test_the_protocol_describes_every_kind_of_ours(kind: BlockKind) -> None:
+    assert f"\n| `{kind.name}` |" in PROTOCOL
