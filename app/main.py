@@ -7,30 +7,24 @@ from starlette.applications import Starlette
 
 from app.api.http.auth import LOCAL_OWNER, Authenticator
 from app.api.http.errors import HANDLERS
-from app.api.resolve import Defaults
+from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
-from app.api.services import Services
+from app.api.services import HttpSettings, Live, Services, Storage
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.engine.hooks import Hooks
 from app.llm.demo import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import database_url
-from app.setup.engine import Engine, started
+from app.setup.engine import started
 from app.setup.models import default_among, default_model, open_models
 from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
 from app.setup.samples import offer_samples
-from app.storage.actions import Actions
-from app.storage.chat_changes import ChatChanges
-from app.storage.chats import Chats
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
-from app.storage.exchanges import Exchanges
 from app.storage.migrations import upgrade_in_thread
 from app.storage.results import ToolResults
 from app.storage.tokens import Tokens
-from app.storage.turns import Turns
-from app.storage.uploads import Uploads
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import open_toolset
 from app.tools.library.documents import document_tools
@@ -95,8 +89,16 @@ async def running(
             await offer_samples(Documents(database), LOCAL_OWNER)
         settle_garbage_collector()
         engine = await stack.enter_async_context(started(settings, url, database, models, toolset, hooks, receiver))
-        defaults = Defaults(model, settings.system_prompt, turn_limits(settings))
-        yield _services(settings, database, models, toolset, engine, defaults)
+        worker = engine.worker
+        yield Services(
+            Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
+            Storage.of(database),
+            Live(engine.directory, engine.chat_wakeups, worker.wake, worker.refresh, worker.cancel),
+            Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings))),
+            HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
+            is_ready=lambda: not worker.draining,
+            drain=worker.drain,
+        )
 
 
 @asynccontextmanager
@@ -104,37 +106,6 @@ async def _own_toolset(settings: Settings, database: Database, outputs: Outputs 
     own = document_tools(Documents(database)) + result_tools(ToolResults(database), settings.max_result_chars)
     async with open_toolset(own, wanted_tools(settings), outputs) as toolset:
         yield toolset
-
-
-def _services(
-    settings: Settings, database: Database, models: Models, toolset: Toolset, engine: Engine, defaults: Defaults
-) -> Services:
-    return Services(
-        database=database,
-        chats=Chats(database),
-        chat_changes=ChatChanges(database),
-        chat_wakeups=engine.bells,
-        turns=Turns(database),
-        exchanges=Exchanges(database),
-        actions=Actions(database),
-        results=ToolResults(database),
-        documents=Documents(database),
-        uploads=Uploads(database),
-        directory=engine.directory,
-        authenticator=Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
-        toolset=toolset,
-        models=models,
-        defaults=defaults,
-        wake=engine.worker.wake,
-        cancel=engine.worker.cancel,
-        refresh=engine.worker.refresh,
-        is_ready=lambda: not engine.worker.draining,
-        drain=engine.worker.drain,
-        max_body_bytes=settings.max_body_bytes,
-        max_upload_bytes=settings.max_upload_bytes,
-        stream_life=settings.stream_life,
-        heartbeat=settings.heartbeat,
-    )
 
 
 def _on_loopback(settings: Settings) -> bool:

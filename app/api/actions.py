@@ -6,7 +6,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.attachments import as_parts, told
+from app.api.attachments import result_parts, user_blocks
 from app.api.codec import output_text, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import WholeOut
@@ -28,23 +28,25 @@ async def act(request: Request) -> Response:
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     wanted, body = await read_body(request, ActionsIn)
     key = idempotency_key_of(request, body)
-    before = await services.turns.get(owner, chat, turn)
+    before = await services.storage.turns.get(owner, chat, turn)
     try:
         decisions = await _decisions(wanted.actions, before, partial(_result, owner=owner, services=services))
     except RequestRefused:
-        if not await services.exchanges.knows(owner, key):  # else what the first request meant may be gone since
+        if not await services.storage.exchanges.knows(
+            owner, key
+        ):  # else what the first request meant may be gone since
             raise
         decisions = []
-    found = await services.actions.answer(owner, chat, turn, decisions, key)
+    found = await services.storage.actions.answer(owner, chat, turn, decisions, key)
     if not found.ended:
-        await services.refresh(turn)
+        await services.live.refresh(turn)
     return json_response(turn_out(found, services), 202)
 
 
 async def get_whole(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
-    text = await services.results.of_turn(owner, chat, turn, call)
+    text = await services.storage.results.of_turn(owner, chat, turn, call)
     return json_response(WholeOut(tool_use_id=call, text=text))
 
 
@@ -71,7 +73,7 @@ async def _decision(action: ActionIn, turn: Turn, result: ReadResult, field: str
 async def _result(result: ResultIn, field: str, *, owner: str, services: Services) -> AskAnswer:
     if result.blocks is None:
         return AskAnswer("result", output_text(result.output), result.is_error)
-    parts = as_parts(await told(result.blocks, owner, services, f"{field}.blocks"))
+    parts = result_parts(await user_blocks(result.blocks, owner, services, f"{field}.blocks"))
     return AskAnswer("result", words_of(parts), result.is_error, layout=layout_of(parts))
 
 

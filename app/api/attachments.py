@@ -1,14 +1,13 @@
-"""What a user turn holds besides words: images and documents, as the rows keep them."""
+"""Blocks of a message as the rows keep them: text, images and documents."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
 from typing import assert_never
-from uuid import UUID
 
 import msgspec
 
-from app.api.documents import checked_path
+from app.api.documents import check_path
 from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import Block
@@ -22,21 +21,26 @@ from app.storage.uploads import Upload
 _DOCUMENTS = frozenset({PDF, PLAIN})
 
 
-def spoken(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
-    """What is said into a turn that runs: words alone."""
+def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
+    """The blocks of a message to a running turn, which takes text only. Raises RequestRefused."""
     for place, block in enumerate(blocks):
         if not isinstance(block, TextBlockIn):
-            raise RequestRefused("a turn that runs takes text only", field=f"blocks.{place}.type")
+            raise RequestRefused(
+                f"`blocks.{place}.type` must be `text`: a message to a running turn holds text only.",
+                field=f"blocks.{place}.type",
+            )
     return tuple(Block(i, 0, 0, TEXT, b.text) for i, b in enumerate(blocks) if isinstance(b, TextBlockIn))
 
 
-async def told(blocks: Sequence[BlockIn], owner: str, services: Services, field: str = "blocks") -> tuple[Block, ...]:
-    """The blocks as those of a user turn. Bytes become uploads; a document of the library is kept as it is now."""
-    return tuple([await _told(place, block, owner, services, field) for place, block in enumerate(blocks)])
+async def user_blocks(
+    blocks: Sequence[BlockIn], owner: str, services: Services, field: str = "blocks"
+) -> tuple[Block, ...]:
+    """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept."""
+    return tuple([await _block_of(place, block, owner, services, field) for place, block in enumerate(blocks)])
 
 
-def as_parts(blocks: Sequence[Block]) -> list[Part]:
-    """The blocks as parts of a tool's result, without blanks. A document of the library is its words there."""
+def result_parts(blocks: Sequence[Block]) -> list[Part]:
+    """The blocks as parts of a tool's result, without blank texts. A document of the library becomes its text."""
     parts: list[Part] = []
     for block in blocks:
         members = msgspec.json.decode(block.data or "{}")
@@ -48,15 +52,16 @@ def as_parts(blocks: Sequence[Block]) -> list[Part]:
 
 
 def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
-    """Raises RequestRefused for what the model cannot see."""
+    """Raises RequestRefused for files that the model cannot read."""
     for place, block in enumerate(blocks):
-        if block.type == IMAGE and not model.does("images"):
-            raise RequestRefused(f"{model.id} cannot see images", field=f"blocks.{place}.type")
-        if block.type == DOCUMENT and not model.does("documents"):
-            raise RequestRefused(f"{model.id} cannot read documents", field=f"blocks.{place}.type")
+        if (block.type == IMAGE and not model.does("images")) or (
+            block.type == DOCUMENT and not model.does("documents")
+        ):
+            field = f"blocks.{place}.type"
+            raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} reads none.", field=field)
 
 
-async def _told(place: int, block: BlockIn, owner: str, services: Services, field: str) -> Block:
+async def _block_of(place: int, block: BlockIn, owner: str, services: Services, field: str) -> Block:
     field = f"{field}.{place}.source"
     match block:
         case TextBlockIn():
@@ -64,23 +69,23 @@ async def _told(place: int, block: BlockIn, owner: str, services: Services, fiel
         case ImageBlockIn():
             upload = await _upload(block.source, owner, services, field, IMAGES)
             return _block(place, IMAGE, {"source": upload.source})
+        case DocumentBlockIn(source=PathIn(path=path)):
+            check_path(path, f"{field}.path")
+            text = await services.storage.documents.read(owner, path)
+            if text is None:
+                raise RequestRefused(
+                    f"`{field}.path` must be the path of one of your documents; there is no document {path}.",
+                    field=f"{field}.path",
+                )
+            source = {"type": "text", "media_type": PLAIN}
+            return _block(place, DOCUMENT, {"title": block.title or path, "source": source}, text)
         case DocumentBlockIn():
-            return await _document(place, block, owner, services, field)
+            assert not isinstance(block.source, PathIn)
+            upload = await _upload(block.source, owner, services, field, _DOCUMENTS)
+            title = {"title": block.title} if block.title else {}
+            return _block(place, DOCUMENT, {**title, "source": upload.source})
         case _:
             assert_never(block)
-
-
-async def _document(place: int, block: DocumentBlockIn, owner: str, services: Services, field: str) -> Block:
-    if isinstance(block.source, PathIn):
-        path = checked_path(block.source.path)
-        text = await services.documents.read(owner, path)
-        if text is None:
-            raise RequestRefused(f"there is no document {path}", field=f"{field}.path")
-        kept = {"type": "text", "media_type": PLAIN}
-        return _block(place, DOCUMENT, {"title": block.title or path, "source": kept}, text)
-    upload = await _upload(block.source, owner, services, field, _DOCUMENTS)
-    title = {"title": block.title} if block.title else {}
-    return _block(place, DOCUMENT, {**title, "source": upload.source})
 
 
 def _block(place: int, type: str, members: Mapping[str, object], text: str = "") -> Block:
@@ -88,34 +93,39 @@ def _block(place: int, type: str, members: Mapping[str, object], text: str = "")
 
 
 async def _upload(
-    source: Base64In | UploadIn, owner: str, services: Services, field: str, wanted: frozenset[str]
+    source: Base64In | UploadIn, owner: str, services: Services, field: str, allowed: frozenset[str]
 ) -> Upload:
-    upload = await _found(source.id, owner, services, field) if isinstance(source, UploadIn) else None
-    if upload is None:
-        assert isinstance(source, Base64In)
-        content = _decoded(source, services.max_upload_bytes, field)
-        media_type = media_type_of(content)
-        if source.media_type not in {None, media_type}:
-            raise RequestRefused(f"the bytes are not {source.media_type}", field=f"{field}.media_type")
-        if media_type in wanted:
-            return await services.uploads.put(owner, media_type, content)
-    elif upload.media_type in wanted:
-        return upload
-    raise RequestRefused(f"the bytes are none of: {', '.join(sorted(wanted))}", field=field)
-
-
-async def _found(id: UUID, owner: str, services: Services, field: str) -> Upload:
-    upload = (await services.uploads.describe(owner, [id])).get(id)
-    if upload is None:
-        raise RequestRefused(f"there is no upload {id}", field=f"{field}.id")
-    return upload
+    """The upload that `source` names, or that its bytes become. The media type is detected from the bytes."""
+    uploads, kinds = services.storage.uploads, ", ".join(sorted(allowed))
+    if isinstance(source, UploadIn):
+        upload = (await uploads.describe(owner, [source.id])).get(source.id)
+        if upload is None:
+            raise RequestRefused(
+                f"`{field}.id` must be the id of one of your uploads; there is no upload {source.id}.",
+                field=f"{field}.id",
+            )
+        if upload.media_type in allowed:
+            return upload
+        raise RequestRefused(f"`{field}` must be one of {kinds}, not {upload.media_type}.", field=field)
+    content = _decoded(source, services.http.max_upload_bytes, field)
+    media_type = media_type_of(content)
+    if source.media_type not in {None, media_type}:
+        raise RequestRefused(
+            f"`{field}.media_type` must fit the bytes, which are not {source.media_type}; it may be left out.",
+            field=f"{field}.media_type",
+        )
+    if media_type is not None and media_type in allowed:
+        return await uploads.put(owner, media_type, content)
+    raise RequestRefused(f"`{field}` must hold the bytes of one of {kinds}.", field=field)
 
 
 def _decoded(source: Base64In, most: int, field: str) -> bytes:
     try:
         content = b64decode(source.data, validate=True)
     except (NotBase64, ValueError):
-        raise RequestRefused("is not base64", field=f"{field}.data") from None
+        raise RequestRefused(f"`{field}.data` must be base64.", field=f"{field}.data") from None
     if len(content) > most:
-        raise RequestRefused(f"is larger than {most:,} bytes; upload less", field=f"{field}.data")
+        raise RequestRefused(
+            f"`{field}.data` must hold at most {most:,} bytes; send a smaller file.", field=f"{field}.data"
+        )
     return content

@@ -14,10 +14,10 @@ from app.llm.models.catalog import Model
 
 async def list_models(request: Request) -> Response:
     services, _ = await begin(request)
-    default = services.defaults.model
-    listed = dict(services.models.listed())
-    chosen = services.models.check(default)
-    listed.setdefault(chosen.id, (chosen, services.models.provider_for(default).name))
+    default = services.resolver.defaults.model
+    listed = dict(services.resolver.models.listed())
+    chosen = services.resolver.models.check(default)
+    listed.setdefault(chosen.id, (chosen, services.resolver.models.provider_for(default).name))
     models = [_model_out(model, provider, default=model.id == chosen.id) for model, provider in listed.values()]
     return json_response(ModelsOut(models=models))
 
@@ -45,9 +45,9 @@ async def list_tools(request: Request) -> Response:
             input_schema=msgspec.json.decode(spec.input_schema),
             read_only=spec.read_only,
             approval=approval
-            if isinstance(approval := services.toolset.policy(spec.name).approval, str)
+            if isinstance(approval := services.resolver.toolset.policy(spec.name).approval, str)
             else "by_input",
         )
-        for spec in services.toolset.specs()
+        for spec in services.resolver.toolset.specs()
     ]
     return json_response(ToolsOut(tools=tools))

@@ -11,8 +11,7 @@ from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of, limit_of, read_body
 from app.api.schemas.requests import ChatChanges, ChatSettings, NewChat
 from app.api.schemas.responses import ChatPage, Deleted, ListedChat
-from app.api.services import Services, begin
-from app.api.toolbox import choose
+from app.api.services import begin
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.kit.text import unstorable
@@ -27,8 +26,8 @@ _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 async def create_chat(request: Request) -> Response:
     services, owner = await begin(request)
     new, _ = await read_body(request, NewChat)
-    settings = checked_settings(services, new.settings)
-    chat = await services.chats.create(owner, new.title, new.system_prompt, settings)
+    settings = services.resolver.check_settings(new.settings)
+    chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     return json_response(chat_out(chat), 201, {"Location": f"/api/chats/{chat.id}"})
 
 
@@ -39,17 +38,17 @@ async def list_chats(request: Request) -> Response:
     position = _position(before) if before else None
     words = _words(request.query_params.get("q", ""))
     if words:
-        hits = await services.chats.search(owner, words, limit + 1, position)
+        hits = await services.storage.chats.search(owner, words, limit + 1, position)
         chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
     else:
-        chats = [listed_chat(chat) for chat in await services.chats.page(owner, limit + 1, position)]
+        chats = [listed_chat(chat) for chat in await services.storage.chats.page(owner, limit + 1, position)]
     more = len(chats) > limit
     return json_response(ChatPage(chats=chats[:limit], next=_token(chats[limit - 1]) if more else None))
 
 
 async def get_chat(request: Request) -> Response:
     services, owner = await begin(request)
-    return json_response(chat_out(await services.chats.get(owner, id_of(request, "chat"))))
+    return json_response(chat_out(await services.storage.chats.get(owner, id_of(request, "chat"))))
 
 
 async def change_chat(request: Request) -> Response:
@@ -59,31 +58,19 @@ async def change_chat(request: Request) -> Response:
     changes, _ = await read_body(request, ChatChanges)
     sent = {name: getattr(changes, name) for name in changes.model_fields_set}
     if "settings" in sent:
-        sent["settings"] = checked_settings(services, changes.settings or ChatSettings())
-    changed = await services.chats.change(owner, chat, sent)
-    services.chat_wakeups.notify(chat)
+        sent["settings"] = services.resolver.check_settings(changes.settings or ChatSettings())
+    changed = await services.storage.chats.change(owner, chat, sent)
+    services.live.chat_wakeups.notify(chat)
     return json_response(chat_out(changed))
 
 
 async def delete_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
-    for turn in await services.chats.delete(owner, chat):
-        await services.cancel(turn)
-    services.chat_wakeups.notify(chat)
+    for turn in await services.storage.chats.delete(owner, chat):
+        await services.live.cancel(turn)
+    services.live.chat_wakeups.notify(chat)
     return json_response(Deleted(deleted=chat))
-
-
-def checked_settings(services: Services, settings: ChatSettings, field: str = "settings") -> dict[str, object]:
-    """As they are stored: without what was not said. Raises RequestRefused for an unknown model or tool."""
-    try:
-        if settings.model is not None:
-            services.models.check(settings.model)
-    except RequestRefused as error:
-        raise RequestRefused(error.detail, field=f"{field}.model") from None
-    if settings.tools is not None:
-        choose(settings.tools, services.toolset, (), f"{field}.tools")
-    return settings.model_dump(exclude_none=True)
 
 
 def _words(asked: str) -> list[str]:

@@ -23,14 +23,14 @@ async def put_document(request: Request) -> Response:
     services, owner = await begin(request)
     path = _path_of(request)
     content = _text(await read_bytes(request))
-    info, created = await services.documents.put(owner, path, content)
+    info, created = await services.storage.documents.put(owner, path, content)
     return json_response(_document_out(info), 201 if created else 200)
 
 
 async def get_document(request: Request) -> Response:
     services, owner = await begin(request)
     path = _path_of(request)
-    content = await services.documents.read(owner, path)
+    content = await services.storage.documents.read(owner, path)
     if content is None:
         raise NotFound(f"there is no document {path}")
     return PlainTextResponse(content)
@@ -39,7 +39,7 @@ async def get_document(request: Request) -> Response:
 async def delete_document(request: Request) -> Response:
     services, owner = await begin(request)
     path = _path_of(request)
-    if not await services.documents.delete(owner, path):
+    if not await services.storage.documents.delete(owner, path):
         raise NotFound(f"there is no document {path}")
     return json_response(DocumentDeleted(deleted=path))
 
@@ -48,7 +48,7 @@ async def list_documents(request: Request) -> Response:
     services, owner = await begin(request)
     limit = limit_of(request, default=200, most=1000)
     prefix, after = _query(request, "prefix"), _query(request, "after")
-    found = await services.documents.tree(owner, prefix, after=after, limit=limit + 1)
+    found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)
     shown = list(map(_document_out, found[:limit]))
     return json_response(DocumentPage(documents=shown, next=shown[-1].path if len(found) > limit else None))
 
@@ -58,19 +58,20 @@ def _document_out(info: DocumentInfo) -> DocumentOut:
 
 
 def _path_of(request: Request) -> str:
-    return checked_path(request.path_params["path"])
+    path: str = request.path_params["path"]
+    check_path(path)
+    return path
 
 
-def checked_path(path: str) -> str:
-    """`path` as it is. Raises RequestRefused for one that could be read in two ways."""
+def check_path(path: str, field: str = "path") -> None:
+    """Raises RequestRefused for a path that could be read in two ways."""
     strange = _STRANGE.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
     if strange or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
         raise RequestRefused(
-            "a path is like notes/today.md, at most 1024 bytes: no slash at its ends or after another, no part . or ..,"
-            " no control characters",
-            field="path",
+            f"`{field}` must be a path such as notes/today.md: at most {_MOST_PATH} bytes, no slash at its ends or"
+            " after another, no part . or .., no control characters.",
+            field=field,
         )
-    return path
 
 
 def _query(request: Request, name: str) -> str:

@@ -20,7 +20,7 @@ async def readyz(request: Request) -> Response:
     services = services_of(request)
     if not services.is_ready():
         return problem(503, "Not ready", "This server is stopping.", headers={"Retry-After": "1"})
-    await services.database.row(SELECT_ONE)
+    await services.storage.database.row(SELECT_ONE)
     return PlainTextResponse("ready\n")
 
 

@@ -1,153 +1,213 @@
-"""What a new turn is asked to do: the turn's own words first, then the chat's, then its past, then the server's."""
+"""The request of a new turn: model, prompt, parameters and tools, from the turn, its chat, its past and the server."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from app.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
-from app.api.toolbox import Chosen, choose
+from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
-from app.domain.turns import Limits, OutputSpec, TurnRequest
+from app.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
 from app.kit.strict_schema import is_strict
-from app.llm.models.catalog import Model, Models
+from app.llm.models.catalog import Ability, Model, Models
 from app.storage.chats import Chat
 from app.tools.outputs import output_tools
+from app.tools.schemas import InputSchema
 from app.tools.toolset import Toolset
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own: used where neither turn nor chat says anything."""
+    """The server's own values, used where neither turn nor chat has one."""
 
     model: str
     system_prompt: str | None
     limits: Limits
 
 
-def resolve(
-    options: TurnOptions,
-    chat: Chat,
-    before: TurnRequest | None,
-    defaults: Defaults,
-    models: Models,
-    toolset: Toolset,
-) -> TurnRequest:
-    """The frozen request of a new turn. `before` is that of the answer it follows.
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """`provider` are definitions of tools that run at the provider, as JSON text."""
 
-    What was frozen in `before` stays unless the turn or the chat says otherwise: system prompt and tools are part of
-    what the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
-    Raises RequestRefused.
-    """
-    settings = ChatSettings.model_validate(chat.settings)
-    model = models.check(options.model or settings.model or (before.model if before else defaults.model))
-    tools = _tools(options, settings, before, toolset)
-    if not model.does("tools") and options.tools is None and settings.tools is None:
-        tools = Chosen()  # nobody asked for them
-    return _within(
-        model,
-        TurnRequest(
+    specs: tuple[ToolSpec, ...] = ()
+    provider: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here."""
+
+    models: Models
+    toolset: Toolset
+    defaults: Defaults
+
+    def resolve(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> TurnRequest:
+        """The frozen request of a new turn. `before` is the request of the answer it follows.
+
+        System prompt and tools of `before` stay unless the turn or the chat has others: they are part of the text that
+        the provider cached and signed, so a deploy that changes the server's defaults leaves a chat as it is.
+        """
+        settings = ChatSettings.model_validate(chat.settings)
+        inherited = before.model if before else self.defaults.model
+        model = self.models.check(options.model or settings.model or inherited)
+        tools = self._tools(options.tools if options.tools is not None else settings.tools, before)
+        if not model.does("tools") and options.tools is None and settings.tools is None:
+            tools = _Tools()  # they were not asked for
+        if options.system_prompt is not None:
+            system: str | None = options.system_prompt
+        elif chat.system_prompt is not None:
+            system = chat.system_prompt
+        else:
+            system = before.system if before else self.defaults.system_prompt
+        request = TurnRequest(
             model=model.id,
-            system=_system(options, chat, before, defaults),
-            params=_checked(_params(settings.params) | _params(options.params), tools),
+            system=system or None,
+            params=_with_tool_choice(_params(settings.params) | _params(options.params), tools),
             tools=tools.specs,
-            limits=_limits(defaults.limits, settings.limits, options.limits),
+            limits=_limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
             record=bool(options.record),
-        ),
-        _output_spec(options, toolset),
-        models,
-    )
+        )
+        return self._within(model, request, self._output_spec(options))
 
+    def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
+        """The request of a regeneration: that of the answer it stands beside, changed by `options`."""
+        model = self.models.check(options.model or before.model)
+        tools = self._tools(options.tools, before)
+        request = TurnRequest(
+            model=model.id,
+            system=before.system if options.system_prompt is None else options.system_prompt or None,
+            params=_with_tool_choice({**before.params, **_params(options.params)}, tools),
+            tools=tools.specs,
+            limits=_limits(before.limits, options.limits),
+            provider_tools=tools.provider,
+            record=before.record if options.record is None else options.record,
+        )
+        return self._within(model, request, self._output_spec(options) or before.output)
 
-def _system(options: TurnOptions, chat: Chat, before: TurnRequest | None, defaults: Defaults) -> str | None:
-    if options.system_prompt is not None:
-        return options.system_prompt or None
-    if chat.system_prompt is not None:
-        return chat.system_prompt or None
-    return before.system if before else defaults.system_prompt
+    def check_settings(self, settings: ChatSettings, field: str = "settings") -> dict[str, object]:
+        """Returns a chat's settings as they are stored, without members that were not sent. `field` holds them."""
+        try:
+            if settings.model is not None:
+                self.models.check(settings.model)
+        except RequestRefused as error:
+            raise RequestRefused(error.detail, field=f"{field}.model") from None
+        if settings.tools is not None:
+            self._choose(settings.tools, (), f"{field}.tools")
+        return settings.model_dump(exclude_none=True)
+
+    def _tools(self, items: Sequence[ToolIn] | None, before: TurnRequest | None) -> _Tools:
+        if items is None and before is not None:
+            return _Tools(tuple(spec for spec in before.tools if spec.role is None), before.provider_tools)
+        return self._choose(self.toolset.names if items is None else items, before.tools if before else (), "tools")
+
+    def _choose(self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str) -> _Tools:
+        """The tools of `items`, of which `field` is the list. A tool of the server stays as it was `frozen`."""
+        chosen: dict[str, ToolSpec] = {}
+        provider: dict[str, None] = {}
+        server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
+        for place, item in enumerate(items):
+            if isinstance(item, ProviderToolIn):
+                provider[msgspec.json.encode(item.definition).decode()] = None
+                continue
+            try:
+                if isinstance(item, str):
+                    (spec,) = self.toolset.specs([item])
+                    spec = server.get(item, spec)
+                else:
+                    spec = _declared(item)
+                self.toolset.check(spec)
+            except ValueError as error:
+                raise RequestRefused(str(error), field=f"{field}.{place}") from None
+            if chosen.setdefault(spec.name, spec) != spec:
+                raise RequestRefused(
+                    f"`{field}.{place}` must have another name: two tools are called {spec.name}.",
+                    field=f"{field}.{place}",
+                )
+        return _Tools(tuple(chosen.values()), tuple(provider))
+
+    def _output_spec(self, options: TurnOptions) -> OutputSpec | None:
+        output = options.output
+        if output is None:
+            return None
+        schema = msgspec.json.encode(output.json_schema).decode()
+        spec = OutputSpec(schema, output.validator, output.handler, output.max_attempts, output.max_iterations)
+        try:
+            self.toolset.outputs.check(spec)
+        except ValueError as error:
+            raise RequestRefused(str(error), field="output") from None
+        return spec
+
+    def _within(self, model: Model, request: TurnRequest, output: OutputSpec | None) -> TurnRequest:
+        """The request with its output, within the abilities of the model: nothing is spent on a call that must fail."""
+        if output is not None:
+            request = self._structured(request, output)
+        # Of a model that the registry does not know, no edit by the provider is taken for granted.
+        known = model.can or () if request.limits.compaction == "provider" else ()
+        edits = tuple(edit for edit in EDITS if edit in known)
+        request = replace(
+            request, limits=replace(request.limits, context_window=model.context_window, provider_edits=edits)
+        )
+        params = request.params
+        checks: tuple[tuple[object, Ability, str], ...] = (
+            (request.tools or request.provider_tools, "tools", "tools"),
+            ((params.get("thinking") or {}).get("type") not in {None, "disabled"}, "thinking", "params.thinking"),
+            ((params.get("output_config") or {}).get("format"), "structured_output", "params.output_config.format"),
+        )
+        for wanted, ability, field in checks:
+            if wanted and not model.does(ability):
+                name = ability.replace("_", " ")
+                detail = f"`{field}` must be left out: model {model.id} does not support {name}."
+                raise RequestRefused(detail, field=field)
+        most, asked = model.max_output, params.get("max_tokens")
+        if most is not None and asked is not None and asked > most:
+            raise RequestRefused(
+                f"`params.max_tokens` must be at most {most:,}, the longest reply of model {model.id}.",
+                field="params.max_tokens",
+            )
+        return request
+
+    def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
+        """Adds the tools by which the model submits its output, if it needs any. Attempts are counted in place of tool
+        rounds. Half an output has no value, so one that is written as text is written anew after an interruption.
+        """
+        output = replace(output, native=self._is_native(request, output))
+        tools = output_tools(output)
+        if taken := {spec.name for spec in tools} & {spec.name for spec in request.tools}:
+            raise RequestRefused(
+                f"`tools` must not hold a tool {taken.pop()}: a structured turn has its own of that name.",
+                field="tools",
+            )
+        most = output.max_attempts * output.max_iterations
+        recovery = "retry" if output.native else request.limits.recovery
+        limits = replace(request.limits, max_rounds=most, recovery=recovery)
+        return replace(request, tools=(*request.tools, *tools), output=output, limits=limits)
+
+    def _is_native(self, request: TurnRequest, output: OutputSpec) -> bool:
+        """Drafts need tools, and the provider's own tools cite sources, which have no place in JSON."""
+        own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
+        if output.handler is not None or request.provider_tools or own_format:
+            return False
+        return is_strict(msgspec.json.decode(output.schema)) and self.models.surely(request.model, "structured_output")
 
 
 def _params(params: Params | None) -> dict[str, Any]:
     return params.model_dump(exclude_none=True) if params else {}
 
 
-def _output_spec(options: TurnOptions, toolset: Toolset) -> OutputSpec | None:
-    """Raises RequestRefused for a schema that is none, or a name that nobody registered."""
-    wanted = options.output
-    if wanted is None:
-        return None
-    schema = msgspec.json.encode(wanted.json_schema).decode()
-    spec = OutputSpec(schema, wanted.validator, wanted.handler, wanted.max_attempts, wanted.max_iterations)
-    try:
-        toolset.outputs.check(spec)
-    except ValueError as error:
-        raise RequestRefused(str(error), field="output") from None
-    return spec
-
-
-def _structured(asked: TurnRequest, output: OutputSpec | None, models: Models) -> TurnRequest:
-    """With the tools by which the model puts out, if it needs any. Its attempts are counted instead of its tool rounds.
-    Half an output is worth nothing, so one that is written as text is begun anew when it was interrupted.
-    """
-    if output is None:
-        return asked
-    output = replace(output, native=_is_native(asked, output, models))
-    tools = output_tools(output)
-    if taken := {spec.name for spec in tools} & {spec.name for spec in asked.tools}:
-        raise RequestRefused(f"a structured turn has a tool {taken.pop()} of its own", field="tools")
-    most = output.max_attempts * output.max_iterations
-    limits = replace(asked.limits, max_rounds=most, recovery="retry" if output.native else asked.limits.recovery)
-    return replace(asked, tools=(*asked.tools, *tools), output=output, limits=limits)
-
-
-def _is_native(asked: TurnRequest, output: OutputSpec, models: Models) -> bool:
-    """Drafts are for tools; the provider's own tools cite their sources, for which no JSON has a place."""
-    own_format = (asked.params.get("output_config") or {}).get("format") or asked.params.get("response_format")
-    if output.handler is not None or asked.provider_tools or own_format:
-        return False
-    return is_strict(msgspec.json.decode(output.schema)) and models.surely(asked.model, "structured_output")
-
-
-def _within(model: Model, asked: TurnRequest, output: OutputSpec | None, models: Models) -> TurnRequest:
-    """The request with its output. Raises RequestRefused for what the model cannot do, before anything is spent."""
-    asked = _structured(asked, output, models)
-    edits = _provider_edits(model, asked.limits)
-    asked = replace(asked, limits=replace(asked.limits, context_window=model.context_window, provider_edits=edits))
-    params = asked.params
-    if (asked.tools or asked.provider_tools) and not model.does("tools"):
-        raise RequestRefused(f"{model.id} cannot use tools", field="tools")
-    if (params.get("thinking") or {}).get("type") not in {None, "disabled"} and not model.does("thinking"):
-        raise RequestRefused(f"{model.id} cannot think aloud", field="params.thinking")
-    if (params.get("output_config") or {}).get("format") and not model.does("structured_output"):
-        raise RequestRefused(f"{model.id} has no structured output", field="params.output_config.format")
-    most, wanted = model.max_output, params.get("max_tokens")
-    if most is not None and wanted is not None and wanted > most:
-        raise RequestRefused(f"{model.id} writes at most {most:,} tokens", field="params.max_tokens")
-    return asked
-
-
-def _provider_edits(model: Model, limits: Limits) -> tuple[str, ...]:
-    """Those that the registry names: of a model that it knows nothing of they are not taken for granted."""
-    known = model.can or ()
-    return tuple(edit for edit in EDITS if edit in known) if limits.compaction == "provider" else ()
-
-
-def _checked(params: dict[str, Any], tools: Chosen) -> dict[str, Any]:
-    """Raises RequestRefused where a tool must be called that the turn does not have."""
+def _with_tool_choice(params: dict[str, Any], tools: _Tools) -> dict[str, Any]:
+    """The same `params`. Raises RequestRefused where they force a tool that the turn does not have."""
     choice = params.get("tool_choice") or {}
-    named = {spec.name for spec in tools.specs} | {msgspec.json.decode(tool).get("name") for tool in tools.provider}
-    if choice.get("type") == "tool" and choice.get("name") not in named:
-        raise RequestRefused(f"this turn has no tool {choice.get('name')!r}", field="params.tool_choice.name")
+    names = {spec.name for spec in tools.specs} | {msgspec.json.decode(tool).get("name") for tool in tools.provider}
+    if choice.get("type") == "tool" and choice.get("name") not in names:
+        field = "params.tool_choice.name"
+        known = ", ".join(sorted(name for name in names if name)) or "none"
+        detail = f"`{field}` must be one of this turn's tools ({known}), not {choice.get('name')!r}."
+        raise RequestRefused(detail, field=field)
     return params
-
-
-def _tools(options: TurnOptions, settings: ChatSettings, before: TurnRequest | None, toolset: Toolset) -> Chosen:
-    names = options.tools if options.tools is not None else settings.tools
-    if names is None and before is not None:
-        return Chosen(tuple(spec for spec in before.tools if spec.role is None), before.provider_tools)
-    return choose(names, toolset, before.tools if before else (), "tools")
 
 
 def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:
@@ -157,21 +217,10 @@ def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:
     return limits
 
 
-def again(options: TurnOptions, asked: TurnRequest, models: Models, toolset: Toolset) -> TurnRequest:
-    """The request of a regeneration: that of the answer it stands beside, but for what `options` say."""
-    model = models.check(options.model or asked.model)
-    tools = _tools(options, ChatSettings(), asked, toolset)
-    return _within(
-        model,
-        TurnRequest(
-            model=model.id,
-            system=asked.system if options.system_prompt is None else options.system_prompt or None,
-            params=_checked({**asked.params, **_params(options.params)}, tools),
-            tools=tools.specs,
-            limits=_limits(asked.limits, options.limits),
-            provider_tools=tools.provider,
-            record=asked.record if options.record is None else options.record,
-        ),
-        _output_spec(options, toolset) or asked.output,
-        models,
-    )
+def _declared(item: ClientToolIn | HttpToolIn) -> ToolSpec:
+    """Raises ValueError for an input schema that is not valid."""
+    schema = InputSchema.checked(msgspec.json.encode(item.input_schema).decode()).text
+    if isinstance(item, ClientToolIn):
+        return ToolSpec(item.name, item.description, schema, client=True)
+    http = HttpCall(item.url, item.timeout, item.headers)
+    return ToolSpec(item.name, item.description, schema, item.read_only, item.retry_safe, http=http)

@@ -1,14 +1,14 @@
-"""What the handlers work with, and how every one of them begins."""
+"""What the handlers work with, grouped by what a reader needs, and how every handler begins."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Self
 from uuid import UUID
 
 from starlette.requests import Request
 
 from app.api.http.auth import Authenticator
-from app.api.resolve import Defaults
-from app.llm.models.catalog import Models
+from app.api.resolve import Resolver
 from app.storage.actions import Actions
 from app.storage.chat_changes import ChatChanges
 from app.storage.chats import Chats
@@ -20,39 +20,71 @@ from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
-from app.tools.toolset import Toolset
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """Doorbells: `ring` says that a turn may be claimed, `cancel` that one must stop, `tell` that one was spoken to.
-    `drain` takes this replica out of service. `stream_life` and `heartbeat` are in seconds.
-    """
+class Storage:
+    """The repositories of one database."""
 
     database: Database
     chats: Chats
     chat_changes: ChatChanges
-    chat_wakeups: ChatWakeups
     turns: Turns
     exchanges: Exchanges
     actions: Actions
     results: ToolResults
     documents: Documents
     uploads: Uploads
+
+    @classmethod
+    def of(cls, database: Database) -> Self:
+        return cls(
+            database,
+            Chats(database),
+            ChatChanges(database),
+            Turns(database),
+            Exchanges(database),
+            Actions(database),
+            ToolResults(database),
+            Documents(database),
+            Uploads(database),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
+    or an answer has arrived at one, `cancel` when one is to stop.
+    """
+
     directory: Directory
-    authenticator: Authenticator
-    toolset: Toolset
-    models: Models
-    defaults: Defaults
+    chat_wakeups: ChatWakeups
     wake: Callable[[], None]
-    cancel: Callable[[UUID], Awaitable[None]]
     refresh: Callable[[UUID], Awaitable[None]]
-    is_ready: Callable[[], bool]
-    drain: Callable[[], Awaitable[None]]
+    cancel: Callable[[UUID], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Sizes in bytes, times in seconds."""
+
     max_body_bytes: int
     max_upload_bytes: int
     stream_life: float
     heartbeat: float
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`drain` takes this replica out of service."""
+
+    authenticator: Authenticator
+    storage: Storage
+    live: Live
+    resolver: Resolver
+    http: HttpSettings
+    is_ready: Callable[[], bool]
+    drain: Callable[[], Awaitable[None]]
 
 
 def services_of(request: Request) -> Services:
@@ -61,6 +93,6 @@ def services_of(request: Request) -> Services:
 
 
 async def begin(request: Request) -> tuple[Services, str]:
-    """The services, and the owner who asks. Raises Unauthorized."""
+    """Returns the services, and the owner that the request is authenticated as. Raises Unauthorized."""
     services = services_of(request)
     return services, await services.authenticator.owner_of(request.headers)

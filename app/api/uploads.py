@@ -24,11 +24,11 @@ _HARMLESS = {
 
 async def put_upload(request: Request) -> Response:
     services, owner = await begin(request)
-    content = await read_bytes(request, services.max_upload_bytes)
+    content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
         raise UnsupportedMedia("what can be uploaded is a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text")
-    upload = await services.uploads.put(owner, media_type, content)
+    upload = await services.storage.uploads.put(owner, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(body, 201 if upload.created else 200, {"Location": f"/api/uploads/{upload.id}"})
 
@@ -37,9 +37,9 @@ async def get_upload(request: Request) -> Response:
     services, owner = await begin(request)
     upload = id_of(request, "upload")
     tag = f'"{upload}"'
-    if tag in request.headers.get("if-none-match", "") and await services.uploads.describe(owner, [upload]):
+    if tag in request.headers.get("if-none-match", "") and await services.storage.uploads.describe(owner, [upload]):
         return Response(status_code=304, headers=_HARMLESS | {"ETag": tag})
-    found = await services.uploads.read(owner, upload)
+    found = await services.storage.uploads.read(owner, upload)
     if found is None:
         raise NotFound(f"there is no upload {upload}")
     media_type, content = found
@@ -50,8 +50,8 @@ async def delete_upload(request: Request) -> Response:
     services, owner = await begin(request)
     upload = id_of(request, "upload")
     only_unused = request.query_params.get("if") == "unused"
-    if await services.uploads.delete(owner, upload, only_unused=only_unused):
+    if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):
         return json_response(UploadDeleted(deleted=upload))
-    if only_unused and await services.uploads.describe(owner, [upload]):
+    if only_unused and await services.storage.uploads.describe(owner, [upload]):
         raise Conflict("a turn says this upload")
     raise NotFound(f"there is no upload {upload}")

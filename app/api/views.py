@@ -63,7 +63,7 @@ def stream_url(chat: UUID, turn: UUID) -> str:
 
 def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> TurnOut:
     """The turn as it is now: where it runs here, with the text that no row holds yet, and the cursor behind it."""
-    view, rows = services.directory.view(turn), turn
+    view, rows = services.live.directory.view(turn), turn
     turn = view.turn
     assert turn.created_at is not None
     return TurnOut(
@@ -77,7 +77,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         stop_reason=turn.stop_reason,
         error=ErrorOut.model_validate(error_json(turn.error)) if turn.error else None,
         usage=dict(turn.usage),
-        cost=_cost(turn, services.models),
+        cost=_cost(turn, services.resolver.models),
         created_at=turn.created_at,
         started_at=turn.started_at,
         ended_at=turn.ended_at,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from app.api.documents import checked_path
+from app.api.documents import check_path
 from app.api.http.auth import LOCAL_OWNER
 from app.cli.tokens import checked_name
 from app.config import Settings, read_settings
@@ -86,7 +86,7 @@ def _problem(path: Path, root: Path) -> str | None:
 
 def _content(name: str, path: Path, most: int) -> str | Exception:
     try:
-        checked_path(name)
+        check_path(name)
         if path.stat().st_size > most:
             return ValueError(f"larger than {most:,} bytes")
         text = path.read_text(encoding="utf-8")

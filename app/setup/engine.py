@@ -41,7 +41,7 @@ _CHAT_LOOK = 5.0
 class Engine:
     worker: Worker
     directory: Directory
-    bells: ChatWakeups
+    chat_wakeups: ChatWakeups
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def started(
     deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
     directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
     queue = Queue(database, new_id(), _address(settings), session_key)
-    bells = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_LOOK)
+    chat_wakeups = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_LOOK)
     policy = worker_policy(settings, models.fallbacks)
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, [*deliveries, *hooks])
     journal = Journal(database)
@@ -72,15 +72,15 @@ async def started(
                 rescuer.run(),
                 JournalWriter(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                ReplicaSession(url, session_key, _both(worker.receive, bells.receive), rescuer.doubt).run(),
-                bells.broadcast(),
-                bells.watch(),
+                ReplicaSession(url, session_key, _both(worker.receive, chat_wakeups.receive), rescuer.doubt).run(),
+                chat_wakeups.broadcast(),
+                chat_wakeups.watch(),
                 sweep_uploads(Uploads(database)),
                 *(each.run() for each in deliveries),
             )
         )
         await stack.enter_async_context(background(worker.run()))
-        yield Engine(worker, directory, bells)
+        yield Engine(worker, directory, chat_wakeups)
 
 
 def _address(settings: Settings) -> str:

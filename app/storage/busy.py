@@ -1,15 +1,13 @@
 """Where a message goes that comes while a turn of its branch has not ended."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 from uuid import UUID
 
 from app.domain.errors import Conflict
 from app.domain.turns import TERMINAL, Turn
-from app.storage.database import Statement, Transaction
+from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import turn_from
-from app.storage.turns import CANCEL_TURN
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 
@@ -36,47 +34,41 @@ LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """After `before`; or into `steered`; `interrupted` are the turns that shall stop."""
+    """After `before`; or into the first of `steerable` that is still open. The turns in `interrupted` are to stop."""
 
     before: Turn | None
-    steered: Turn | None = None
+    steerable: tuple[Turn, ...] = ()
     interrupted: tuple[UUID, ...] = ()
 
 
-async def place_beside_others(connection: Transaction, chat: UUID, before: Turn | None, on_busy: OnBusy) -> Place:
-    """Where a message after `before` goes. Raises Conflict where the branch is busy and `on_busy` is `reject`."""
+async def place_beside_others(
+    database: Database | Transaction, chat: UUID, before: Turn | None, on_busy: OnBusy
+) -> Place:
+    """Finds the place of a message after `before`, and changes nothing. Raises Conflict where the branch is busy and
+    `on_busy` is `reject`.
+    """
     if before is None or before.status in TERMINAL:
         return Place(before)
-    busy = [turn_from(row) for row in await connection.rows(GET_BUSY, chat=chat, turn=before.id)]
+    busy = [turn_from(row) for row in await database.rows(GET_BUSY, chat=chat, turn=before.id)]
     if not busy:
         return Place(before)
     match on_busy:
         case "reject":
-            raise still_running(before, ", or say `on_busy`")
+            raise still_running(before, ", or send another `on_busy`, such as `enqueue` or `interrupt`")
         case "enqueue":
             return Place(before)
         case "interrupt":
-            for turn in busy:
-                await connection.row(CANCEL_TURN, turn=turn.id)
             return Place(before, interrupted=tuple(turn.id for turn in busy))
         case "branch":
-            row = await connection.row(GET_ANSWER_BEFORE, said=busy[0].parent_id)
+            row = await database.row(GET_ANSWER_BEFORE, said=busy[0].parent_id)
             return Place(turn_from(row) if row else None)
         case "steer":
-            return Place(before, steered=await _steerable(connection, busy))
+            return Place(before, steerable=tuple(turn for turn in busy if not turn.cancel_requested))
         case _:
             assert_never(on_busy)
 
 
-async def _steerable(connection: Transaction, busy: Sequence[Turn]) -> Turn | None:
-    """The oldest of the open turns, held open until the transaction ends. None when all of them are about to end."""
-    for turn in busy:
-        if not turn.cancel_requested and await connection.row(LOCK_OPEN_TURN, turn=turn.id):
-            return turn
-    return None
-
-
 def still_running(turn: Turn, otherwise: str = "") -> Conflict:
     if turn.status == "waiting":
-        return Conflict(f"turn {turn.id} on this branch waits for an action; answer it or cancel it{otherwise}")
-    return Conflict(f"turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}")
+        return Conflict(f"Turn {turn.id} on this branch waits for an action; answer it or cancel it{otherwise}.")
+    return Conflict(f"Turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}.")

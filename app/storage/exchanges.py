@@ -1,8 +1,9 @@
-"""Making an exchange: a user turn and the assistant turn that answers it, in one transaction."""
+"""Exchanges: a user turn and the assistant turn that answers it, written in one transaction."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Literal
 from uuid import UUID
 
 from app.domain.asks import AskAnswer
@@ -10,11 +11,11 @@ from app.domain.blocks import Block
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.busy import OnBusy, place_beside_others, still_running
-from app.storage.chats import CREATE_CHAT, Chat, chat_from
+from app.storage.busy import LOCK_OPEN_TURN, OnBusy, Place, place_beside_others, still_running
+from app.storage.chats import CREATE_CHAT, GET_CHAT, Chat, chat_from
 from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import columns_of, to_json, turn_from
-from app.storage.turns import Turns
+from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
 
 LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
 GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, id DESC LIMIT 1")
@@ -73,7 +74,7 @@ ARRIVE = Statement(
     RETURNING status
     """
 )
-# Whoever says something else instead of answering has answered.
+# A message in place of an answer supersedes every open ask.
 STEER = Statement(
     """
     WITH superseded AS (
@@ -100,12 +101,30 @@ class IdempotencyKey:
 
 
 class KeyTaken(Exception):
-    pass
+    """The key was used before."""
+
+
+class PlaceMoved(Exception):
+    """What was read before the transaction does not hold in it."""
+
+
+# The answer that a message follows; None is the root of the chat.
+Parent = UUID | Literal["newest"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a message is to go."""
+
+    owner: str
+    chat: UUID
+    parent: Parent = "newest"
+    on_busy: OnBusy = "reject"
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A user turn and the assistant turn that answers it. `steered`: what was said went into the assistant turn."""
+    """A user turn and the assistant turn that answers it. `steered`: the message went into the assistant turn."""
 
     user_turn: Turn
     assistant_turn: Turn
@@ -113,11 +132,20 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Preview:
+    """The place of a message as it was read without a lock. `steered`: it would go into an open turn."""
+
+    chat: Chat
+    before: Turn | None
+    steered: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """A place in the tree, held until the transaction ends: nobody else can add to the chat meanwhile.
+    """A place in the tree, held until the transaction ends: nothing else can be added to the chat meanwhile.
 
     `before` is the answer that comes next on the way to the root, or the one to stand beside; without its contents.
-    `steered` is the open turn that the user speaks into, instead of after it. `interrupted` are those that shall stop.
+    `steered` is the open turn that takes the message in. The turns in `interrupted` are to stop.
     """
 
     chat: Chat
@@ -127,7 +155,7 @@ class Draft:
     steered: Turn | None = None
     interrupted: tuple[UUID, ...] = ()
 
-    async def say(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
+    async def create(self, blocks: Sequence[Block], request: TurnRequest, title: str | None) -> Exchange:
         """A user turn after `before`, and the assistant turn that is to answer it. Raises KeyTaken."""
         rows = await self._connection.rows(
             CREATE_EXCHANGE,
@@ -143,7 +171,7 @@ class Draft:
         await self._keep_key(assistant_turn["id"])
         return Exchange(turn_from(user_turn, blocks=blocks), turn_from(assistant_turn))
 
-    async def answer_again(self, request: TurnRequest) -> Turn:
+    async def create_sibling(self, request: TurnRequest) -> Turn:
         """Another assistant turn beside `before`. Raises KeyTaken."""
         assert self.before is not None
         row = await self._connection.row(
@@ -153,14 +181,15 @@ class Draft:
         await self._keep_key(row["id"])
         return turn_from(row)
 
-    async def steer(self, blocks: Sequence[Block]) -> None:
-        """Says `blocks` to the open turn. Raises KeyTaken."""
+    async def steer(self, blocks: Sequence[Block]) -> Exchange:
+        """Adds `blocks` to the open turn. Raises KeyTaken."""
         assert self.steered is not None
         turn, steer = self.steered.id, new_id()
         answer = to_json(AskAnswer("superseded"))
         await self._connection.rows(STEER, steer=steer, turn=turn, blocks=to_json(blocks), answer=answer)
         await self._connection.row(ARRIVE, turn=turn)
         await self._keep_key(turn, steer)
+        return Exchange(self.steered, self.steered, steered=True)
 
     async def _keep_key(self, turn: UUID, steer: UUID | None = None) -> None:
         key = self._key
@@ -178,13 +207,15 @@ class Exchanges:
         self._turns = Turns(database)
 
     async def knows(self, owner: str, key: IdempotencyKey | None) -> bool:
-        """Whether the key was used, for whatever."""
+        """Whether the key was used, for any request."""
         return key is not None and await self._database.row(GET_KEY, owner=owner, key=key.key) is not None
 
-    async def find(self, owner: str, key: IdempotencyKey) -> Exchange:
-        """What the first request with this key made. Raises RequestRefused when it asked for something else."""
+    async def find(self, owner: str, key: IdempotencyKey) -> Exchange | None:
+        """What the first request with this key made. Raises RequestRefused when that was another request."""
         row = await self._database.row(GET_KEY, owner=owner, key=key.key)
-        if row is None or row["digest"] != key.digest:
+        if row is None:
+            return None
+        if row["digest"] != key.digest:
             raise key_refused()
         chat = row["chat_id"]
         return Exchange(
@@ -192,6 +223,23 @@ class Exchanges:
             await self._turns.get(owner, chat, row["turn_id"]),
             steered=row["steer_id"] is not None,
         )
+
+    async def preview(self, target: Target) -> Preview:
+        """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
+        chat = await self._database.row(GET_CHAT, chat=target.chat, owner=target.owner)
+        if chat is None:
+            raise NotFound(f"There is no chat {target.chat}.")
+        place = await _place(self._database, target)
+        return Preview(chat_from(chat), place.before, bool(place.steerable))
+
+    async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
+        """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
+        if row["role"] == "user":
+            raise Conflict("A user turn cannot be generated again; name the assistant turn that answers it.")
+        return turn_from(row)
 
     @asynccontextmanager
     async def in_new_chat(self, chat: Chat, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
@@ -206,42 +254,33 @@ class Exchanges:
                 settings=to_json(chat.settings),
             )
             if row is None:
-                raise Conflict(f"there is a chat {chat.id} already")
+                raise Conflict(f"Chat {chat.id} exists already.")
             yield Draft(chat, None, connection, key)
 
     @asynccontextmanager
-    async def after_newest(
-        self, owner: str, chat: UUID, key: IdempotencyKey | None, on_busy: OnBusy = "reject"
-    ) -> AsyncIterator[Draft]:
-        """Raises NotFound, and Conflict where the newest turn still runs and `on_busy` is `reject`."""
-        async with self._locked(owner, chat, key) as (connection, found):
-            row = await connection.row(GET_NEWEST_OF_CHAT, chat=chat)
-            before = turn_from(row) if row else None
-            place = await place_beside_others(connection, chat, before, on_busy)
-            yield Draft(found, place.before, connection, key, place.steered, place.interrupted)
-
-    @asynccontextmanager
     async def after(
-        self, owner: str, chat: UUID, parent: UUID | None, key: IdempotencyKey | None, on_busy: OnBusy = "reject"
+        self, target: Target, key: IdempotencyKey | None, preview: Preview | None = None
     ) -> AsyncIterator[Draft]:
-        """After the answer `parent`, or at the root. Raises NotFound, RequestRefused, and Conflict as above."""
-        async with self._locked(owner, chat, key) as (connection, found):
-            before = await _parent(connection, chat, parent) if parent else None
-            place = await place_beside_others(connection, chat, before, on_busy)
-            yield Draft(found, place.before, connection, key, place.steered, place.interrupted)
+        """Raises NotFound, RequestRefused, Conflict where the branch is busy and `on_busy` is `reject`, and PlaceMoved
+        where a request that was made for `preview` would be another one now.
+        """
+        async with self._locked(target.owner, target.chat, key) as (connection, chat):
+            place = await _place(connection, target)
+            for turn in place.interrupted:
+                await connection.row(CANCEL_TURN, turn=turn)
+            steered = await _lock_first_open(connection, place.steerable)
+            if preview is not None and _basis(preview) != _basis(Preview(chat, place.before, steered is not None)):
+                raise PlaceMoved
+            yield Draft(chat, place.before, connection, key, steered, place.interrupted)
 
     @asynccontextmanager
-    async def beside(self, owner: str, chat: UUID, turn: UUID, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
-        """Beside the answer `turn`. Raises NotFound, and Conflict while one to the same user turn is being written."""
-        async with self._locked(owner, chat, key) as (connection, found):
-            row = await connection.row(GET_TURN_OF_CHAT, chat=chat, turn=turn)
-            if row is None:
-                raise NotFound(f"there is no turn {turn} in chat {chat}")
-            if row["role"] == "user":
-                raise Conflict("a user turn cannot be generated again; name the assistant turn that answers it")
-            if running := await connection.row(GET_RUNNING_SIBLING, chat=chat, parent=row["parent_id"]):
+    async def beside(self, owner: str, answer: Turn, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
+        """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
+        async with self._locked(owner, answer.chat_id, key) as (connection, chat):
+            running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
+            if running is not None:
                 raise still_running(turn_from(running))
-            yield Draft(found, turn_from(row), connection, key)
+            yield Draft(chat, answer, connection, key)
 
     @asynccontextmanager
     async def _locked(
@@ -250,21 +289,47 @@ class Exchanges:
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:
-                raise NotFound(f"there is no chat {chat}")
+                raise NotFound(f"There is no chat {chat}.")
             if key and await connection.row(GET_KEY, owner=owner, key=key.key):
                 raise KeyTaken
             yield connection, chat_from(row)
 
 
-async def _parent(connection: Transaction, chat: UUID, parent: UUID) -> Turn:
-    row = await connection.row(GET_TURN_OF_CHAT, chat=chat, turn=parent)
+async def _place(database: Database | Transaction, target: Target) -> Place:
+    if target.parent == "newest":
+        row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
+        before = turn_from(row) if row else None
+    else:
+        before = await _parent(database, target.chat, target.parent) if target.parent else None
+    return await place_beside_others(database, target.chat, before, target.on_busy)
+
+
+async def _parent(database: Database | Transaction, chat: UUID, parent: UUID) -> Turn:
+    row = await database.row(GET_TURN_OF_CHAT, chat=chat, turn=parent)
     if row is None:
-        raise RequestRefused(f"there is no turn {parent} in this chat", field="parent_id")
+        raise RequestRefused(
+            f"`parent_id` must be the id of an assistant turn of this chat, which has no turn {parent}.",
+            field="parent_id",
+        )
     if row["role"] == "user":
-        raise RequestRefused("a user turn follows an assistant turn, and this is a user turn", field="parent_id")
+        raise RequestRefused("`parent_id` must be the id of an assistant turn, not of a user turn.", field="parent_id")
     return turn_from(row)
 
 
+async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:
+    """The first of `turns` that has not ended, kept from ending until the transaction does."""
+    for turn in turns:
+        if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
+            return turn
+    return None
+
+
+def _basis(place: Preview) -> tuple[object, ...]:
+    """All that a request is made from. Which turn comes before is not: most answers of a chat were asked the same."""
+    chat, before = place.chat, place.before
+    return chat.system_prompt, chat.settings, before.request if before else None, place.steered
+
+
 def key_refused() -> RequestRefused:
-    detail = "this key was used for a different request; use a new key for a new request"
+    detail = "`Idempotency-Key` was used for a different request; send a new key with a new request."
     return RequestRefused(detail, field="Idempotency-Key")

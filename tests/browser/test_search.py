@@ -89,7 +89,7 @@ async def test_what_was_asked_before_is_asked_no_more_once_another_letter_is_wri
 
 
 async def test_chats_that_were_paged_to_stay_when_a_new_one_is_made(people: SitDown, site: Server, api: Client) -> None:
-    await site.services.database.rows(MANY_CHATS)
+    await site.services.storage.database.rows(MANY_CHATS)
     ada = await people(site.url)
     links, more = ada.page.locator("#chats a"), ada.page.locator("#more-chats")
     await expect(links).to_have_count(100)

@@ -103,7 +103,7 @@ async def test_a_token_that_was_taken_back_is_asked_for_again_and_every_tab_goes
     await ada.sees_end()
     other = await new_tab(ada.context, ada.page.url)
     other.expects("401")
-    tokens = Tokens(site.services.database)
+    tokens = Tokens(site.services.storage.database)
     (only,) = await tokens.list()
     new = await site.token("ada")
     await tokens.delete(only.name)

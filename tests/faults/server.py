@@ -68,7 +68,7 @@ class Quiet:
 
     def _views(self) -> Sequence[LiveView | None]:
         services = getattr(self.app and self.app.state, "services", None)
-        return services.directory.here() if services else [None]
+        return services.live.directory.here() if services else [None]
 
     def _has_come(self, view: LiveView | None) -> bool:
         return view is not None and view.wakeup.has_waiters and self._is_journaled(view)

@@ -40,7 +40,9 @@ class Stage:
         specs = tuple(tool.spec for tool in tools(self.effects_file))
         limits = Limits(recovery=policy, max_recoveries=max_recoveries)
         async with Exchanges(self.database).in_new_chat(chat, None) as draft:
-            exchange = await draft.say([Block(0, 0, 0, "text", "Go.")], TurnRequest(MODEL, "", {}, specs, limits), None)
+            exchange = await draft.create(
+                [Block(0, 0, 0, "text", "Go.")], TurnRequest(MODEL, "", {}, specs, limits), None
+            )
         return exchange.assistant_turn
 
     def reader(self, turn: Turn) -> Reader:

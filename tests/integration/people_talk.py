@@ -18,7 +18,7 @@ from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.actions import Actions, Decision
 from app.storage.busy import OnBusy
-from app.storage.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken
+from app.storage.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
 from app.storage.turns import Turns
 from tests.integration.people_fleet import Fleet
 from tests.integration.people_reader import Reader
@@ -252,7 +252,7 @@ class Talk:
         exchanges = Exchanges(self.fleet.harness.database)
         key = self._key() if self.random.random() < 0.3 else None
         try:
-            await self._say_in(exchanges.after_newest(OWNER, self.chat, key, on_busy), on_busy)
+            await self._say_in(exchanges.after(Target(OWNER, self.chat, on_busy=on_busy), key), on_busy)
         except Conflict:
             assert on_busy == "reject"
             self.tell("a word was rejected")
@@ -265,7 +265,7 @@ class Talk:
         turn = await self._some_turn()
         if any(ask.answer is None for ask in turn.asks) and not turn.ended:
             exchanges = Exchanges(self.fleet.harness.database)
-            await self._say_in(exchanges.after(OWNER, self.chat, turn.id, None, "steer"), None)
+            await self._say_in(exchanges.after(Target(OWNER, self.chat, turn.id, "steer"), None), None)
 
     async def _say_in(self, drafting: AbstractAsyncContextManager[Draft], on_busy: OnBusy | None) -> None:
         label, words = self._label(), f"word {next(self._numbers)}."
@@ -273,7 +273,7 @@ class Talk:
         async with drafting as draft:
             busy = draft.before is not None and not draft.before.ended
             if draft.steered is None:
-                exchange, waiting = await draft.say(blocks, self._request(label), None), None
+                exchange, waiting = await draft.create(blocks, self._request(label), None), None
             else:
                 exchange, waiting = None, await self._waiting(draft.steered)
                 await draft.steer(blocks)
@@ -305,9 +305,10 @@ class Talk:
 
     async def _say_again(self, exchanges: Exchanges, key: IdempotencyKey) -> None:
         try:
-            await self._say_in(exchanges.after_newest(OWNER, self.chat, key, "branch"), "branch")
+            await self._say_in(exchanges.after(Target(OWNER, self.chat, on_busy="branch"), key), "branch")
         except KeyTaken:
             found = await exchanges.find(OWNER, key)
+            assert found is not None
             assert found.assistant_turn.id in self.readers
             self.events["a word was sent twice with its key"] += 1
         else:
@@ -328,8 +329,9 @@ class Talk:
         """A sibling answer."""
         beside, label = self.random.choice(self.spoken).turn, self._label()
         try:
-            async with Exchanges(self.fleet.harness.database).beside(OWNER, self.chat, beside, None) as draft:
-                turn = await draft.answer_again(self._request(label))
+            exchanges = Exchanges(self.fleet.harness.database)
+            async with exchanges.beside(OWNER, await exchanges.answer(OWNER, self.chat, beside), None) as draft:
+                turn = await draft.create_sibling(self._request(label))
         except Conflict:
             return
         self.tell("asked again", turn.id)

@@ -14,7 +14,7 @@ from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 from app.domain.turns import ToolSpec, Turn, TurnRequest
 from app.llm.anthropic.provider import AnthropicProvider
 from app.storage.chats import Chats
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.uploads import Uploads
 from app.tools.policy import Policy
 from app.tools.tool import File, Outcome, ToolContext
@@ -162,8 +162,8 @@ class Stage:
 
     async def _say(self, chat: UUID, said: Sequence[Json], request: TurnRequest) -> UUID:
         blocks = [await self._block(place, block) for place, block in enumerate(said)]
-        async with Exchanges(self.harness.database).after_newest(OWNER, chat, None) as draft:
-            return (await draft.say(blocks, request, None)).assistant_turn.id
+        async with Exchanges(self.harness.database).after(Target(OWNER, chat), None) as draft:
+            return (await draft.create(blocks, request, None)).assistant_turn.id
 
     async def _block(self, place: int, said: Json) -> Block:
         """As the API keeps it: a file is an upload."""

@@ -92,7 +92,7 @@ async def test_a_server_has_the_tools_of_its_settings(
     models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
     async with running(Settings(_env_file=None, **given), models) as services:
         expected = {"doc_tree", "doc_view", "doc_search", "price", "weather", "time__convert_time"}
-        assert expected <= set(services.toolset.names)
+        assert expected <= set(services.resolver.toolset.names)
 
 
 def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(

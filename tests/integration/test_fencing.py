@@ -22,7 +22,7 @@ from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.chats import Chats
 from app.storage.database import Database, Transaction, connect
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.queue import Queue
 from app.storage.runs.record import Records
 from app.storage.tables import metadata
@@ -86,8 +86,8 @@ def test_every_write_there_is_is_tried() -> None:
 async def running(database_url: str) -> AsyncIterator[Running]:
     async with connect(database_url, size=2) as database:
         chat = await Chats(database).create("ada", None, None, {})
-        async with Exchanges(database).after_newest("ada", chat.id, None) as draft:
-            exchange = await draft.say([Block(0, 0, 0, "text", "Hi")], TurnRequest("m"), None)
+        async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
+            exchange = await draft.create([Block(0, 0, 0, "text", "Hi")], TurnRequest("m"), None)
         queue = Queue(database, new_id(), "here", 1)
         assert await queue.claim(10) == [exchange.assistant_turn.id]
         turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)

@@ -114,7 +114,7 @@ async def finished(harness: Harness, replies: Iterable[Reply], *hooks: Hooks) ->
     """The turn, when every hook is done with it."""
     asked, last = await harness.ask(tools=[look, act]), Diary()
     async with embedded(harness, replies, [*hooks, last]) as services:
-        services.wake()
+        services.live.wake()
         await last.ended.wait()
     return await harness.turn(asked)
 
@@ -198,7 +198,7 @@ async def test_text_goes_on_while_a_hook_holds_up_an_early_call(harness: Harness
     message = list(message_of(tool_use("look", {}, "toolu_1"), text("Meanwhile."), stop_reason="tool_use"))
     asked, diary = await harness.ask(tools=[look]), Diary()
     async with embedded(harness, [[*message[:-1], pause, *message[-1:]], *called()[1:]], [Slow(), diary]) as services:
-        services.wake()
+        services.live.wake()
         await held.wait()
         await pause.reached.wait()
         assert texts_of(await harness.turn(asked)) == ["Meanwhile."]
@@ -213,10 +213,10 @@ async def test_a_turn_that_is_cancelled_ends_for_its_hooks_too(harness: Harness)
     message = list(message_of(text("Half a ", "sentence")))
     asked = await harness.ask(tools=[look])
     async with embedded(harness, [[*message[:3], pause]], [diary]) as services:
-        services.wake()
+        services.live.wake()
         await pause.reached.wait()
-        await services.turns.cancel(OWNER, asked.chat, asked.turn)
-        await services.cancel(asked.turn)
+        await services.storage.turns.cancel(OWNER, asked.chat, asked.turn)
+        await services.live.cancel(asked.turn)
         await diary.ended.wait()
     assert diary.told == ["round 1: cancelled", "cancelled: cancelled"]
     assert [turn.status for turn in diary.stored] == ["cancelled", "cancelled"], "a hook does not hold up the end"
@@ -236,9 +236,9 @@ async def test_a_cancellation_that_comes_too_late_does_not_cut_the_last_hook_sho
     hook, diary = Thorough(), Diary()
     asked = await harness.ask()
     async with embedded(harness, [message_of(text("There."))], [hook, diary]) as services:
-        services.wake()
+        services.live.wake()
         await reached.wait()
-        await services.cancel(asked.turn)
+        await services.live.cancel(asked.turn)
         go.set()
         await diary.ended.wait()
     assert hook.done

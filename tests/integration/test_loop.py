@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.api.resolve import Defaults, resolve
+from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import TurnOptions
 from app.domain.turns import Limits, RoundLimitPolicy, TurnRequest
 from app.kit.ids import new_id
@@ -355,13 +355,11 @@ def test_the_system_prompt_is_the_turns_own_or_the_chats_or_that_of_the_past_or_
     of_the_server: str | None,
     resolved: str | None,
 ) -> None:
-    request = resolve(
+    models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
+    request = Resolver(models, Toolset([look]), Defaults("scripted", of_the_server, Limits())).resolve(
         TurnOptions(system_prompt=of_the_turn),
         Chat(new_id(), "ada", None, of_the_chat, {}, NOW, NOW),
         TurnRequest("scripted", of_the_answer_before) if of_the_answer_before else None,
-        Defaults("scripted", of_the_server, Limits()),
-        Models([ProviderModels(ScriptedProvider([]), ["scripted"])]),
-        Toolset([look]),
     )
     assert request.system == resolved
 

@@ -13,7 +13,7 @@ from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE, SUMMARISED
 from app.llm.provider import Message, MessageDelta, MessageEnded, ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.tools.tool import tool
 from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 
@@ -192,8 +192,8 @@ async def test_branches_made_before_see_their_own_history(harness: Harness) -> N
         asked = first
         while not model.summaries:
             asked = await say(harness, replica, "Well. " * 40, asked, limits)
-        async with Exchanges(harness.database).after(OWNER, first.chat, first.turn, None) as draft:
-            exchange = await draft.say([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted", limits=limits), None)
+        async with Exchanges(harness.database).after(Target(OWNER, first.chat, first.turn), None) as draft:
+            exchange = await draft.create([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted", limits=limits), None)
         branch = Asked(first.chat, exchange.assistant_turn.id)
         replica.worker.wake()
         await harness.follow(replica, branch)

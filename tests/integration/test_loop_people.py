@@ -21,7 +21,7 @@ from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.actions import Actions, Decision
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal
 from app.storage.runs.record import Records
 from app.tools.tool import ToolError, tool, tools_of
@@ -113,7 +113,7 @@ async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
 
 async def steer(harness: Harness, asked: Asked, words: str) -> bool:
     """False when the turn could not be spoken to any more. Nobody is rung for it."""
-    async with Exchanges(harness.database).after_newest(OWNER, asked.chat, None, "steer") as draft:
+    async with Exchanges(harness.database).after(Target(OWNER, asked.chat, on_busy="steer"), None) as draft:
         if draft.steered is not None:
             assert draft.steered.id == asked.turn
             await draft.steer([Block(0, 0, 0, TEXT, words)])

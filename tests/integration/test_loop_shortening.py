@@ -11,7 +11,7 @@ from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.results import ToolResults
 from app.tools.library.results import result_tools
 from app.tools.tool import Tool, tool
@@ -101,8 +101,8 @@ async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_
         await harness.finish(replica, after)
         assert "[Left out here: " in model.seen[-1][0]
         request = TurnRequest("scripted", limits=LIMITS, tools=(look.spec,))
-        async with Exchanges(harness.database).after(OWNER, first.chat, first.turn, None) as draft:
-            exchange = await draft.say([Block(0, 0, 0, TEXT, "Or?")], request, None)
+        async with Exchanges(harness.database).after(Target(OWNER, first.chat, first.turn), None) as draft:
+            exchange = await draft.create([Block(0, 0, 0, TEXT, "Or?")], request, None)
         asked_before = len(model.seen)
         await harness.finish(replica, Asked(first.chat, exchange.assistant_turn.id))
     assert model.seen[asked_before][0] == f"Page 1. {PAGE}"

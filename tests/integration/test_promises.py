@@ -170,7 +170,7 @@ async def test_what_a_client_is_told_is_whole_is_stored(client: Client, server: 
     identity = UUID(new.assistant["id"])
     for kind, pause in before.items():
         await pause.reached.wait()
-        view = server.services.directory.running(identity)
+        view = server.services.live.directory.running(identity)
         assert view is not None
         async with locker.holding("SELECT 1 FROM turns WHERE id = $1 FOR UPDATE", identity):
             pause.go.set()
@@ -256,7 +256,7 @@ async def test_offsets_count_code_points(client: Client, server: Server) -> None
 
 async def waited_for(server: Server, new: Said) -> None:
     """Returns once a reader waits for more of what runs here."""
-    view = server.services.directory.running(UUID(new.assistant["id"]))
+    view = server.services.live.directory.running(UUID(new.assistant["id"]))
     assert view is not None
     while not view.wakeup.has_waiters:  # noqa: ASYNC110, it rings for the reader
         await asyncio.sleep(0)
@@ -290,7 +290,7 @@ async def test_a_turn_goes_on_when_everyone_has_left(client: Client, server: Ser
     async with client.follow(new.stream_url) as events:
         await anext(events)
         await pause.reached.wait()
-    view = server.services.directory.running(UUID(new.assistant["id"]))
+    view = server.services.live.directory.running(UUID(new.assistant["id"]))
     assert view is not None
     pause.go.set()
     while not view.ended:

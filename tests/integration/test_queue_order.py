@@ -16,7 +16,7 @@ from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.busy import OnBusy
 from app.storage.database import Row, Statement, Transaction
-from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges
+from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges, Target
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
 from tests.integration.records import records_of
@@ -26,11 +26,11 @@ from tests.support.harness import OWNER, Asked, Harness, Replica, texts_of
 async def say(harness: Harness, chat: Asked, words: str, on_busy: OnBusy) -> tuple[Asked, Draft]:
     """What the API does with a message that comes while a turn is open."""
     blocks = [Block(0, 0, 0, TEXT, words)]
-    async with Exchanges(harness.database).after_newest(OWNER, chat.chat, None, on_busy) as draft:
+    async with Exchanges(harness.database).after(Target(OWNER, chat.chat, on_busy=on_busy), None) as draft:
         if draft.steered is not None:
             await draft.steer(blocks)
             return Asked(chat.chat, draft.steered.id), draft
-        exchange = await draft.say(blocks, TurnRequest("scripted"), None)
+        exchange = await draft.create(blocks, TurnRequest("scripted"), None)
         return Asked(chat.chat, exchange.assistant_turn.id), draft
 
 

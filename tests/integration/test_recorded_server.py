@@ -39,7 +39,7 @@ async def ask(settings: Settings, stage: Stage, **options: Any) -> UUID:
             posted = await client.post("/api/turns", json=body)
             assert posted.status_code == 201, posted.text
             turn = posted.json()["assistant_turn"]
-            while view := services.directory.running(UUID(turn["id"])):
+            while view := services.live.directory.running(UUID(turn["id"])):
                 await view.wakeup.wait()
             path = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}"
             while (await client.get(path)).json()["status"] not in {"complete", "error"}:

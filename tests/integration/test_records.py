@@ -17,7 +17,7 @@ from app.kit.ids import new_id
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from app.storage.actions import Actions, Decision
 from app.storage.database import Database, Row, Statement
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.rows import to_json
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.runs.record import BEGIN_ROUND, CLOSE_BLOCK, END_TURN, SEAL_ROUND, SETTLE_CALL, START_CALLS, Records
@@ -158,8 +158,8 @@ async def test_an_end_says_whether_another_turn_stands_behind(harness: Harness) 
     asked = await harness.ask()
     turn = await claimed(harness, asked)
     exchanges = Exchanges(harness.database)
-    async with exchanges.after_newest(OWNER, asked.chat, None, "enqueue") as draft:
-        await draft.say([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted"), None)
+    async with exchanges.after(Target(OWNER, asked.chat, on_busy="enqueue"), None) as draft:
+        await draft.create([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted"), None)
     records = await records_of(harness, turn)
     assert (await records.end(replace(turn, status="complete", stop_reason="end_turn")))[1]
 

@@ -16,7 +16,7 @@ from sqlalchemy import Constraint, Index, Table
 import app
 from app.storage.database import Statement, connect
 from app.storage.documents import Documents
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.tables import metadata
 from app.storage.turns import Turns
@@ -266,7 +266,7 @@ async def test_the_newest_turn_is_newest_by_the_databases_clock(database_url: st
     async with connect(database_url, size=2) as database:
         assert await Turns(database).newest("ada", CHAT) == last
         assert await Turns(database).siblings([first]) == {first: [first, last]}
-        async with Exchanges(database).after_newest("ada", CHAT, None) as draft:
+        async with Exchanges(database).after(Target("ada", CHAT), None) as draft:
             assert draft.before
             assert draft.before.id == last
 

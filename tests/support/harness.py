@@ -28,7 +28,7 @@ from app.llm.provider import Provider
 from app.storage.actions import Actions
 from app.storage.chats import Chat
 from app.storage.database import Database
-from app.storage.exchanges import Exchanges
+from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
@@ -125,9 +125,9 @@ class Harness:
         now = datetime.now(UTC)
         chat = Chat(after.chat if after else new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
         exchanges = Exchanges(self.database)
-        drafting = exchanges.after_newest(OWNER, chat.id, None) if after else exchanges.in_new_chat(chat, None)
+        drafting = exchanges.after(Target(OWNER, chat.id), None) if after else exchanges.in_new_chat(chat, None)
         async with drafting as draft:
-            exchange = await draft.say([Block(0, 0, 0, TEXT, content)], asked, None)
+            exchange = await draft.create([Block(0, 0, 0, TEXT, content)], asked, None)
         return Asked(chat.id, exchange.assistant_turn.id)
 
     @asynccontextmanager

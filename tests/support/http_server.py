@@ -60,7 +60,7 @@ class Server:
         return services
 
     async def token(self, owner: str) -> str:
-        return await Tokens(self.services.database).create(f"{owner} {uuid4()}", owner)
+        return await Tokens(self.services.storage.database).create(f"{owner} {uuid4()}", owner)
 
 
 class _Uvicorn(uvicorn.Server):

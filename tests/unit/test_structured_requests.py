@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.api.resolve import again
+from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import OutputIn, TurnOptions
 from app.domain.turns import Limits, TurnRequest
 from app.llm.demo import DemoProvider
@@ -38,6 +38,7 @@ async def critic(draft: Any, context: ToolContext) -> str:
 
 
 TOOLSET = Toolset([], outputs=Outputs(handlers={"critic": critic}))
+RESOLVER = Resolver(MODELS, TOOLSET, Defaults("held", None, Limits()))
 
 
 def asked(
@@ -45,7 +46,7 @@ def asked(
 ) -> TurnRequest:
     output = OutputIn(schema=schema, handler=handler)
     before = TurnRequest(model, limits=Limits(recovery="continue"), **frozen)
-    return again(TurnOptions(output=output), before, MODELS, TOOLSET)
+    return RESOLVER.again(TurnOptions(output=output), before)
 
 
 def names(request: TurnRequest) -> list[str]:
@@ -84,8 +85,8 @@ def test_any_other_turn_has_the_tool(how: dict[str, Any]) -> None:
 
 def test_another_model_may_do_it_in_the_other_way() -> None:
     first = asked("held")
-    there = again(TurnOptions(model="free"), first, MODELS, TOOLSET)
-    back = again(TurnOptions(model="held"), there, MODELS, TOOLSET)
+    there = RESOLVER.again(TurnOptions(model="free"), first)
+    back = RESOLVER.again(TurnOptions(model="held"), there)
     assert there.output is not None
     assert (there.output.native, names(there)) == (False, ["output"])
     assert back.output == first.output

@@ -23,12 +23,12 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
     """The turn from its beginning; or on from where it waited last, for a client that has it until there: `known` are
     the calls it knows.
     """
-    load = partial(services.turns.get, owner, turn.chat_id, turn.id)
-    view = services.directory.view(turn)
-    if services.directory.running(turn.id) is not view:
+    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
+    view = services.live.directory.view(turn)
+    if services.live.directory.running(turn.id) is not view:
         view.adopt(turn, None)  # a mirror of what waits is slow to see that somebody has answered
     cursor = START if known is None else _behind_what_waited(view, known)
-    response = FrameResponse(_frames(services, view, load, cursor), _LIFE, services.heartbeat, cuts=True)
+    response = FrameResponse(_frames(services, view, load, cursor), _LIFE, services.http.heartbeat, cuts=True)
     response.headers.update(HEADERS)
     return response
 
@@ -43,7 +43,7 @@ def _behind_what_waited(view: LiveView, known: Collection[str]) -> Cursor:
 
 async def _frames(services: Services, view: LiveView, load: Load, cursor: Cursor) -> AsyncGenerator[bytes, None]:
     encoder = UiEncoder(view.turn, lambda: follower.view.turn.asks)
-    follower = TurnReader(services.directory, view, load, cursor, encoder)
+    follower = TurnReader(services.live.directory, view, load, cursor, encoder)
     if cursor != START:
         yield encoder.resumed()
     while True:

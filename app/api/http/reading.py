@@ -36,7 +36,7 @@ def id_of(request: Request, name: str) -> UUID:
 
 async def read_bytes(request: Request, most: int | None = None) -> bytes:
     """Raises TooLarge as soon as the body is."""
-    most = most or services_of(request).max_body_bytes
+    most = most or services_of(request).http.max_body_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -113,6 +113,20 @@ def idempotency_key_of(request: Request, body: bytes) -> IdempotencyKey | None:
         raise RequestRefused("a key has 1 to 255 printable characters", field="Idempotency-Key")
     asked = b"\0".join([request.method.encode(), request.url.path.encode(), body])
     return IdempotencyKey(key, hashlib.sha256(asked).digest())
+
+
+def id_in_query(request: Request, name: str) -> UUID | None:
+    """The id of a turn in the query. Raises RequestRefused."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        example = "018f2c1a-5b7e-7cc1-9d3a-2f6b8f3c9a10"
+        raise RequestRefused(
+            f"`{name}` must be the id of a turn of this chat, such as {example}.", field=name
+        ) from None
 
 
 def limit_of(request: Request, default: int, most: int) -> int:

@@ -31,13 +31,15 @@ async def stream_chat(request: Request) -> Response:
         reader = await open_reader(services, owner, chat, cursor)
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
-    return FrameResponse(reader.frames(), services.stream_life, services.heartbeat)
+    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat)
 
 
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:
     """Raises NotFound, and ValueError for a cursor of another chat."""
-    await services.chats.get(owner, chat)
-    sources = Sources(services.chat_changes, services.turns, services.directory, services.chat_wakeups)
+    await services.storage.chats.get(owner, chat)
+    sources = Sources(
+        services.storage.chat_changes, services.storage.turns, services.live.directory, services.live.chat_wakeups
+    )
     reader = ChatReader(sources, owner, chat, cursor, frame)
     await reader.open()
     return reader

@@ -25,7 +25,7 @@ async def stream_chats(request: Request) -> Response:
     if not 1 <= len(asked) <= MOST:
         raise BadRequest(f"names 1 to {MOST} chats", field="follow")
     streams = [await _frames(services, owner, chat, cursor) for chat, cursor in asked]
-    return FrameResponse(side_by_side(streams), services.stream_life, services.heartbeat)
+    return FrameResponse(side_by_side(streams), services.http.stream_life, services.http.heartbeat)
 
 
 async def side_by_side(streams: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:

@@ -76,9 +76,9 @@ async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     field, cursor = asked_cursor(request, Cursor.parse, START)
-    view = services.directory.running_for(owner, chat, turn_id)
+    view = services.live.directory.running_for(owner, chat, turn_id)
     known = view is not None and view.attempt >= cursor.attempt
-    turn = view.turn if view and known else await services.turns.get(owner, chat, turn_id)
+    turn = view.turn if view and known else await services.storage.turns.get(owner, chat, turn_id)
     return stream_response(services, owner, turn, cursor, field)
 
 
@@ -91,16 +91,16 @@ def stream_response(
     """
     if turn.role == "user":
         raise Conflict("a user turn is complete; there is nothing to stream")
-    view = services.directory.view(turn)
+    view = services.live.directory.view(turn)
     try:
         place, reset = resume(view, cursor)
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
     if view.ended and reset is None and place == end_cursor(view):
         return Response(status_code=204, headers=HEADERS)
-    load = partial(services.turns.get, owner, turn.chat_id, turn.id)
+    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     return FrameResponse(
-        follow(services.directory, view, load, cursor, frame), services.stream_life, services.heartbeat
+        follow(services.live.directory, view, load, cursor, frame), services.http.stream_life, services.http.heartbeat
     )
 
 

@@ -150,7 +150,7 @@ async def test_resume_tells_from_the_beginning_while_the_turn_runs_or_has_only_j
     assert told_of(whole)[-1] == "finish"
     again = await api.get(f"{CHAT}/resume/stream")
     assert told_of(chunks_in(again.content))[-1] == "finish"
-    await server.services.database.row(AGE, turn=UUID(whole[0]["messageId"]))
+    await server.services.storage.database.row(AGE, turn=UUID(whole[0]["messageId"]))
     assert (await api.get(f"{CHAT}/resume/stream")).status_code == 204
     assert (await api.get(f"{CHAT}/never/stream")).status_code == 204
 

@@ -118,7 +118,7 @@ async def test_what_no_turn_says_is_swept_away_after_a_while(api: Client, server
         *(ids["new"], api.owner),
     )
     await api.json("POST", "/api/uploads", 200, content=contents["put again"])
-    uploads = server.services.uploads
+    uploads = server.services.storage.uploads
     await uploads.sweep(86_400)
     assert {UUID(ids[name]) for name in ("said", "put again", "new")} == (
         await uploads.describe(api.owner, [UUID(id) for id in ids.values()])
@@ -152,7 +152,7 @@ SEES_NOTHING = Model("blind", can=frozenset({"tools"}))
         (image({"type": "upload", "id": str(uuid4())}), "blocks.0.source.id"),
         (image({"type": "path", "path": "x"}), "blocks.0.source.type"),
         (document({"type": "path", "path": "nowhere.md"}), "blocks.0.source.path"),
-        (document({"type": "path", "path": "a//b"}), "path"),
+        (document({"type": "path", "path": "a//b"}), "blocks.0.source.path"),
         (document(inline(PNG)), "blocks.0.source"),
         ({"type": "film"}, "blocks.0.type"),
     ],

@@ -61,7 +61,7 @@ def names_of(events: list[Event]) -> list[str]:
 
 async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
     """Every turn of the chat, of all branches, in the order in which they were made."""
-    news = await server.services.chat_changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
+    news = await server.services.storage.chat_changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
     assert news is not None
     return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.turns]
 
@@ -245,7 +245,7 @@ async def test_turns_are_told_in_the_order_in_which_they_were_made_whatever_the_
 ) -> None:
     chat = await api.chat(title="Ships")
     await api.ask(chat)
-    await server.services.database.row(AHEAD, chat=UUID(chat.rpartition("/")[2]))
+    await server.services.storage.database.row(AHEAD, chat=UUID(chat.rpartition("/")[2]))
     async with api.follow(f"{chat}/stream") as events:
         await take_until(events, "turn_complete")
         for _ in range(2):
@@ -365,7 +365,7 @@ async def test_while_the_database_is_away_readers_wait(database_url: str, monkey
         async with api.follow(f"{chat}/stream") as events:
             await take_until(events, "chat")
             proxy.cut()
-            server.services.chat_wakeups.notify(UUID(chat.rpartition("/")[2]))
+            server.services.live.chat_wakeups.notify(UUID(chat.rpartition("/")[2]))
             with capture_logs() as logs:
                 wanted = {"chats.untold", "chats.unwatched", "storage.waits"}
                 while not wanted <= {entry["event"] for entry in logs}:  # noqa: ASYNC110, nobody rings for this
@@ -378,12 +378,15 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
 
     class Late(Turns):
         async def get(self, owner: str, chat_id: UUID, turn: UUID) -> Turn:
-            await server.services.chats.delete(owner, chat_id)
+            await server.services.storage.chats.delete(owner, chat_id)
             return await super().get(owner, chat_id, turn)
 
     services, identity = server.services, UUID(chat.rpartition("/")[2])
     sources = chat_tail.Sources(
-        services.chat_changes, Late(services.database), services.directory, services.chat_wakeups
+        services.storage.chat_changes,
+        Late(services.storage.database),
+        services.live.directory,
+        services.live.chat_wakeups,
     )
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     frames = b"".join([data async for data in reader.frames()])
@@ -486,7 +489,7 @@ async def test_any_schedule_of_disconnects_assembles_the_chats_rows(database_url
 async def ended_turns(server: Server, api: Client, chat: str) -> list[Json]:
     """All turns of the chat, once the last of them has ended."""
     identity = UUID(chat.rpartition("/")[2])
-    while (standing := await server.services.chat_changes.state(identity)).open:
+    while (standing := await server.services.storage.chat_changes.state(identity)).open:
         for turn in standing.open:
             await api.events(f"{chat}/turns/{turn}/stream")
     return await all_turns(api, server, chat)

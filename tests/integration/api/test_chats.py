@@ -149,7 +149,7 @@ async def test_deleting_a_chat_stops_its_turn_and_ends_its_streams(api: Client, 
         assert [event async for event in events if event.id is not None] == []
     assert turn.stream_url
     assert provider.requests
-    assert not server.services.directory.running(UUID(turn.assistant["id"]))
+    assert not server.services.live.directory.running(UUID(turn.assistant["id"]))
 
 
 async def found(api: Client, q: str, **more: str) -> list[str]:

@@ -125,5 +125,5 @@ async def test_a_document_with_more_words_than_the_search_can_hold_is_kept_whole
     assert written.status_code == 201
     assert (await api.get(f"{DOCUMENTS}/words")).text == text
     first = text.split(" ", 1)[0].partition("-")[0]
-    found = await server.services.documents.search(api.owner, first, 10)
+    found = await server.services.storage.documents.search(api.owner, first, 10)
     assert [hit.path for hit in found] == ["words"]

@@ -238,7 +238,7 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
 
 async def too_large(world: World, endpoint: Endpoint) -> None:
     services = world.server.services
-    content = b" " * (max(services.max_body_bytes, services.max_upload_bytes) + 1)
+    content = b" " * (max(services.http.max_body_bytes, services.http.max_upload_bytes) + 1)
     await world.api.request(endpoint.method, await world.fill(endpoint), content=content, headers=JSON)
 
 

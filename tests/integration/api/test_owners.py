@@ -122,7 +122,7 @@ async def test_a_token_that_was_taken_back_is_refused(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
-    tokens = Tokens(server.services.database)
+    tokens = Tokens(server.services.storage.database)
     async with Client(server.url, document, await tokens.create("lost phone", "somebody")) as client:
         assert (await client.get("/api/chats")).status_code == 200
         assert await tokens.delete("lost phone")

@@ -163,7 +163,7 @@ async def test_a_body_is_json_whatever_else_is_said_of_it(api: Client, kind: str
 
 
 async def test_a_body_that_is_too_large_is_refused(api: Client, server: Server) -> None:
-    most = server.services.max_body_bytes
+    most = server.services.http.max_body_bytes
     body = json.dumps(said("x" * most)).encode()
     await api.json("POST", "/api/turns", 413, content=body, headers=JSON)
     fits = json.dumps(said("x" * (most - len(json.dumps(said(""))))))

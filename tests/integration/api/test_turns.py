@@ -264,3 +264,36 @@ async def test_a_turn_or_chat_that_is_not_there_is_not_found(api: Client) -> Non
     for missing in (f"/api/chats/{uuid4()}", "/api/chats/x", "/api/chats/%00"):
         await api.json("GET", f"{missing}/turns", 404)
         await api.json("POST", f"{missing}/turns", 404, json=said("Hi"))
+
+
+async def test_settings_that_change_while_a_message_waits_for_its_chat_hold_for_it(
+    api: Client, server: Server, database: Locker
+) -> None:
+    """The request is resolved before the transaction, and anew where the chat is another one inside it."""
+    chat, model = await api.chat(), server.scripts.model(message_of(text("Hi.")))
+    change = "UPDATE chats SET settings = json_build_object('model', $2::text) WHERE id = $1"
+    async with database.holding(change, UUID(chat.rpartition("/")[2]), model, commit=True):
+        posting = asyncio.create_task(api.json("POST", f"{chat}/turns", 201, json=said("Hi")))
+        await database.waiting()
+    posted = await posting
+    assert posted["assistant_turn"]["model"] == model
+    assert len((await api.json("GET", f"{chat}/turns"))["turns"]) == 2
+
+
+async def test_a_message_behind_an_answer_that_was_just_begun_inherits_from_that_one(
+    api: Client, server: Server, database: Locker
+) -> None:
+    chat, models = await api.chat(), [server.scripts.model(*[message_of(text("Hi."))] * 2) for _ in range(2)]
+    await api.ask(chat, model=models[0])
+    lock = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
+    async with database.holding(lock, UUID(chat.rpartition("/")[2])):
+        first = asyncio.create_task(
+            api.json("POST", f"{chat}/turns", 201, json={**said("One"), "model": models[1], "on_busy": "enqueue"})
+        )
+        await database.waiting(1)
+        second = asyncio.create_task(api.json("POST", f"{chat}/turns", 201, json={**said("Two"), "on_busy": "enqueue"}))
+        await database.waiting(2)
+    assert (await first)["assistant_turn"]["model"] == models[1]
+    exchange = await second
+    assert exchange["user_turn"]["parent_id"] == (await first)["assistant_turn"]["id"]
+    assert exchange["assistant_turn"]["model"] == models[1]

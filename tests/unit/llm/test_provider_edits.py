@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.resolve import again
+from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import LimitsIn, TurnOptions
 from app.domain.blocks import Block
 from app.domain.rounds import Round
@@ -134,9 +134,10 @@ MODELS = Models(
 @pytest.mark.parametrize(("model", "edits"), [("offers", BOTH), ("clears", ("context_editing",)), ("unknown", ())])
 def test_only_what_the_registry_names_is_left_to_the_provider(model: str, edits: tuple[str, ...]) -> None:
     wanted = TurnOptions(model=model, limits=LimitsIn(compaction="provider"))
-    request = again(wanted, TurnRequest("offers"), MODELS, Toolset([]))
+    resolver = Resolver(MODELS, Toolset([]), Defaults("offers", None, Limits()))
+    request = resolver.again(wanted, TurnRequest("offers"))
     assert request.limits.provider_edits == edits
-    back = again(TurnOptions(limits=LimitsIn(compaction="own")), request, MODELS, Toolset([]))
+    back = resolver.again(TurnOptions(limits=LimitsIn(compaction="own")), request)
     assert back.limits.provider_edits == ()
 
 

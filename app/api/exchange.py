@@ -1,0 +1,125 @@
+"""The use cases of an exchange: post a message, generate its answer again, cancel the answer.
+
+Each one checks first, then opens the transaction, writes and commits: no model is looked up and no file is stored while
+the chat is locked.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from uuid import UUID
+
+from app.api.attachments import check_attachments, steer_blocks, user_blocks
+from app.api.schemas.blocks import TextBlockIn
+from app.api.schemas.requests import NewTurn, TurnOptions
+from app.api.services import Services
+from app.domain.errors import Conflict, RequestRefused
+from app.domain.turns import Turn
+from app.storage.chats import Chat
+from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, PlaceMoved, Target, key_refused
+
+_TITLE_LENGTH = 60
+# How often a message is checked against a chat that changes before each write.
+_TRIES = 10
+
+
+async def post_message(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
+    """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made."""
+    try:
+        draft, exchange = await _write(services, new, target, key)
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, target.owner, key, error)
+    for interrupted in draft.interrupted:
+        await services.live.cancel(interrupted)
+    if draft.steered is not None:
+        await services.live.refresh(draft.steered.id)
+        turn = await services.storage.turns.get(target.owner, target.chat, draft.steered.id)
+        exchange = replace(exchange, assistant_turn=turn)
+    _notify(services, exchange)
+    return exchange
+
+
+async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
+    """The same in a chat that is created with it. Raises Conflict where the chat exists."""
+    try:
+        blocks = await user_blocks(new.blocks, chat.owner, services)
+        request = services.resolver.resolve(new, chat, None)
+        check_attachments(services.resolver.models.check(request.model), blocks)
+        async with services.storage.exchanges.in_new_chat(chat, key) as draft:
+            exchange = await draft.create(blocks, request, _title_of(new))
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, chat.owner, key, error)
+    _notify(services, exchange)
+    return exchange
+
+
+async def generate_again(
+    services: Services, owner: str, chat: UUID, turn: UUID, options: TurnOptions, key: IdempotencyKey | None
+) -> Exchange:
+    """Writes another assistant turn beside `turn`."""
+    storage = services.storage
+    try:
+        before = await storage.exchanges.answer(owner, chat, turn)
+        assert before.request is not None
+        request = services.resolver.again(options, before.request)
+        async with storage.exchanges.beside(owner, before, key) as draft:
+            answer = await draft.create_sibling(request)
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, owner, key, error)
+    assert answer.parent_id is not None
+    exchange = Exchange(await storage.turns.get(owner, chat, answer.parent_id), answer)
+    _notify(services, exchange)
+    return exchange
+
+
+async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
+    """Returns the turn as it is now: one that runs has not ended yet."""
+    found = await services.storage.turns.cancel(owner, chat, turn)
+    if not found.ended:
+        await services.live.cancel(turn)
+    return found
+
+
+async def _write(
+    services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None
+) -> tuple[Draft, Exchange]:
+    exchanges, resolver = services.storage.exchanges, services.resolver
+    blocks = await user_blocks(new.blocks, target.owner, services)
+    for _ in range(_TRIES):
+        preview = await exchanges.preview(target)
+        if preview.steered:
+            blocks = steer_blocks(new.blocks)
+            with suppress(PlaceMoved):
+                async with exchanges.after(target, key, preview) as draft:
+                    return draft, await draft.steer(blocks)
+        else:
+            request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
+            check_attachments(resolver.models.check(request.model), blocks)
+            with suppress(PlaceMoved):
+                async with exchanges.after(target, key, preview) as draft:
+                    return draft, await draft.create(blocks, request, _title_of(new))
+    raise Conflict("The chat changes faster than a message can be checked against it; try again.")
+
+
+async def _made_before(
+    services: Services, owner: str, key: IdempotencyKey | None, error: KeyTaken | RequestRefused
+) -> Exchange:
+    """What the first request with this key made; raises `error` where there was none. A repetition may fail checks
+    that the first one passed: an upload is gone, or its own answer keeps the branch busy.
+    """
+    exchange = await services.storage.exchanges.find(owner, key) if key else None
+    if exchange is None:
+        raise error if isinstance(error, RequestRefused) else key_refused()
+    _notify(services, exchange)  # the first request may have been cut off between its commit and this
+    return exchange
+
+
+def _notify(services: Services, exchange: Exchange) -> None:
+    services.live.wake()
+    services.live.chat_wakeups.notify(exchange.assistant_turn.chat_id)
+
+
+def _title_of(new: NewTurn) -> str | None:
+    """The beginning of the message, for a chat that has no title."""
+    text = next((block.text for block in new.blocks if isinstance(block, TextBlockIn)), "")
+    line = " ".join(text.split())
+    return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
