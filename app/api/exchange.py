@@ -12,9 +12,9 @@ from app.api.attachments import check_attachments, steer_blocks, user_blocks
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import NewTurn, TurnOptions
 from app.api.services import Services
+from app.domain.chats import Chat
 from app.domain.errors import Conflict, RequestRefused
 from app.domain.turns import Turn
-from app.storage.chats import Chat
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, PlaceMoved, Target, key_refused
 
 _TITLE_LENGTH = 60

@@ -8,12 +8,12 @@ import msgspec
 
 from app.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
+from app.domain.chats import Chat
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
 from app.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
 from app.kit.strict_schema import is_strict
 from app.llm.models.catalog import Ability, Model, Models
-from app.storage.chats import Chat
 from app.tools.outputs import output_tools
 from app.tools.schemas import InputSchema
 from app.tools.toolset import Toolset

@@ -13,10 +13,10 @@ from app.api.services import Services, begin
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
 from app.api.views import json_response, stream_url, turn_out
+from app.domain.chats import Chat
 from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.chat_changes import ChatState, place_of
-from app.storage.chats import Chat
 from app.storage.exchanges import Exchange, Parent, Target
 
 

@@ -22,6 +22,7 @@ from app.api.schemas.responses import (
     WantedOut,
 )
 from app.api.services import Services
+from app.domain.chats import Chat
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, required_actions_of
 from app.domain.output import output_of, phase_of
@@ -29,7 +30,6 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.kit.excerpt import Excerpt
 from app.llm.models.catalog import Models
-from app.storage.chats import Chat
 from app.stream.live import LiveView
 
 

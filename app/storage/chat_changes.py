@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from app.domain.chats import Chat
 from app.domain.turns import Turn
-from app.storage.chats import GET_CHAT, Chat, chat_from
+from app.storage.chats import GET_CHAT, chat_from
 from app.storage.database import Database, Statement
 
 _PLACE = "2 * CAST(extract(epoch FROM created_at) * 1000000 AS bigint) + CAST(role = 'assistant' AS int)"

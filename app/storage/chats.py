@@ -9,6 +9,7 @@ from uuid import UUID
 
 from asyncpg import QueryCanceledError
 
+from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
 from app.kit.ids import new_id
@@ -91,21 +92,6 @@ DELETE_CHAT = Statement(
     SELECT turns.id AS running FROM gone LEFT JOIN turns ON chat_id = gone.id AND status = 'running'
     """
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """`settings` are the defaults of its turns, as the API takes them (model, params, tools, limits).
-    `updated_at` grows with every change and every turn that is made, by the database's clock.
-    """
-
-    id: UUID
-    owner: str
-    title: str | None
-    system_prompt: str | None
-    settings: Mapping[str, Any]
-    created_at: datetime
-    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

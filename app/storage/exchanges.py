@@ -8,11 +8,11 @@ from uuid import UUID
 
 from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
+from app.domain.chats import Chat, OnBusy, Place, branch_is_busy, place_message
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.busy import LOCK_OPEN_TURN, OnBusy, Place, place_beside_others, still_running
-from app.storage.chats import CREATE_CHAT, GET_CHAT, Chat, chat_from
+from app.storage.chats import CREATE_CHAT, GET_CHAT, chat_from
 from app.storage.database import Database, Statement, Transaction
 from app.storage.rows import columns_of, to_json, turn_from
 from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
@@ -25,6 +25,23 @@ GET_RUNNING_SIBLING = Statement(
     SELECT * FROM turns
     WHERE chat_id = :chat AND parent_id = :parent AND status IN ('queued', 'running', 'waiting')
     """
+)
+# From an answer towards the root: open turns, and the one before them that has ended.
+GET_BRANCH = Statement(
+    """
+    WITH RECURSIVE branch AS (
+        SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
+        UNION ALL
+        SELECT before.*, depth + 1 FROM branch
+        JOIN turns AS said ON said.id = branch.parent_id
+        JOIN turns AS before ON before.id = said.parent_id
+        WHERE branch.status IN ('queued', 'running', 'waiting')
+    )
+    SELECT * FROM branch ORDER BY depth DESC
+    """
+)
+LOCK_OPEN_TURN = Statement(
+    "SELECT id FROM turns WHERE id = :turn AND status IN ('queued', 'running', 'waiting') FOR NO KEY UPDATE"
 )
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 _TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
@@ -279,7 +296,7 @@ class Exchanges:
         async with self._locked(owner, answer.chat_id, key) as (connection, chat):
             running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
             if running is not None:
-                raise still_running(turn_from(running))
+                raise branch_is_busy(turn_from(running))
             yield Draft(chat, answer, connection, key)
 
     @asynccontextmanager
@@ -301,7 +318,10 @@ async def _place(database: Database | Transaction, target: Target) -> Place:
         before = turn_from(row) if row else None
     else:
         before = await _parent(database, target.chat, target.parent) if target.parent else None
-    return await place_beside_others(database, target.chat, before, target.on_busy)
+    if before is None or before.ended:
+        return Place(before)
+    branch = [turn_from(row) for row in await database.rows(GET_BRANCH, chat=target.chat, turn=before.id)]
+    return place_message(before, branch, target.on_busy)
 
 
 async def _parent(database: Database | Transaction, chat: UUID, parent: UUID) -> Turn:

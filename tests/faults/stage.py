@@ -13,9 +13,9 @@ import asyncpg
 from app.api.http.auth import LOCAL_OWNER
 from app.api.views import stream_url
 from app.domain.blocks import Block
+from app.domain.chats import Chat
 from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chats import Chat
 from app.storage.database import Database, connect
 from app.storage.exchanges import Exchanges
 from tests.faults.processes import Forks, forks

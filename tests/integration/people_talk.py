@@ -12,12 +12,12 @@ from uuid import UUID
 
 from app.domain.asks import Ask, AskAnswer
 from app.domain.blocks import Block
+from app.domain.chats import OnBusy
 from app.domain.errors import Conflict, RequestRefused
 from app.domain.kinds import TEXT
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.actions import Actions, Decision
-from app.storage.busy import OnBusy
 from app.storage.exchanges import Draft, Exchanges, IdempotencyKey, KeyTaken, Target
 from app.storage.turns import Turns
 from tests.integration.people_fleet import Fleet

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from app.domain.blocks import Block
+from app.domain.chats import OnBusy
 from app.domain.errors import Conflict
 from app.domain.kinds import TEXT
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
-from app.storage.busy import OnBusy
 from app.storage.database import Row, Statement, Transaction
 from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges, Target
 from app.storage.runs.queue import Queue

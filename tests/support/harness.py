@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from app.domain.blocks import Block
+from app.domain.chats import Chat
 from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.rounds import add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
@@ -26,7 +27,6 @@ from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
 from app.storage.actions import Actions
-from app.storage.chats import Chat
 from app.storage.database import Database
 from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal

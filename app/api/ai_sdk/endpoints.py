@@ -21,10 +21,10 @@ from app.api.http.reading import invalid, read_body
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin
 from app.api.views import json_response
+from app.domain.chats import Chat
 from app.domain.cursor import START
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn
-from app.storage.chats import Chat
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 from app.stream.reader import follow
 

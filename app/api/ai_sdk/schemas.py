@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.fields import Body, Storable
 from app.api.schemas.requests import NewTurn, TurnOptions
+from app.domain.chats import OnBusy
 from app.domain.errors import RequestRefused
 
 _UPLOAD = re.compile("(?:https?://[^/]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -26,7 +27,7 @@ class UiMessageIn(_Lenient):
 class UiOptions(TurnOptions):
     """What may be said per turn, in turnstream's own words."""
 
-    on_busy: Literal["reject", "enqueue", "interrupt", "steer", "branch"] = "interrupt"
+    on_busy: OnBusy = "interrupt"
 
 
 class UiRequest(_Lenient):

@@ -8,6 +8,7 @@ from pydantic import Field
 from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, Title
 from app.api.schemas.tools import ToolChoiceIn, ToolsIn
+from app.domain.chats import OnBusy
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
@@ -72,7 +73,7 @@ class NewTurn(TurnOptions):
     blocks: Annotated[list[BlockIn], Field(min_length=1, max_length=100)]
     parent_id: UUID | None = None
     on_busy: Annotated[
-        Literal["reject", "enqueue", "interrupt", "steer", "branch"],
+        OnBusy,
         Field(
             description="where a turn of this branch still runs: refuse, run next, end it, speak into it, run beside it"
         ),

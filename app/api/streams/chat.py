@@ -14,11 +14,11 @@ from app.api.schemas.responses import TurnOut
 from app.api.services import Services, begin
 from app.api.streams.turn import FrameResponse, asked_cursor
 from app.api.views import chat_out
+from app.domain.chats import Chat
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta
 from app.domain.turns import TERMINAL, Turn
 from app.storage.chat_changes import ChatState
-from app.storage.chats import Chat
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatReader, OfTurn, Sources, Told
 

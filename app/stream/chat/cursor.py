@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from app.domain.chats import Chat
 from app.domain.cursor import Cursor
 from app.storage.chat_changes import LAST_PLACE
-from app.storage.chats import Chat
 from app.storage.rows import to_json
 
 _FORM = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{12})?\.((?:[0-9a-f]{1,16}:[0-9-]*)(?:,[0-9a-f]{1,16}:[0-9-]*)*)?")

@@ -5,13 +5,13 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from app.domain.chats import Chat
 from app.domain.cursor import START, Cursor
 from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
 from app.storage.chat_changes import ChatChanges
-from app.storage.chats import Chat
 from app.storage.database import retry_while_unavailable
 from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, ChatCursor, digest_of

@@ -1,0 +1,53 @@
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from app.domain.chats import OnBusy, Place, place_message
+from app.domain.errors import Conflict
+from app.domain.turns import Status
+from tests.support.turns import turn_of
+
+ENDED = replace(turn_of(status="complete"), id=UUID(int=9))
+OLDER = replace(turn_of(status="running"), id=UUID(int=10))
+NEWER = replace(turn_of(status="queued"), id=UUID(int=11))
+STOPPING = replace(turn_of(status="running"), id=UUID(int=12), cancel_requested=True)
+every_policy = pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interrupt", "steer", "branch"])
+
+
+@every_policy
+def test_a_message_follows_an_answer_that_has_ended(on_busy: OnBusy) -> None:
+    assert place_message(ENDED, [ENDED], on_busy) == Place(ENDED)
+
+
+@every_policy
+def test_the_first_message_of_a_chat_stands_at_the_root(on_busy: OnBusy) -> None:
+    assert place_message(None, [], on_busy) == Place(None)
+
+
+@pytest.mark.parametrize(
+    ("on_busy", "place"),
+    [
+        ("enqueue", Place(NEWER)),
+        ("interrupt", Place(NEWER, interrupted=(OLDER.id, NEWER.id))),
+        ("steer", Place(NEWER, steerable=(OLDER, NEWER))),
+        ("branch", Place(ENDED)),
+    ],
+)
+def test_each_policy_has_its_place_on_a_busy_branch(on_busy: OnBusy, place: Place) -> None:
+    assert place_message(NEWER, [ENDED, OLDER, NEWER], on_busy) == place
+
+
+def test_beside_the_first_turns_of_a_chat_is_the_root() -> None:
+    assert place_message(NEWER, [OLDER, NEWER], "branch") == Place(None)
+
+
+def test_a_turn_that_is_to_stop_is_not_steered() -> None:
+    assert place_message(NEWER, [STOPPING, NEWER], "steer") == Place(NEWER, steerable=(NEWER,))
+
+
+@pytest.mark.parametrize(("status", "reason"), [("running", "is still running"), ("waiting", "waits for an action")])
+def test_a_rejected_message_names_the_open_turn_and_the_remedies(status: Status, reason: str) -> None:
+    turn = replace(NEWER, status=status)
+    with pytest.raises(Conflict, match=rf"Turn {turn.id} .*{reason}.* or send another `on_busy`"):
+        place_message(turn, [ENDED, turn], "reject")
