@@ -16,8 +16,13 @@ PYTEST_ARGS ?=
 
 RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
+NPM := $(shell command -v npm)
+NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
+TYPES := app/web/static/turnstream.d.ts
+GENERATED_TYPES := node_modules/.types/$(TYPES)
+JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/node/*.mjs eslint.config.js
 
-.PHONY: help run test cover check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors
+.PHONY: help run test cover check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -32,8 +37,8 @@ test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
 
-check: $(DEV) ## format, lint, types and floors, side by side
-	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors
+check: $(DEV) $(NODE_TOOLS) ## format, lint, types and floors of Python and JavaScript, side by side
+	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-javascript
 
 check-format:
 	@$(BIN)/ruff format --check --quiet || { echo 'not formatted: run `make fmt`'; $(BIN)/ruff format --check; exit 1; }
@@ -47,16 +52,32 @@ check-types:
 check-floors:
 	@$(BIN)/lint-imports --no-logo >$(VENV)/floors.txt || { cat $(VENV)/floors.txt; exit 1; }
 
+check-javascript: $(NODE_TOOLS)
+ifdef NPM
+	@node_modules/.bin/prettier --check --log-level=warn $(JAVASCRIPT) || { echo 'not formatted: run `make fmt`'; exit 1; }
+	@node_modules/.bin/eslint --max-warnings 0 $(JAVASCRIPT)
+	@node_modules/.bin/tsc
+	@node_modules/.bin/tsc --project tsconfig.client.json
+	@cmp $(GENERATED_TYPES) $(TYPES) || { echo '$(TYPES) is not what turnstream.js says: run `make fmt`'; exit 1; }
+else
+	@echo 'JavaScript was not checked: that needs Node 20 with npm (apt-get install nodejs npm)'
+endif
+
 bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
 	@$(BIN)/python -m tests.bench
 
-fmt: $(DEV) ## format, and fix what can be fixed
+fmt: $(DEV) $(NODE_TOOLS) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix-only --quiet
 	@$(BIN)/ruff format
+ifdef NPM
+	@node_modules/.bin/eslint --fix --quiet $(JAVASCRIPT) >/dev/null || true
+	@node_modules/.bin/prettier --write --log-level=warn $(JAVASCRIPT)
+	@node_modules/.bin/tsc --project tsconfig.client.json && cp $(GENERATED_TYPES) $(TYPES)
+endif
 
 clean: ## remove the environment and every cache (your data stays)
 	rm -rf $(VENV) .lock-venv build dist *.egg-info .coverage .coverage.* htmlcov .hypothesis
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .reports
+	rm -rf node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .reports
 	find app tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment ---------------------------------------------------------------------------------------------
@@ -81,6 +102,10 @@ $(RUNTIME): requirements.lock pyproject.toml
 
 $(DEV): requirements-dev.lock pyproject.toml
 	$(call install,requirements-dev.lock,$(RUNTIME) $(DEV))
+
+# The formatter, linter and type checker of JavaScript. What the server serves needs none of it.
+node_modules/installed.stamp: package-lock.json package.json
+	@$(if $(FLOCK),$(FLOCK) .venv.lock) npm ci --silent && touch $@
 
 ifneq ($(shell cat $(VENV)/folder 2>/dev/null),$(CURDIR))
 .PHONY: $(RUNTIME) $(DEV)

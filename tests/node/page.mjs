@@ -36,7 +36,9 @@ const rendered = async () => {
 }
 
 const part = (state, name) =>
-  chat.messages.flatMap((message) => message.parts).findLast((one) => isToolUIPart(one) && one.state === state && (!name || one.type === `tool-${name}`))
+  chat.messages
+    .flatMap((message) => message.parts)
+    .findLast((one) => isToolUIPart(one) && one.state === state && (!name || one.type === `tool-${name}`))
 
 const text = () => (chat.messages.at(-1)?.parts ?? []).map((one) => (one.type === 'text' ? one.text : '')).join('')
 

@@ -44,7 +44,10 @@ function summary({ open }) {
 function verdict({ data, text }) {
   if (data?.taken) return { sign: 'check', line: 'Output accepted' }
   const wrong = text.replace(/^The output is not right\. /, '').replace(/\s+/g, ' ')
-  return { sign: 'cross', line: `Output not accepted: ${wrong.length > LONGEST ? `${wrong.slice(0, LONGEST)}…` : wrong}` }
+  return {
+    sign: 'cross',
+    line: `Output not accepted: ${wrong.length > LONGEST ? `${wrong.slice(0, LONGEST)}…` : wrong}`,
+  }
 }
 
 const number = (value) => value.toLocaleString('en')

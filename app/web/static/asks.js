@@ -80,7 +80,8 @@ function approval(action, send, text) {
     try {
       changes = edited()
     } catch (error) {
-      return (input.setCustomValidity(error.message), input.reportValidity())
+      input.setCustomValidity(error.message)
+      return void input.reportValidity()
     }
     await send({ type: 'approve', input_digest, ...changes })
   }

@@ -8,7 +8,8 @@ const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,app
 export class Attachments {
   /** `tell` is told what could not be attached, and why. */
   constructor(client, tell) {
-    Object.assign(this, { client, tell })
+    this.client = client
+    this.tell = tell
     this.chips = find('#attached')
     this.button = find('#attach')
     this.picker = find('#pick-attachments')
@@ -45,7 +46,7 @@ export class Attachments {
     await Promise.all(taken.map((item) => item.uploaded))
     if (taken.some((item) => item.refused)) return null
     const still = taken.filter((item) => this.items.includes(item))
-    still.forEach((item) => this.#remove(item))
+    for (const item of still) this.#remove(item)
     return still
   }
 

@@ -47,8 +47,10 @@ export class Blocks {
 
   #add(block) {
     const view = this.role === 'user' && block.type === 'text' ? new SpokenView() : viewOf(block, this.tools)
-    if (view.element) this.#place(block.type).append(view.element)
-    if (view.element) view.element.dataset.block = block.index
+    if (view.element) {
+      this.#place(block.type).append(view.element)
+      view.element.dataset.block = block.index
+    }
     return view
   }
 
@@ -82,11 +84,17 @@ function viewOf(block, tools) {
 }
 
 class View {
+  /** @type {any} */
+  element = null
+
   update(block, more) {
     this.block = block
     this.text = block.text
     this.show(block, more)
   }
+
+  /** @param {any} _block @param {any} _more */
+  show(_block, _more) {}
 
   /** Whether `block` is the one that is shown, perhaps with more text. */
   continuesIn(block) {
@@ -146,9 +154,7 @@ class SpokenView extends View {
 }
 
 /** A result is shown in the card of its call. */
-class Hidden extends View {
-  show() {}
-}
+class Hidden extends View {}
 
 class CallView extends View {
   constructor(block, tools) {
@@ -172,8 +178,6 @@ class FileView extends View {
     this.button = new FileButton(block, file)
     this.element = this.button.element
   }
-
-  show() {}
 
   remove() {
     this.button.forget()

@@ -4,8 +4,8 @@ import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
 import { highlighted, unmasked } from './highlight.js'
 import { pretty } from './json_text.js'
-import { Plain } from './prose.js'
 import { remarks } from './notes.js'
+import { Plain } from './prose.js'
 
 const MOST = 20_000 // characters of an input or a result; more is shown when it is asked for
 
@@ -15,7 +15,12 @@ export class Card {
    * in it.
    */
   constructor(call, { ask, whole, file }) {
-    Object.assign(this, { ask, whole, file, files: [] })
+    this.ask = ask
+    this.whole = whole
+    this.file = file
+    this.files = []
+    this.call = call
+    this.resultBlock = null
     this.name = h('span', { class: 'name' }, unmasked(call.name ?? call.type))
     this.state = h('span', { class: 'state' })
     this.time = h('span', { class: 'time' })
@@ -45,7 +50,8 @@ export class Card {
 
   /** `result` is its tool_result, `action` what waits for a person, `running` whether the turn has not ended. */
   update(call, { result, action, progress, running }) {
-    Object.assign(this, { call, resultBlock: result })
+    this.call = call
+    this.resultBlock = result
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
@@ -78,13 +84,15 @@ export class Card {
     if (this.content === content) return
     this.content = content
     for (const button of this.files.splice(0)) button.forget()
-    this.files = (content ?? []).filter(isFile).map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
+    this.files = (content ?? [])
+      .filter(isFile)
+      .map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
     this.returned.replaceChildren(...this.files.map((button) => button.element))
   }
 
   /** What is folded away costs nothing until somebody looks. */
   #unfold() {
-    if (!this.more.open || !this.call) return
+    if (!this.more.open) return
     const { text } = this.call
     if (this.shownInput !== text) {
       this.shownInput = text

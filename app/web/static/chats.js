@@ -14,6 +14,7 @@ export class Chats extends EventTarget {
     this.search = find('#search')
     this.chats = []
     this.next = null
+    this.nextFound = null
     this.found = null
     this.open = null
     this.sought = null // the turn in which was said what somebody chose
@@ -80,7 +81,8 @@ export class Chats extends EventTarget {
   }
 
   async #find(words) {
-    const { signal } = (this.asking = new AbortController())
+    this.asking = new AbortController()
+    const { signal } = this.asking
     try {
       const page = await this.#read(words, null, signal)
       if (!signal.aborted) this.#show(page.chats, page.next)
@@ -111,7 +113,7 @@ export class Chats extends EventTarget {
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
     if (shape === this.shape) return
     this.shape = shape
-    const focused = document.activeElement?.closest?.('[data-chat]')?.dataset.chat
+    const focused = document.activeElement?.closest('[data-chat]')?.getAttribute('data-chat')
     this.list.replaceChildren(
       ...Object.entries(Object.groupBy(found, ageOf)).map(([age, chats]) => this.#group(age, chats)),
     )

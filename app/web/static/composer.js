@@ -5,7 +5,11 @@ import { find } from './dom.js'
 export class Composer {
   /** `send(text, onBusy, files, chat)` resolves to whether it was sent; `chat` is the `open()` one when that was asked. */
   constructor({ send, open, stop, editLast, attachments }) {
-    Object.assign(this, { send, open, stop, editLast, attachments })
+    this.send = send
+    this.open = open
+    this.stop = stop
+    this.editLast = editLast
+    this.attachments = attachments
     this.form = find('#composer')
     this.words = find('#words')
     this.busy = find('#busy')

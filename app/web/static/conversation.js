@@ -4,6 +4,8 @@ import { PAGE_TOOLS } from './asks.js'
 import { fileSaid, isFile } from './files.js'
 import { apply, hasEnded } from './turnstream.js'
 
+/** @typedef {import('./turnstream.js').Turn & {unheard?: string[]}} Turn */
+
 export class Conversation extends EventTarget {
   /** Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`. */
   constructor(client) {
@@ -14,16 +16,16 @@ export class Conversation extends EventTarget {
 
   close() {
     this.following?.abort()
-    Object.assign(this, {
-      visit: Symbol('visit'),
-      id: null,
-      path: [],
-      turns: new Map(),
-      through: null,
-      draft: {},
-      following: null,
-      older: null,
-    })
+    this.visit = Symbol('visit')
+    this.id = null
+    /** @type {Turn[]} */
+    this.path = []
+    /** @type {Map<string, Turn>} */
+    this.turns = new Map()
+    this.through = null
+    this.draft = {}
+    this.following = null
+    this.older = null
     this.#tell('path')
   }
 
@@ -38,7 +40,7 @@ export class Conversation extends EventTarget {
   }
 
   /** Opens a chat at its newest turn, or at the newest that follows the turn `through`. Throws Refused. */
-  async open(id, through = null) {
+  async open(id, /** @type {string | null} */ through = null) {
     this.close()
     this.id = id
     await this.#read(through)
@@ -116,7 +118,8 @@ export class Conversation extends EventTarget {
   /** Reads a path, and follows the chat from where that was read. */
   async #read(through) {
     const { id } = this
-    const reading = (this.reading = Symbol('reading'))
+    const reading = Symbol('reading')
+    this.reading = reading
     const { turns, next, cursor } = await this.client.request(
       'GET',
       `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`,
@@ -132,7 +135,8 @@ export class Conversation extends EventTarget {
   async #follow(cursor) {
     this.following?.abort()
     this.cursor = cursor
-    const { signal } = (this.following = new AbortController())
+    this.following = new AbortController()
+    const { signal } = this.following
     const connection = (state) => signal.aborted || this.#tell('connection', state)
     try {
       for await (const event of this.client.followChat(this.id, { cursor, signal, connection })) this.#hear(event)
@@ -185,8 +189,8 @@ export class Conversation extends EventTarget {
     this.reading = null // what is on its way is old
     for (const turn of [user, answer]) this.#add({ ...turn, turn: turn.id })
     const place = this.path.findIndex((turn) => turn.id === user.parent_id)
-    const path = [...this.path.slice(0, place + 1), this.turns.get(user.id), this.turns.get(answer.id)]
-    if (!this.path.includes(path.at(-1))) this.#show(path)
+    const exchanged = /** @type {Turn[]} */ ([this.turns.get(user.id), this.turns.get(answer.id)])
+    if (!this.path.includes(exchanged[1])) this.#show([...this.path.slice(0, place + 1), ...exchanged])
   }
 
   /** What was said into an answer that has not taken it in yet. */
@@ -234,6 +238,11 @@ export class Conversation extends EventTarget {
 
   #tell(type, ...detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }))
+  }
+
+  /** Calls `listener` with the details of each event of a type. */
+  on(type, listener) {
+    this.addEventListener(type, (event) => listener(.../** @type {CustomEvent} */ (event).detail))
   }
 }
 

@@ -118,6 +118,7 @@ export class Documents {
 
 /** A list of paths as a tree of folders. */
 function grown(documents) {
+  /** @type {any} */
   const root = { path: '', folders: new Map(), files: [], paths: [] }
   for (const { path, size } of documents) {
     const parts = path.split('/')

@@ -50,6 +50,7 @@ export function iconButton(name, label, onclick, more = {}) {
 }
 
 export const find = (selector, within = document) => within.querySelector(selector)
+export const findAll = (selector, within = document) => within.querySelectorAll(selector)
 
 /** Shows `text`, touching the page only where it changes. */
 export function setText(element, text) {

@@ -17,7 +17,8 @@ export function listenToDrops(documents, attachments) {
     delete document.body.dataset.dropping
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile())
     const found = await Promise.all(entries.filter(Boolean).map((entry) => filesIn(entry)))
-    if (toMessage() && !entries.some((entry) => entry?.isDirectory)) attachments.add(found.flat().map(([, file]) => file))
+    if (toMessage() && !entries.some((entry) => entry?.isDirectory))
+      attachments.add(found.flat().map(([, file]) => file))
     else await documents.add(found.flat())
   }
   document.addEventListener('dragover', mark)

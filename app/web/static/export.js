@@ -1,8 +1,8 @@
 // A chat as a file: Markdown for people, JSON for programs.
 
+import { titleOf } from './chats.js'
 import { save } from './dom.js'
 import { isFile, nameOf } from './files.js'
-import { titleOf } from './chats.js'
 
 export async function exportChat(client, conversation, form) {
   const chat = await client.request('GET', `/api/chats/${conversation.id}`)
@@ -27,7 +27,7 @@ async function wholePath(client, chat, leaf) {
 }
 
 export function markdownOf(chat, turns) {
-  return [`# ${titleOf(chat)}`, ...turns.map(turnText)].join('\n\n') + '\n'
+  return `${[`# ${titleOf(chat)}`, ...turns.map(turnText)].join('\n\n')}\n`
 }
 
 function turnText({ role, blocks }) {

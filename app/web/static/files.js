@@ -18,7 +18,8 @@ export function nameOf({ type, data }) {
 export class FileButton {
   /** `read` gives the bytes of an upload. */
   constructor(block, read) {
-    Object.assign(this, { block, read })
+    this.block = block
+    this.read = read
     this.name = nameOf(block)
     this.trouble = h('span')
     this.element = h('button', { type: 'button', class: `file-said ${block.type}`, title: this.name })

@@ -71,10 +71,10 @@ const MOST = 60_000 // characters; more is shown without colours
 /** The code as nodes: text, and spans with the classes `comment`, `string`, `number`, `word`, `name`. */
 export function highlighted(code, language) {
   const nodes = document.createDocumentFragment()
-  const rules = code.length <= MOST && rulesOf(language?.toLowerCase())
+  const rules = code.length <= MOST ? rulesOf(language?.toLowerCase()) : null
   let end = 0
   for (const match of rules ? code.matchAll(rules.pattern) : []) {
-    const kind = kindOf(match, rules.words)
+    const kind = kindOf(match, rules?.words)
     if (!kind) continue
     nodes.append(unmasked(code.slice(end, match.index)), span(kind, match[0]))
     end = match.index + match[0].length

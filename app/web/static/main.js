@@ -5,7 +5,7 @@ import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
 import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
-import { find, setText } from './dom.js'
+import { find, findAll, setText } from './dom.js'
 import { listenToDrops } from './drops.js'
 import { exportChat } from './export.js'
 import { Session } from './session.js'
@@ -96,16 +96,16 @@ function head() {
   const title = conversation.id ? titleOf(chat) : 'New chat'
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
-  for (const button of document.querySelectorAll('[data-export]')) button.disabled = !conversation.id
+  for (const button of findAll('[data-export]')) button.disabled = !conversation.id
   offer()
 }
 
-let models = null
+let models
 
 /** What can be attached is up to the model of the chat; of one that nobody described anything may be. */
 async function offer() {
   const { settings } = chats.get(conversation.id) ?? conversation.draft
-  models ??= client.request('GET', '/api/models').catch(() => (models = null))
+  models ??= client.request('GET', '/api/models').catch(() => (models = undefined))
   const known = (await models)?.models ?? []
   const named = (model) => [model.id, ...model.aliases].includes(settings?.model)
   const { can } = (settings?.model ? known.find(named) : known.find((model) => model.default)) ?? {}
@@ -126,7 +126,7 @@ async function refresh() {
 
 // --- what is told ----------------------------------------------------------------------------------------------------
 
-let lost = null
+let lost
 
 function connection(state) {
   clearTimeout(lost)
@@ -155,14 +155,14 @@ function tell(turn) {
   )
 }
 
-conversation.addEventListener('connection', ({ detail: [state] }) => connection(state))
-conversation.addEventListener('turn', ({ detail: [turn] }) => tell(turn))
-conversation.addEventListener('path', () => {
+conversation.on('connection', connection)
+conversation.on('turn', tell)
+conversation.on('path', () => {
   composer.show(Boolean(conversation.running))
   address()
 })
-conversation.addEventListener('chat', () => refresh())
-conversation.addEventListener('deleted', () => (location.hash = ''))
+conversation.on('chat', () => refresh())
+conversation.on('deleted', () => (location.hash = ''))
 chats.addEventListener('changed', head)
 chats.addEventListener('deleted', () => (location.hash = ''))
 
@@ -172,10 +172,16 @@ const themes = ['auto', 'light', 'dark']
 
 function nextTheme() {
   const { dataset } = document.documentElement
-  dataset.theme = themes[(themes.indexOf(dataset.theme) + 1) % themes.length]
-  localStorage.setItem('turnstream.theme', dataset.theme)
-  find('#theme').setAttribute('aria-label', `Colours: ${dataset.theme}`)
-  find('#theme').title = `Colours: ${dataset.theme}`
+  const theme = themes[(themes.indexOf(dataset.theme ?? 'auto') + 1) % themes.length]
+  dataset.theme = theme
+  localStorage.setItem('turnstream.theme', theme)
+  find('#theme').setAttribute('aria-label', `Colours: ${theme}`)
+  find('#theme').title = `Colours: ${theme}`
+}
+
+function search() {
+  listing(true)
+  find('#search').focus()
 }
 
 function newChat() {
@@ -185,11 +191,12 @@ function newChat() {
   composer.focus()
 }
 
+/** @param {boolean} [shown] */
 const listing = (shown) => document.body.classList.toggle('listing', shown)
 
 function key(event) {
   const command = event.ctrlKey || event.metaKey
-  if (command && event.key.toLowerCase() === 'k') act(event, () => (listing(true), find('#search').focus()))
+  if (command && event.key.toLowerCase() === 'k') act(event, search)
   else if (command && event.shiftKey && event.key.toLowerCase() === 'o') act(event, newChat)
   else if (event.key === '/' && !event.target.closest('input, textarea, dialog')) act(event, () => composer.focus())
   else if (event.key === 'Escape' && document.body.classList.contains('listing')) act(event, () => listing(false))
@@ -207,12 +214,10 @@ find('#theme').addEventListener('click', nextTheme)
 find('#show-list').addEventListener('click', () => listing())
 find('#veil').addEventListener('click', () => listing(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && listing(false))
-for (const button of document.querySelectorAll('[data-export]'))
+for (const button of findAll('[data-export]'))
   button.addEventListener('click', () => tried(() => exportChat(client, conversation, button.dataset.export)))
-for (const button of document.querySelectorAll('[data-close]'))
-  button.addEventListener('click', () => button.closest('dialog').close())
-for (const button of document.querySelectorAll('[data-say]'))
-  button.addEventListener('click', () => send(button.textContent.trim()))
+for (const button of findAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close())
+for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
 // --- other tabs: the open chat tells of itself, the list is looked at ------------------------------------------------
 

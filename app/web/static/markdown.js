@@ -3,7 +3,7 @@
 
 import { Lexer, Marked, Parser } from './vendor/marked.esm.js'
 import './vendor/purify.min.js'
-import { h, icon, copy } from './dom.js'
+import { copy, h, icon } from './dom.js'
 import { highlighted } from './highlight.js'
 
 const ALLOWED = {

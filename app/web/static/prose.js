@@ -1,8 +1,8 @@
 // Text that grows. What is settled is never touched again; only the last block of the Markdown is made anew, so that the
 // ten-thousandth word costs what the tenth did.
 
-import { blocksOf, CodeView, nodesOf } from './markdown.js'
 import { h, setText } from './dom.js'
+import { blocksOf, CodeView, nodesOf } from './markdown.js'
 
 const LONGEST_BLOCK = 64_000 // characters; a longer one is shown as it is
 const CHUNK = 8_000
@@ -17,6 +17,9 @@ export class Prose {
     this.taken = 0 // characters of the text
     this.limit = SHOWN
     this.plain = null
+    /** @type {CodeView | null} */
+    this.code = null
+    this.button = null
   }
 
   /** `text` begins with what it was before. */
@@ -69,7 +72,7 @@ export class Prose {
       return false
     }
     const language = (code.lang ?? '').split(/\s/)[0]
-    if (this.code?.language === language) this.code.update(code.text)
+    if (this.code && this.code.language === language) this.code.update(code.text)
     else {
       this.code = new CodeView({ dataset: { language }, textContent: code.text })
       this.tail.replaceChildren(this.code.element)
@@ -78,7 +81,7 @@ export class Prose {
   }
 
   #settleCode([first, ...others]) {
-    const { code } = this
+    const code = /** @type {CodeView} */ (this.code)
     this.code = null
     if (first.type !== 'code') return [first, ...others]
     code.update(first.text)
@@ -127,7 +130,10 @@ export class Plain {
 
   append(text) {
     for (let start = 0; start < text.length;) {
-      if (!this.last || this.last.data.length >= CHUNK) this.element.append(h('span', {}, (this.last = new Text())))
+      if (!this.last || this.last.data.length >= CHUNK) {
+        this.last = new Text()
+        this.element.append(h('span', {}, this.last))
+      }
       const end = start + CHUNK - this.last.data.length
       this.last.appendData(text.slice(start, end))
       start = end

@@ -24,6 +24,7 @@ export class Session extends Client {
     else yield* this.shared.follow(chat, this.token(), options)
   }
 
+  /** @param {Parameters<Client['request']>} call */
   async request(...call) {
     for (;;) {
       const used = stored()

@@ -5,10 +5,13 @@ import { find, h } from './dom.js'
 
 export class Settings {
   constructor(client, conversation) {
-    Object.assign(this, { client, conversation })
+    this.client = client
+    this.conversation = conversation
     this.dialog = find('#settings')
     this.form = find('#settings form')
     this.trouble = find('#settings-trouble')
+    /** @type {any[]} tools that are declared by a client */
+    this.declared = []
     find('#open-settings').addEventListener('click', () => this.show())
     this.form.addEventListener('submit', (event) => this.#save(event))
   }
@@ -26,7 +29,7 @@ export class Settings {
     this.dialog.showModal()
   }
 
-  #fill({ system_prompt, settings = {} }, models, tools) {
+  #fill({ system_prompt, settings = /** @type {any} */ ({}) }, models, tools) {
     const { model, max_tokens, max_rounds, system, params } = this.form.elements
     const standard = models.find((one) => one.default)
     find('#models').replaceChildren(...models.map((one) => h('option', { value: one.id })))

@@ -1,3 +1,5 @@
+/* eslint-disable */
+// @ts-nocheck
 // The connection that all tabs of this browser share, where there are shared workers: see turnstream-worker.js.
 
 import { Refused } from './turnstream.js'

@@ -28,11 +28,13 @@ export function timeline(turn) {
 function rowsOf(turn) {
   const begun = time(turn.created_at)
   const rounds = turn.rounds.filter((round) => round.started_at)
+  /** @type {any[]} */
   const rows = [
     { kind: 'queue', name: 'Queue', from: begun, to: time(rounds[0]?.started_at) ?? time(turn.ended_at) ?? begun },
   ]
   if (rows[0].to - begun < 50) rows.pop()
-  rounds.forEach((round, place) => rows.push(roundRow(round, turn), ...toolRows(round, rounds[place + 1], turn)))
+  for (const [place, round] of rounds.entries())
+    rows.push(roundRow(round, turn), ...toolRows(round, rounds[place + 1], turn))
   return rows.length ? rows : [{ kind: 'queue', name: 'Queue', from: begun, to: begun }]
 }
 
@@ -109,8 +111,9 @@ function totals(turn) {
   add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
   add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
   add('Answered', number(usage.output_tokens))
-  add('Cost', turn.cost && turn.cost.toLocaleString('en', { maximumSignificantDigits: 3 }))
+  add('Cost', turn.cost?.toLocaleString('en', { maximumSignificantDigits: 3 }))
   return sums
 }
 
+/** @returns {any} milliseconds, or null for none */
 const time = (text) => (text ? Date.parse(text) : null)

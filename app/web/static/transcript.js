@@ -1,6 +1,6 @@
 // The turns of the open chat, drawn as often as the page can bear and no oftener.
 
-import { h, find } from './dom.js'
+import { find, h } from './dom.js'
 import { TurnView } from './turn.js'
 
 const SHORTEST = 30 // milliseconds between two drawings
@@ -21,8 +21,8 @@ export class Transcript {
     this.scroller.addEventListener('scroll', () => this.#scrolled(), { passive: true })
     this.down.addEventListener('click', () => this.toEnd())
     this.older.addEventListener('click', () => this.#readOlder())
-    conversation.addEventListener('path', () => this.#show())
-    conversation.addEventListener('turn', ({ detail: [turn, event] }) => this.#change(turn, event))
+    conversation.on('path', () => this.#show())
+    conversation.on('turn', (turn, event) => this.#change(turn, event))
   }
 
   toEnd() {
@@ -50,7 +50,7 @@ export class Transcript {
       view.forget()
       this.views.delete(id)
     }
-    path.forEach((turn, place) => this.#place(turn, place))
+    for (const [place, turn] of path.entries()) this.#place(turn, place)
     this.older.hidden = !older
     find('#welcome').hidden = path.length > 0
     if (this.sticks) this.toEnd()

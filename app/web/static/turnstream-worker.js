@@ -1,3 +1,5 @@
+/* eslint-disable */
+// @ts-nocheck
 // A shared worker: the chats of all tabs of a browser on one connection. shared.js speaks with it.
 
 import { Client, Refused } from './turnstream.js'

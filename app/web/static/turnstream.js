@@ -1,14 +1,75 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
+/**
+ * @typedef {'queued' | 'running' | 'waiting' | 'complete' | 'cancelled' | 'error'} Status
+ * @typedef {{[member: string]: any, index: number, round: number, type: string, text: string, open?: boolean, id?: string,
+ *   tool_use_id?: string, name?: string, input?: any, is_error?: boolean, interrupted?: boolean, notes?: any,
+ *   content?: any[], data?: any}} Block
+ * @typedef {{round: number, attempt?: number, stop_reason?: string | null, usage: Record<string, any>,
+ *   started_at?: string | null, first_delta_at?: string | null, sealed_at?: string | null, [member: string]: any}} Round
+ * @typedef {{tool_use_id: string, name: string, type: 'client' | 'approval', input: any, input_digest: string,
+ *   expires_at: string | null}} Action A call that waits for a person.
+ * @typedef {{type: string, message: string, request_id: string | null}} TurnError
+ * @typedef {{id: string, chat_id: string, parent_id: string | null, role: 'user' | 'assistant', status: Status,
+ *   model?: string | null, attempt?: number, stop_reason: string | null, error: TurnError | null,
+ *   usage: Record<string, any>, cost?: number | null, created_at: string, started_at?: string | null,
+ *   ended_at?: string | null, blocks: Block[], rounds: Round[], output?: any, phase?: string | null, actions: Action[],
+ *   degraded: any[], siblings?: string[] | null, cursor?: string | null}} Turn As `GET …/turns/{turn}` returns it.
+ * @typedef {{id: string, title: string | null, system_prompt: string | null, settings: Record<string, any>,
+ *   created_at: string, updated_at: string}} Chat
+ * @typedef {{user_turn: Turn | null, assistant_turn: Turn, stream_url: string, steered: boolean}} Exchange
+ *
+ * @typedef {{index: number, round: number, type: string, id?: string, tool_use_id?: string, name?: string}} BlockStart
+ * @typedef {{stop_reason: string | null, usage: Record<string, any>, degraded?: any[]}} TurnEnd
+ * @typedef {{
+ *   turn_start: {chat: string, model: string, attempt: number, status: Status},
+ *   round_start: {round: number, messages: number, answered: {tool_use_id: string, name: string, is_error: boolean}[]},
+ *   block_start: BlockStart,
+ *   block_delta: {index: number, offset: number, text: string},
+ *   block_stop: {index: number, [member: string]: any},
+ *   round_stop: {round: number, stop_reason: string | null, usage: Record<string, any>},
+ *   reset: {attempt: number, index: number},
+ *   action_required: {round: number, calls: Action[]},
+ *   turn_complete: TurnEnd,
+ *   turn_cancelled: TurnEnd & {phase?: string},
+ *   turn_error: TurnEnd & {error: TurnError},
+ *   status: {stage?: 'processing' | 'streaming' | 'executing', [member: string]: any},
+ *   tool_progress: {tool_use_id: string, name: string, message: string},
+ *   retry: {error: string, seconds: number},
+ * }} TurnEvents The data of each event of a turn. In the stream of a chat `turn` names the turn.
+ * @typedef {{
+ *   chat: Chat,
+ *   turn: {turn: string, parent_id: string | null, role: 'user' | 'assistant', created_at: string, blocks?: Block[]},
+ *   chat_deleted: {},
+ * }} ChatEvents The events of a chat itself.
+ */
+
+/**
+ * @template Events
+ * @template {object} [More={}]
+ * @typedef {{[Name in keyof Events]: {id?: string, event: Name, data: Events[Name] & More}}[keyof Events]} EventOf
+ */
+
+/**
+ * @typedef {EventOf<TurnEvents, {turn?: string}>} TurnEvent Notices (`status`, `tool_progress`, `retry`) have no id.
+ * @typedef {EventOf<TurnEvents, {turn: string}> | EventOf<ChatEvents>} ChatEvent
+ * @typedef {{id?: string, event: string, data: any}} ServerEvent
+ * @typedef {(state: 'open' | 'lost') => void} ConnectionListener
+ * @typedef {{cursor?: string | null, signal?: AbortSignal, connection?: ConnectionListener}} FollowOptions
+ */
+
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
-const LONGEST_PAUSE = 15_000 // milliseconds between two tries
-const SILENCE = 45_000 // the server says something every 15 s; after three times that the connection is dead
+const MAX_TRIES = 7
+const MAX_DELAY = 15_000 // milliseconds between two tries
+const SILENCE = 45_000 // milliseconds: three heartbeats of the server (one each 15 s) without a byte
 
+/** @param {{status: Status}} turn */
 export const hasEnded = (turn) => ENDED.has(turn.status)
 
-/** The server refused: `status`, `message`, and in `errors` what is wrong with which field. */
+/** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
 export class Refused extends Error {
+  /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem */
   constructor(status, problem = {}) {
     super(problem.detail || problem.title || `The server answered ${status}.`)
     this.status = status
@@ -17,85 +78,121 @@ export class Refused extends Error {
 }
 
 export class Client {
-  /** `base` is where the server is; `token` a function that gives the bearer token, or null for none. */
+  /**
+   * @param {object} options
+   * @param {string} [options.base] address of the server; by default that of the page
+   * @param {() => string | null} [options.token] returns the bearer token, or null for none
+   */
   constructor({ base = '', token = () => null } = {}) {
     this.base = base
     this.token = token
   }
 
   /**
-   * The JSON of the answer, its bytes where it is none, null where there are none. Throws Refused, and what fetch throws
+   * Returns the JSON of the response, a Blob for another type, null for 204. Throws Refused, and the TypeError of fetch
    * without a connection.
+   * @param {string} method @param {string} path @param {any} [body]
+   * @param {{key?: string, signal?: AbortSignal}} [options] `key`: an Idempotency-Key
+   * @returns {Promise<any>}
    */
   async request(method, path, body, { key, signal } = {}) {
-    const headers = this.headers(key && { 'Idempotency-Key': key })
-    const text = typeof body === 'string' || body instanceof Blob
-    if (body !== undefined) headers['Content-Type'] = text ? 'text/plain' : 'application/json'
-    const sent = body === undefined || text ? body : JSON.stringify(body)
-    const answer = await fetch(this.base + path, { method, headers, body: sent, signal })
-    if (!answer.ok) throw await refusal(answer)
-    if (answer.status === 204) return null
-    return answer.headers.get('Content-Type')?.startsWith('application/json') ? answer.json() : answer.blob()
+    const headers = this.headers(key ? { 'Idempotency-Key': key } : {})
+    const raw = typeof body === 'string' || body instanceof Blob
+    if (body !== undefined) headers['Content-Type'] = raw ? 'text/plain' : 'application/json'
+    const payload = body === undefined || raw ? body : JSON.stringify(body)
+    const response = await fetch(this.base + path, { method, headers, body: payload, signal })
+    if (!response.ok) throw await refusal(response)
+    if (response.status === 204) return null
+    return response.headers.get('Content-Type')?.startsWith('application/json') ? response.json() : response.blob()
   }
 
-  /** The same, made again until the server answers. The key keeps it from doing twice what is asked once. */
+  /**
+   * `request`, repeated until the server answers. One Idempotency-Key for all tries keeps it from acting twice.
+   * @param {string} method @param {string} path @param {any} [body] @param {{signal?: AbortSignal}} [options]
+   */
   async insist(method, path, body, { signal } = {}) {
     const key = newKey()
-    for (let tries = 0; ; tries++) {
+    for (let tries = 1; ; tries++) {
       try {
         return await this.request(method, path, body, { key, signal })
       } catch (error) {
-        const passing = error instanceof Refused ? error.status === 503 : error instanceof TypeError
-        if (!passing || tries === 6) throw error
+        const transient = error instanceof Refused ? error.status === 503 : error instanceof TypeError
+        if (!transient || tries === MAX_TRIES) throw error
       }
-      await pause(tries, signal)
+      await pause(tries - 1, signal)
     }
   }
 
+  /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
   headers(more) {
     const token = this.token()
     return { ...(token && { Authorization: `Bearer ${token}` }), ...more }
   }
 
-  /** Says `text` in a chat, or with null in a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, … */
+  /**
+   * Sends `text` to a chat, or with null to a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, …
+   * @param {string | null} chat @param {string} text @param {Record<string, any>} options
+   * @returns {Promise<Exchange>}
+   */
   say(chat, text, options = {}) {
     const blocks = [{ type: 'text', text }]
     return this.insist('POST', chat ? `/api/chats/${chat}/turns` : '/api/turns', { blocks, ...options })
   }
 
-  /** Says `text` into the answer that is being written. */
+  /** Sends `text` into the answer that is running. @param {string} chat @param {string} text */
   steer(chat, text) {
     return this.say(chat, text, { on_busy: 'steer' })
   }
 
+  /**
+   * @param {string} chat @param {string} turn @param {Record<string, any>} options
+   * @returns {Promise<Exchange>}
+   */
   regenerate(chat, turn, options = {}) {
-    return this.insist('POST', `${at(chat, turn)}/regenerate`, options)
+    return this.insist('POST', `${pathOf(chat, turn)}/regenerate`, options)
   }
 
+  /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
   cancel(chat, turn) {
-    return this.insist('POST', `${at(chat, turn)}/cancel`)
+    return this.insist('POST', `${pathOf(chat, turn)}/cancel`)
   }
 
-  /** Answers calls that wait: `{type: 'result' | 'approve' | 'deny', tool_use_id, …}`. */
+  /**
+   * Answers calls that wait: `{type: 'result' | 'approve' | 'deny', tool_use_id, …}`.
+   * @param {string} chat @param {string} turn @param {Record<string, any>[]} actions
+   */
   act(chat, turn, actions) {
-    return this.insist('POST', `${at(chat, turn)}/actions`, { actions })
+    return this.insist('POST', `${pathOf(chat, turn)}/actions`, { actions })
   }
 
+  /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
   turn(chat, turn) {
-    return this.request('GET', at(chat, turn))
+    return this.request('GET', pathOf(chat, turn))
   }
 
-  /** The events of a turn after `cursor`, to its last one: `{id, event, data}`, where a notice has no id. */
+  /**
+   * The events of a turn after `cursor`, to its last one.
+   * @param {string} chat @param {string} turn @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<TurnEvent, void>}
+   */
   follow(chat, turn, options) {
-    return this.#follow(`${at(chat, turn)}/stream`, LAST, options)
+    return this.#follow(`${pathOf(chat, turn)}/stream`, LAST, options)
   }
 
-  /** The events of a chat after `cursor`, for ever: its changes, new turns, and the events of all that run. */
+  /**
+   * The events of a chat after `cursor`: its changes, new turns, and the events of all that run. Ends when it is deleted.
+   * @param {string} chat @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<ChatEvent, void>}
+   */
   followChat(chat, options) {
     return this.#follow(`/api/chats/${chat}/stream`, new Set(['chat_deleted']), options)
   }
 
-  /** Over as many connections as it takes. `connection` is told 'open' and 'lost'. Throws Refused. */
+  /**
+   * Follows one path over as many connections as it takes. Throws Refused.
+   * @param {string} path @param {Set<string>} last @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<any, void>}
+   */
   async *#follow(path, last, { cursor, signal, connection = () => {} } = {}) {
     for (let tries = 0; ; tries++) {
       try {
@@ -105,9 +202,9 @@ export class Client {
           yield event
           if (last.has(event.event)) return
         }
-        tries = 0 // it ended well: connections do, after a while
+        tries = 0 // the server ends each connection after a while
       } catch (error) {
-        if (error === NOTHING_LEFT) return
+        if (error === NO_MORE_EVENTS) return
         if (signal?.aborted || (error instanceof Refused && error.status < 500)) throw error
         connection('lost')
       }
@@ -115,28 +212,34 @@ export class Client {
     }
   }
 
-  /** The events of one connection, to its end. */
+  /**
+   * The events of one connection, to its end.
+   * @param {string} path @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<ServerEvent, void>}
+   */
   async *connect(path, { cursor, signal, connection = () => {} } = {}) {
-    const watch = new Watch(signal)
+    const watchdog = new Watchdog(signal)
     try {
-      const headers = this.headers(cursor && { 'Last-Event-ID': cursor })
-      const answer = await fetch(this.base + path, { headers, signal: watch.signal })
-      if (answer.status === 204) throw NOTHING_LEFT
-      if (!answer.ok) throw await refusal(answer)
+      const headers = this.headers(cursor ? { 'Last-Event-ID': cursor } : {})
+      const response = await fetch(this.base + path, { headers, signal: watchdog.signal })
+      if (response.status === 204) throw NO_MORE_EVENTS
+      if (!response.ok) throw await refusal(response)
       connection('open')
-      yield* parse(answer.body, () => watch.heard())
+      yield* parseEvents(/** @type {ReadableStream<Uint8Array>} */ (response.body), () => watchdog.reset())
     } finally {
-      watch.close()
+      watchdog.close()
     }
   }
 }
 
 /**
- * Takes an event into a turn as `GET …/turns/{turn}` gives it. What it does not know changes nothing. The times of rounds
- * are those of this clock, until the turn is read again.
+ * Applies an event to a turn as `GET …/turns/{turn}` returns it. An unknown event changes nothing. Until the turn is read
+ * again, the times of its rounds are those of this clock.
+ * @param {Turn} turn @param {TurnEvent} event @param {() => string} now
  */
-export function apply(turn, { event, data: { turn: _, ...data } }, now = () => new Date().toISOString()) {
+export function apply(turn, { event, data: { turn: _, ...rest } }, now = () => new Date().toISOString()) {
   const { blocks, rounds } = turn
+  const data = /** @type {any} */ (rest)
   if (event === 'turn_start') {
     Object.assign(turn, { status: data.status, attempt: data.attempt, model: data.model })
   } else if (event === 'round_start') {
@@ -165,58 +268,70 @@ export function apply(turn, { event, data: { turn: _, ...data } }, now = () => n
   }
 }
 
-// --- the parts -------------------------------------------------------------------------------------------------------
+// --- internal parts, exported for their tests ------------------------------------------------------------------------
 
-const NOTHING_LEFT = Symbol('204')
+const NO_MORE_EVENTS = Symbol('204')
 
-const at = (chat, turn) => `/api/chats/${chat}/turns/${turn}`
+/** @param {string} chat @param {string} turn */
+const pathOf = (chat, turn) => `/api/chats/${chat}/turns/${turn}`
 
-async function refusal(answer) {
-  return new Refused(answer.status, await answer.json().catch(() => ({})))
+/** @param {Response} response */
+async function refusal(response) {
+  return new Refused(response.status, await response.json().catch(() => ({})))
 }
 
 function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('')
 }
 
-/** The events in a body of server-sent events. An event that was cut off is none. */
-async function* parse(body, heard) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader()
+/**
+ * Parses a body of server-sent events. An event that was cut off at the end is left out.
+ * @param {ReadableStream<Uint8Array>} body @param {() => void} onBytes called for each chunk, comments included
+ * @returns {AsyncGenerator<ServerEvent, void>}
+ */
+export async function* parseEvents(body, onBytes = () => {}) {
+  const reader = body.pipeThrough(/** @type {any} */ (new TextDecoderStream())).getReader()
   let rest = ''
   for (;;) {
     const { value, done } = await reader.read()
     if (done) return
-    heard()
+    onBytes()
     const frames = (rest + value).split(/\r?\n\r?\n/)
-    rest = frames.pop()
+    rest = frames.pop() ?? ''
     for (const frame of frames) {
-      const event = fields(frame)
-      if (event.data !== undefined) yield { ...event, data: JSON.parse(event.data) }
+      const fields = parseFields(frame)
+      if (fields.data !== undefined) yield { event: 'message', ...fields, data: JSON.parse(fields.data) }
     }
   }
 }
 
-function fields(frame) {
-  const found = {}
+/** @param {string} frame */
+function parseFields(frame) {
+  /** @type {Record<string, string>} */
+  const fields = {}
   for (const line of frame.split(/\r?\n/)) {
     const colon = line.indexOf(':')
-    if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, '')
+    if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, '')
   }
-  return found
+  return fields
 }
 
-/** Ends a connection that has gone silent, as they do when a laptop sleeps. */
-class Watch {
+/** Ends a connection that has gone silent: after a laptop slept, its socket looks open and never yields a byte again. */
+class Watchdog {
   #ending = new AbortController()
   #last = Date.now()
 
+  /** @param {AbortSignal} [signal] */
   constructor(signal) {
     this.signal = signal ? AbortSignal.any([signal, this.#ending.signal]) : this.#ending.signal
-    this.look = () => Date.now() - this.#last > SILENCE && this.#ending.abort(new TypeError('silence'))
-    this.timer = setInterval(this.look, 5_000)
+    this.timer = setInterval(() => this.#check(), 5_000)
   }
 
-  heard() {
+  #check() {
+    if (Date.now() - this.#last > SILENCE) this.#ending.abort(new TypeError('The connection has gone silent.'))
+  }
+
+  reset() {
     this.#last = Date.now()
   }
 
@@ -226,21 +341,30 @@ class Watch {
   }
 }
 
-/** Longer with every try, never the same for two clients, and cut short when the network is back or the page is seen. */
+/** Milliseconds before the next try: doubled with each one, with jitter so that clients do not return all at once. */
+export function retryDelay(/** @type {number} */ tries, random = Math.random()) {
+  return Math.min(MAX_DELAY, 400 * 2 ** tries) * (0.5 + random / 2)
+}
+
+/**
+ * Waits for the retry delay; shorter when the network comes back or the page is shown again.
+ * @param {number} tries @param {AbortSignal} [signal]
+ */
 function pause(tries, signal) {
-  const wait = Math.min(LONGEST_PAUSE, 400 * 2 ** tries) * (0.5 + Math.random() / 2)
   return new Promise((resolve, reject) => {
     const ends = new AbortController()
-    const listen = (target, name, react) => target?.addEventListener?.(name, react, { signal: ends.signal })
+    /** @param {EventTarget | undefined} target @param {string} name @param {() => void} listener */
+    const listen = (target, name, listener) => target?.addEventListener?.(name, listener, { signal: ends.signal })
+    /** @param {(value?: any) => void} settle @param {any} [value] */
     const finish = (settle, value) => {
       clearTimeout(timer)
       ends.abort()
       settle(value)
     }
-    const timer = setTimeout(finish, wait, resolve)
+    const timer = setTimeout(finish, retryDelay(tries), resolve)
     listen(globalThis, 'online', () => finish(resolve))
     listen(globalThis.document, 'visibilitychange', () => finish(resolve))
-    listen(signal, 'abort', () => finish(reject, signal.reason))
+    listen(signal, 'abort', () => finish(reject, signal?.reason))
     if (signal?.aborted) finish(reject, signal.reason)
   })
 }

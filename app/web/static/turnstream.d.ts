@@ -1,0 +1,290 @@
+export type Status = 'queued' | 'running' | 'waiting' | 'complete' | 'cancelled' | 'error';
+export type Block = {
+    [member: string]: any;
+    index: number;
+    round: number;
+    type: string;
+    text: string;
+    open?: boolean;
+    id?: string;
+    tool_use_id?: string;
+    name?: string;
+    input?: any;
+    is_error?: boolean;
+    interrupted?: boolean;
+    notes?: any;
+    content?: any[];
+    data?: any;
+};
+export type Round = {
+    round: number;
+    attempt?: number;
+    stop_reason?: string | null;
+    usage: Record<string, any>;
+    started_at?: string | null;
+    first_delta_at?: string | null;
+    sealed_at?: string | null;
+    [member: string]: any;
+};
+export type Action = {
+    tool_use_id: string;
+    name: string;
+    type: 'client' | 'approval';
+    input: any;
+    input_digest: string;
+    expires_at: string | null;
+};
+export type TurnError = {
+    type: string;
+    message: string;
+    request_id: string | null;
+};
+export type Turn = {
+    id: string;
+    chat_id: string;
+    parent_id: string | null;
+    role: 'user' | 'assistant';
+    status: Status;
+    model?: string | null;
+    attempt?: number;
+    stop_reason: string | null;
+    error: TurnError | null;
+    usage: Record<string, any>;
+    cost?: number | null;
+    created_at: string;
+    started_at?: string | null;
+    ended_at?: string | null;
+    blocks: Block[];
+    rounds: Round[];
+    output?: any;
+    phase?: string | null;
+    actions: Action[];
+    degraded: any[];
+    siblings?: string[] | null;
+    cursor?: string | null;
+};
+export type Chat = {
+    id: string;
+    title: string | null;
+    system_prompt: string | null;
+    settings: Record<string, any>;
+    created_at: string;
+    updated_at: string;
+};
+export type Exchange = {
+    user_turn: Turn | null;
+    assistant_turn: Turn;
+    stream_url: string;
+    steered: boolean;
+};
+export type BlockStart = {
+    index: number;
+    round: number;
+    type: string;
+    id?: string;
+    tool_use_id?: string;
+    name?: string;
+};
+export type TurnEnd = {
+    stop_reason: string | null;
+    usage: Record<string, any>;
+    degraded?: any[];
+};
+export type TurnEvents = {
+    turn_start: {
+        chat: string;
+        model: string;
+        attempt: number;
+        status: Status;
+    };
+    round_start: {
+        round: number;
+        messages: number;
+        answered: {
+            tool_use_id: string;
+            name: string;
+            is_error: boolean;
+        }[];
+    };
+    block_start: BlockStart;
+    block_delta: {
+        index: number;
+        offset: number;
+        text: string;
+    };
+    block_stop: {
+        index: number;
+        [member: string]: any;
+    };
+    round_stop: {
+        round: number;
+        stop_reason: string | null;
+        usage: Record<string, any>;
+    };
+    reset: {
+        attempt: number;
+        index: number;
+    };
+    action_required: {
+        round: number;
+        calls: Action[];
+    };
+    turn_complete: TurnEnd;
+    turn_cancelled: TurnEnd & {
+        phase?: string;
+    };
+    turn_error: TurnEnd & {
+        error: TurnError;
+    };
+    status: {
+        stage?: 'processing' | 'streaming' | 'executing';
+        [member: string]: any;
+    };
+    tool_progress: {
+        tool_use_id: string;
+        name: string;
+        message: string;
+    };
+    retry: {
+        error: string;
+        seconds: number;
+    };
+};
+export type ChatEvents = {
+    chat: Chat;
+    turn: {
+        turn: string;
+        parent_id: string | null;
+        role: 'user' | 'assistant';
+        created_at: string;
+        blocks?: Block[];
+    };
+    chat_deleted: {};
+};
+export type EventOf<Events, More extends object = {}> = {
+    [Name in keyof Events]: {
+        id?: string;
+        event: Name;
+        data: Events[Name] & More;
+    };
+}[keyof Events];
+export type TurnEvent = EventOf<TurnEvents, {
+    turn?: string;
+}>;
+export type ChatEvent = EventOf<TurnEvents, {
+    turn: string;
+}> | EventOf<ChatEvents>;
+export type ServerEvent = {
+    id?: string;
+    event: string;
+    data: any;
+};
+export type ConnectionListener = (state: 'open' | 'lost') => void;
+export type FollowOptions = {
+    cursor?: string | null;
+    signal?: AbortSignal;
+    connection?: ConnectionListener;
+};
+/** @param {{status: Status}} turn */
+export declare const hasEnded: (turn: {
+    status: Status;
+}) => boolean;
+/** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
+export declare class Refused extends Error {
+    status: number;
+    errors: any[];
+    /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem */
+    constructor(status: number, problem?: {
+        title?: string;
+        detail?: string;
+        errors?: any[];
+    });
+}
+export declare class Client {
+    #private;
+    base: string;
+    token: () => string | null;
+    /**
+     * @param {object} options
+     * @param {string} [options.base] address of the server; by default that of the page
+     * @param {() => string | null} [options.token] returns the bearer token, or null for none
+     */
+    constructor({ base, token }?: {
+        base?: string;
+        token?: () => string | null;
+    });
+    /**
+     * Returns the JSON of the response, a Blob for another type, null for 204. Throws Refused, and the TypeError of fetch
+     * without a connection.
+     * @param {string} method @param {string} path @param {any} [body]
+     * @param {{key?: string, signal?: AbortSignal}} [options] `key`: an Idempotency-Key
+     * @returns {Promise<any>}
+     */
+    request(method: string, path: string, body?: any, { key, signal }?: {
+        key?: string;
+        signal?: AbortSignal;
+    }): Promise<any>;
+    /**
+     * `request`, repeated until the server answers. One Idempotency-Key for all tries keeps it from acting twice.
+     * @param {string} method @param {string} path @param {any} [body] @param {{signal?: AbortSignal}} [options]
+     */
+    insist(method: string, path: string, body?: any, { signal }?: {
+        signal?: AbortSignal;
+    }): Promise<any>;
+    /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
+    headers(more?: Record<string, string>): Record<string, string>;
+    /**
+     * Sends `text` to a chat, or with null to a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, …
+     * @param {string | null} chat @param {string} text @param {Record<string, any>} options
+     * @returns {Promise<Exchange>}
+     */
+    say(chat: string | null, text: string, options?: Record<string, any>): Promise<Exchange>;
+    /** Sends `text` into the answer that is running. @param {string} chat @param {string} text */
+    steer(chat: string, text: string): Promise<Exchange>;
+    /**
+     * @param {string} chat @param {string} turn @param {Record<string, any>} options
+     * @returns {Promise<Exchange>}
+     */
+    regenerate(chat: string, turn: string, options?: Record<string, any>): Promise<Exchange>;
+    /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
+    cancel(chat: string, turn: string): Promise<Turn>;
+    /**
+     * Answers calls that wait: `{type: 'result' | 'approve' | 'deny', tool_use_id, …}`.
+     * @param {string} chat @param {string} turn @param {Record<string, any>[]} actions
+     */
+    act(chat: string, turn: string, actions: Record<string, any>[]): Promise<any>;
+    /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
+    turn(chat: string, turn: string): Promise<Turn>;
+    /**
+     * The events of a turn after `cursor`, to its last one.
+     * @param {string} chat @param {string} turn @param {FollowOptions} [options]
+     * @returns {AsyncGenerator<TurnEvent, void>}
+     */
+    follow(chat: string, turn: string, options?: FollowOptions): AsyncGenerator<TurnEvent, void>;
+    /**
+     * The events of a chat after `cursor`: its changes, new turns, and the events of all that run. Ends when it is deleted.
+     * @param {string} chat @param {FollowOptions} [options]
+     * @returns {AsyncGenerator<ChatEvent, void>}
+     */
+    followChat(chat: string, options?: FollowOptions): AsyncGenerator<ChatEvent, void>;
+    /**
+     * The events of one connection, to its end.
+     * @param {string} path @param {FollowOptions} [options]
+     * @returns {AsyncGenerator<ServerEvent, void>}
+     */
+    connect(path: string, { cursor, signal, connection }?: FollowOptions): AsyncGenerator<ServerEvent, void>;
+}
+/**
+ * Applies an event to a turn as `GET …/turns/{turn}` returns it. An unknown event changes nothing. Until the turn is read
+ * again, the times of its rounds are those of this clock.
+ * @param {Turn} turn @param {TurnEvent} event @param {() => string} now
+ */
+export declare function apply(turn: Turn, { event, data: { turn: _, ...rest } }: TurnEvent, now?: () => string): void;
+/**
+ * Parses a body of server-sent events. An event that was cut off at the end is left out.
+ * @param {ReadableStream<Uint8Array>} body @param {() => void} onBytes called for each chunk, comments included
+ * @returns {AsyncGenerator<ServerEvent, void>}
+ */
+export declare function parseEvents(body: ReadableStream<Uint8Array>, onBytes?: () => void): AsyncGenerator<ServerEvent, void>;
+/** Milliseconds before the next try: doubled with each one, with jitter so that clients do not return all at once. */
+export declare function retryDelay(/** @type {number} */ tries: number, random?: number): number;
