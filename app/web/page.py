@@ -1,4 +1,4 @@
-"""The page at `/`: static files, read and compressed once, under a policy that lets nothing else run."""
+"""The page at `/`: static files, read and compressed once at start, under a policy that runs no other code."""
 
 import gzip
 import hashlib
@@ -10,40 +10,69 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.web.policy import HEADERS
-
 _FOLDER = Path(__file__).with_name("static")
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_FOR_EVER = "public, max-age=31536000, immutable"
-_PLACE_OF_VERSION = b"/static/VERSION/"
-_PLACE_OF_PRELOADS = b"<!-- PRELOADS -->"
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".ts": "text/plain",  # turnstream.d.ts, for editors and type checkers
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
+_IMMUTABLE = "public, max-age=31536000, immutable"
+_VERSION_PLACEHOLDER = b"/static/VERSION/"
+_PRELOADS_PLACEHOLDER = b"<!-- PRELOADS -->"
+
+_CONTENT_SECURITY_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    # Attached pictures are fetched with the token in a header, then shown from memory as blobs.
+    "img-src": "'self' data: blob:",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+    # Only the sanitiser may turn text into HTML.
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "dompurify turnstream",
+}
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _CONTENT_SECURITY_POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "geolocation=(self), camera=(), microphone=()",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
     content: bytes
-    packed: bytes
-    type: str
-    tag: str
+    compressed: bytes
+    media_type: str
+    etag: str
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files by their path. `version` changes whenever one of them does: under it they are kept for ever."""
+    """The files by path. `version` is a hash of all of them: a URL with it may be cached without end."""
 
     files: Mapping[str, StaticFile]
     version: str
 
     def page(self, request: Request) -> Response:
-        return _answer(request, self.files["index.html"], "no-cache")
+        return _respond(request, self.files["index.html"], "no-cache")
 
     def file(self, request: Request) -> Response:
-        """`/static/PATH`, or `/static/v-VERSION/PATH`: during a deploy perhaps the version of another replica."""
-        version, path = _split(request.path_params["path"])
+        """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be that of another replica."""
+        path: str = request.path_params["path"]
+        first, _, rest = path.partition("/")
+        version, path = (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)
         file = self.files.get(path)
         if file is None:
             return Response("There is no such file.\n", 404, media_type="text/plain")
-        return _answer(request, file, _FOR_EVER if version == self.version else "no-cache")
+        # Under a foreign VERSION the content may be another than its URL promises: it must not be cached without end.
+        return _respond(request, file, _IMMUTABLE if version == self.version else "no-cache")
 
 
 def page_routes() -> list[Route]:
@@ -55,33 +84,27 @@ def read_site(folder: Path) -> Site:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
-    place = f"/static/v-{version}/".encode()
-    index = contents["index.html"].replace(_PLACE_OF_PRELOADS, _preloads(contents))
-    contents["index.html"] = index.replace(_PLACE_OF_VERSION, place)
-    return Site({path: _file(path, content) for path, content in contents.items()}, version)
+    index = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
+    contents["index.html"] = index.replace(_VERSION_PLACEHOLDER, f"/static/v-{version}/".encode())
+    return Site({path: _static_file(path, content) for path, content in contents.items()}, version)
 
 
 def _preloads(paths: Iterable[str]) -> bytes:
-    """So that all modules are fetched at once, and not each when the one that imports it has come."""
+    """Links that fetch all modules at once, instead of each after the module that imports it."""
     modules = [path for path in paths if path.endswith(".js") and path != "theme.js"]
     return "\n".join(f'<link rel="modulepreload" href="/static/VERSION/{path}">' for path in modules).encode()
 
 
-def _split(path: str) -> tuple[str, str]:
-    first, _, rest = path.partition("/")
-    return (first.removeprefix("v-"), rest) if first.startswith("v-") else ("", path)
+def _static_file(path: str, content: bytes) -> StaticFile:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    return StaticFile(content, gzip.compress(content, mtime=0), _TYPES[Path(path).suffix], etag)
 
 
-def _file(path: str, content: bytes) -> StaticFile:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return StaticFile(content, gzip.compress(content, mtime=0), _TYPES[Path(path).suffix], tag)
-
-
-def _answer(request: Request, file: StaticFile, caching: str) -> Response:
-    headers = {**HEADERS, "Cache-Control": caching, "ETag": file.tag, "Vary": "Accept-Encoding"}
-    if file.tag in request.headers.get("if-none-match", ""):
+def _respond(request: Request, file: StaticFile, caching: str) -> Response:
+    headers = {**_HEADERS, "Cache-Control": caching, "ETag": file.etag, "Vary": "Accept-Encoding"}
+    if file.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    packed = "gzip" in request.headers.get("accept-encoding", "")
-    if packed:
+    compressed = "gzip" in request.headers.get("accept-encoding", "")
+    if compressed:
         headers["Content-Encoding"] = "gzip"
-    return Response(file.packed if packed else file.content, headers=headers, media_type=file.type)
+    return Response(file.compressed if compressed else file.content, headers=headers, media_type=file.media_type)
