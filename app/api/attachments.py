@@ -54,8 +54,8 @@ def result_parts(blocks: Sequence[Block]) -> list[Part]:
 def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
     """Raises RequestRefused for files that the model cannot read."""
     for place, block in enumerate(blocks):
-        if (block.type == IMAGE and not model.does("images")) or (
-            block.type == DOCUMENT and not model.does("documents")
+        if (block.type == IMAGE and not model.supports("images")) or (
+            block.type == DOCUMENT and not model.supports("documents")
         ):
             field = f"blocks.{place}.type"
             raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} reads none.", field=field)

@@ -54,7 +54,7 @@ class Resolver:
         inherited = before.model if before else self.defaults.model
         model = self.models.check(options.model or settings.model or inherited)
         tools = self._tools(options.tools if options.tools is not None else settings.tools, before)
-        if not model.does("tools") and options.tools is None and settings.tools is None:
+        if not model.supports("tools") and options.tools is None and settings.tools is None:
             tools = _Tools()  # they were not asked for
         if options.system_prompt is not None:
             system: str | None = options.system_prompt
@@ -158,7 +158,7 @@ class Resolver:
             ((params.get("output_config") or {}).get("format"), "structured_output", "params.output_config.format"),
         )
         for wanted, ability, field in checks:
-            if wanted and not model.does(ability):
+            if wanted and not model.supports(ability):
                 name = ability.replace("_", " ")
                 detail = f"`{field}` must be left out: model {model.id} does not support {name}."
                 raise RequestRefused(detail, field=field)
@@ -191,7 +191,9 @@ class Resolver:
         own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
         if output.handler is not None or request.provider_tools or own_format:
             return False
-        return is_strict(msgspec.json.decode(output.schema)) and self.models.surely(request.model, "structured_output")
+        return is_strict(msgspec.json.decode(output.schema)) and self.models.all_support(
+            request.model, "structured_output"
+        )
 
 
 def _params(params: Params | None) -> dict[str, Any]:

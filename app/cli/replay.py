@@ -19,7 +19,7 @@ from app.domain.blocks import Block
 from app.domain.errors import ConfigError
 from app.domain.kinds import TOOL_RESULT
 from app.domain.turns import Turn
-from app.lab.differences import difference, difference_of_requests
+from app.lab.differences import difference, request_difference
 from app.lab.recording import Recording
 from app.lab.recordings import Recordings
 from app.lab.rerun import Rerun, rerun
@@ -109,7 +109,7 @@ def divergences(then: Turn, recordings: Sequence[Recording], again: Rerun) -> It
     """In words, in the order in which they came about; nothing where all is as it was."""
     yield from _missing(then, recordings)
     for number, (recording, asked) in enumerate(zip(recordings, again.asked, strict=False), 1):
-        if words := difference_of_requests(recording.request, asked):
+        if words := request_difference(recording.request, asked):
             yield f"request {number}{_place_of(recording)}: {words}"
     if len(again.asked) != len(recordings):
         yield f"{len(recordings)} requests were recorded, now there were {len(again.asked)}"

@@ -11,7 +11,7 @@ from app.domain.rounds import Round
 from app.domain.steps import CallModel, is_paused, open_round_number
 from app.domain.turns import Turn
 from app.engine.requests import Requests
-from app.llm.provider import Provider, tokens_of
+from app.llm.provider import Provider, count_tokens
 from app.telemetry import TOKENS
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class TokenCounter:
         request = await self._requests.build(turn, CallModel(open_round_number(turn)), model)
         try:
             async with asyncio.timeout(_LONGEST):
-                return await tokens_of(provider, request)
+                return await count_tokens(provider, request)
         except ProviderError as error:
             log.warning("tokens.uncounted", error=error.type)
         except TimeoutError:

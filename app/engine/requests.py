@@ -8,7 +8,7 @@ from uuid import UUID
 from app.domain.history import COMPACTED
 from app.domain.steps import CallModel, Compact
 from app.domain.turns import Turn, TurnRequest
-from app.llm.conversation.attachments import attached, uploads_in
+from app.llm.conversation.attachments import upload_ids_in, with_uploads
 from app.llm.conversation.messages import build_messages, messages_to_summarise
 from app.llm.provider import Message, ModelCall, ModelRequest, ProviderCompaction
 
@@ -56,11 +56,11 @@ class Requests:
             messages = messages_to_summarise(path, step.through, model)
         else:
             messages = build_messages(path, model)
-        meant = uploads_in(messages)
+        meant = upload_ids_in(messages)
         held = {id: content for id, content in self._uploads.items() if id in meant}  # no more: they are large
         missing = meant - held.keys()
         self._uploads = {**held, **await self._rows.uploads(missing)} if missing else held
-        return attached(messages, self._uploads)
+        return with_uploads(messages, self._uploads)
 
 
 def _compaction(asked: TurnRequest, model: str) -> ProviderCompaction | None:

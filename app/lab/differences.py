@@ -13,7 +13,7 @@ _SHOWN = 60  # characters
 _MISSING = object()
 
 
-def difference_of_requests(then: bytes, now: bytes) -> str | None:
+def request_difference(then: bytes, now: bytes) -> str | None:
     """None where every byte is the same."""
     if then == now:
         return None

@@ -62,7 +62,7 @@ class Recording:
         return b"".join(read.data for read in self.reads)
 
 
-def concealed(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
+def redact(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
     """The same length, with stars for `secrets` and for what stands where secrets do."""
     for secret in secrets:
         body = body.replace(secret, b"*" * len(secret))
@@ -75,9 +75,9 @@ def _starred(found: re.Match[bytes]) -> bytes:
     return whole[: found.start(1) - start] + b"*" * len(found[1]) + whole[found.end(1) - start :]
 
 
-def concealed_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
+def redact_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
     """A secret may lie across two reads."""
-    body = concealed(b"".join(read.data for read in reads), secrets)
+    body = redact(b"".join(read.data for read in reads), secrets)
     places = accumulate((len(read.data) for read in reads), initial=0)
     return tuple(RecordedChunk(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))
 

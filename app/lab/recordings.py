@@ -16,7 +16,7 @@ import httpx2
 import structlog
 
 from app.domain.errors import ConfigError
-from app.lab.recording import Ending, Failure, RecordedChunk, Recording, concealed, concealed_reads, decode, encode
+from app.lab.recording import Ending, Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 from app.llm.provider import ModelCall
 from app.llm.transport.interceptor import Send, current_call, filter_body
 
@@ -173,12 +173,12 @@ class _Listener:
         return Recording(
             began=self._began.isoformat(),
             url=f"{request.url.host}{request.url.path}",
-            request=concealed(request.content, secrets),
+            request=redact(request.content, secrets),
             call=self._call,
             status=head.status_code if head else None,
             headers={name: value for name, value in head.headers.items() if name in _KEPT} if head else {},
             head_at=self._head_at,
-            reads=concealed_reads(reads, secrets),
+            reads=redact_reads(reads, secrets),
             ending=ending,
             ended_at=ended_at,
             failure=failure,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx2
 import msgspec
 
-from app.lab.recording import Recording, concealed
+from app.lab.recording import Recording, redact
 from app.llm.transport.http import retry_after
 from app.llm.transport.interceptor import Send
 
@@ -36,7 +36,7 @@ class ReplayInterceptor:
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:  # noqa: ARG002, nobody is asked
         place = len(self.asked)
-        self.asked.append(concealed(request.content))
+        self.asked.append(redact(request.content))
         if place >= len(self._recordings):
             self.over.set()
             headers = {"content-type": "application/json"}

@@ -22,7 +22,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.transport.raw import encoded, is_object, members_of
+from app.llm.raw_json import is_object, members_of, to_json
 
 # A str is text for the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown
@@ -137,7 +137,7 @@ class Accumulator:
     def _keep(self, data: str | None) -> None:
         if data is not None:
             known = members_of(self.data) if self.data else {}
-            self.data = encoded({**known, **members_of(storable(data))})
+            self.data = to_json({**known, **members_of(storable(data))})
 
     def _doubt_last(self) -> None:
         if self._queue and self._queue[-1].doubtful:
@@ -216,7 +216,7 @@ class _Building:
         members: dict[str, Any] = members_of(data) if data else _bare(self.opened.type)
         for _, field, value, append in self.news:
             members[field] = [*_list(members.get(field)), value] if append else value
-        return encoded(members)
+        return to_json(members)
 
 
 def _storable(word: str | None) -> str | None:
@@ -239,4 +239,4 @@ def _list(known: Any) -> list[Any]:
 
 def _unheard(part: Part) -> Unknown:
     """News about a block that is not open."""
-    return Unknown(encoded({"part": type(part).__name__, "fields": part._asdict()}))
+    return Unknown(to_json({"part": type(part).__name__, "fields": part._asdict()}))

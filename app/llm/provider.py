@@ -136,7 +136,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class Counter(Protocol):
+class TokenCounter(Protocol):
     """A provider that can say how long a request is."""
 
     async def count(self, request: ModelRequest) -> int | None:
@@ -145,7 +145,7 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped:
+class ProviderWrapper:
     """A provider that is asked by way of another one."""
 
     provider: Provider
@@ -154,16 +154,16 @@ class Wrapped:
     def name(self) -> str:
         return self.provider.name
 
-    def asked(self, request: ModelRequest) -> ModelRequest:
+    def adapt(self, request: ModelRequest) -> ModelRequest:
         """What the other one is asked."""
         return request
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        return self.provider.stream(self.asked(request))
+        return self.provider.stream(self.adapt(request))
 
     async def count(self, request: ModelRequest) -> int | None:
-        return await tokens_of(self.provider, self.asked(request))
+        return await count_tokens(self.provider, self.adapt(request))
 
 
-async def tokens_of(provider: Provider, request: ModelRequest) -> int | None:
-    return await provider.count(request) if isinstance(provider, Counter) else None
+async def count_tokens(provider: Provider, request: ModelRequest) -> int | None:
+    return await provider.count(request) if isinstance(provider, TokenCounter) else None

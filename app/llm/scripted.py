@@ -17,7 +17,7 @@ from app.llm.provider import (
     ModelRequest,
     Part,
 )
-from app.llm.transport.raw import encoded
+from app.llm.raw_json import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,15 @@ def text(*pieces: str) -> list[Part]:
 
 
 def thinking(*pieces: str, signature: str = "scripted") -> list[Part]:
-    opened = BlockOpened(0, "thinking", encoded({"type": "thinking", "thinking": "", "signature": ""}))
+    opened = BlockOpened(0, "thinking", to_json({"type": "thinking", "thinking": "", "signature": ""}))
     *streamed, closed = _streamed(opened, pieces)
     return [*streamed, BlockData(0, "signature", signature), closed]
 
 
 def tool_use(name: str, input: Mapping[str, Any], id: str) -> list[Part]:
     """A call whose input comes in two pieces."""
-    shell = encoded({"type": "tool_use", "id": id, "name": name, "input": {}})
-    whole = encoded(input)
+    shell = to_json({"type": "tool_use", "id": id, "name": name, "input": {}})
+    whole = to_json(input)
     middle = len(whole) // 2
     return _streamed(BlockOpened(0, "tool_use", shell, "", id, name), (whole[:middle], whole[middle:]))
 

@@ -97,7 +97,7 @@ async def test_a_cancelled_reader_closes_the_connection(talk: Talk, begun: bytes
 async def test_a_server_that_does_not_hang_up_after_the_end_is_not_waited_for(
     talk: Talk, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_LONGEST_DRAIN", 0.01)
+    monkeypatch.setattr(http, "_MAX_DRAIN", 0.01)
     talk.answers(whole, ending="wait")
     assert isinstance((await talk.heard())[-1], MessageEnded)
     await talk.server.closed.acquire()

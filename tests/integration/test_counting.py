@@ -20,7 +20,7 @@ from app.lab.replay import ReplayInterceptor
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.openai.provider import OpenAIResponsesProvider
-from app.llm.provider import Message, ModelCall, ModelRequest, tokens_of
+from app.llm.provider import Message, ModelCall, ModelRequest, count_tokens
 from app.llm.scripted import ScriptedProvider, message_of, text
 from app.llm.transport.interceptor import CallPublisher
 from tests.support.canned import Answer, CannedServer, canned_server
@@ -48,7 +48,7 @@ async def server() -> AsyncIterator[CannedServer]:
 
 async def test_the_body_is_that_of_the_call_but_for_what_the_counter_does_not_take(server: CannedServer) -> None:
     async with AnthropicProvider("a key", server.url) as provider:
-        assert await tokens_of(provider, REQUEST) == 1234
+        assert await count_tokens(provider, REQUEST) == 1234
     (asked,) = server.requests
     assert (asked.target, asked.headers["authorization"]) == ("/v1/messages/count_tokens", "Bearer a key")
     body = json.loads(asked.body)
@@ -59,7 +59,7 @@ async def test_the_body_is_that_of_the_call_but_for_what_the_counter_does_not_ta
 async def test_responses_have_a_counter_too(server: CannedServer) -> None:
     async with OpenAIResponsesProvider("a key", server.url) as provider:
         assert (
-            await tokens_of(provider, replace(REQUEST, params={"max_tokens": 5, "tool_choice": {"type": "auto"}}))
+            await count_tokens(provider, replace(REQUEST, params={"max_tokens": 5, "tool_choice": {"type": "auto"}}))
             == 1234
         )
     (asked,) = server.requests
@@ -73,14 +73,14 @@ async def test_it_goes_through_the_interceptors_of_model_calls(server: CannedSer
     with Recordings(tmp_path) as recordings:
         async with AnthropicProvider("a key", server.url, interceptors=[RecordingInterceptor(recordings)]) as adapter:
             models = Models([ProviderModels(CallPublisher(adapter), [Model("ours", upstream="claude-opus-5-5")])])
-            assert await tokens_of(models.provider_for("ours"), REQUEST) == 1234
+            assert await count_tokens(models.provider_for("ours"), REQUEST) == 1234
     (recording,) = Recordings(tmp_path).of(TURN)
     assert recording.url.endswith("/v1/messages/count_tokens")
     assert json.loads(recording.request)["model"] == "claude-opus-5-5"
     assert (recording.body, recording.ending) == (b'{"input_tokens": 1234}', "whole")
     replay = ReplayInterceptor([recording])
     async with AnthropicProvider("a key", "http://nowhere.invalid", interceptors=[replay]) as again:
-        assert await tokens_of(again, REQUEST) == 1234
+        assert await count_tokens(again, REQUEST) == 1234
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ async def test_what_is_no_count_is_a_failure(
 
 async def test_who_cannot_count_says_nothing() -> None:
     scripted = ScriptedProvider([])
-    assert await tokens_of(scripted, REQUEST) is None
-    assert await tokens_of(CallPublisher(scripted), REQUEST) is None
+    assert await count_tokens(scripted, REQUEST) is None
+    assert await count_tokens(CallPublisher(scripted), REQUEST) is None
 
 
 # --- what it decides --------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ async def test_a_server_of_ones_own_has_a_name_quirks_and_headers_and_needs_no_k
 async def test_a_server_that_does_not_hang_up_after_the_reason_to_stop_is_not_waited_for(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_LONGEST_TAIL", 0.01)
+    monkeypatch.setattr(http, "_MAX_TAIL", 0.01)
     talk.answers(SAID + STOP, ending="wait")
     assert isinstance((await talk.heard())[-1], MessageEnded)
     await talk.server.closed.acquire()

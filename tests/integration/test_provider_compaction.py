@@ -78,7 +78,7 @@ async def test_it_summarises_and_gets_its_summaries_back_as_they_came(
     last = json.loads(server.requests[-1].body)
     assert last["context_management"]["edits"][1]["trigger"] == {"type": "input_tokens", "value": 56_000}
     compacted = next(turn for turn in turns if any(block.type == "compaction" for block in turn.blocks))
-    assert Prices(1.0, 1.0).of(compacted.rounds[0].usage) * 1_000_000 >= 56_100
+    assert Prices(1.0, 1.0).cost_of(compacted.rounds[0].usage) * 1_000_000 >= 56_100
 
 
 async def test_it_clears_results_and_says_what_it_has_cleared(

@@ -11,8 +11,15 @@ from app.domain.errors import ProviderError, TooLong
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
 from app.llm.provider import ModelRequest
-from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
-from app.llm.transport.http import Adapter, counted, http_client, lost, retry_after
+from app.llm.transport.http import (
+    MAX_MESSAGE,
+    Adapter,
+    classify_failure,
+    connection_error,
+    decode_token_count,
+    http_client,
+    retry_after,
+)
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -50,21 +57,21 @@ class AnthropicProvider(Adapter):
         super().__init__(self._client)
 
     @asynccontextmanager
-    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
         async with self._post("/v1/messages", render(request), request, "text/event-stream") as response:
             yield response, AnthropicWire(response.headers.get("request-id"))
 
-    def _failure(self, wire: Wire, status: int) -> ProviderError:
+    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
         failure: ErrorEvent = wire.failure
-        kind = kind_of([failure.type], status, None, _PERMANENT, _TRANSIENT)
+        kind = classify_failure([failure.type], status, None, _PERMANENT, _TRANSIENT)
         request_id = failure.request_id or wire.request_id
-        return kind(failure.type, failure.message[:LONGEST_MESSAGE], request_id=request_id)
+        return kind(failure.type, failure.message[:MAX_MESSAGE], request_id=request_id)
 
     async def count(self, request: ModelRequest) -> int:
         """Read like a stream, so that interceptors of model calls see it too."""
         path = "/v1/messages/count_tokens"
         async with self._post(path, render_count(request), request, "application/json") as response:
-            return counted(await response.aread())
+            return decode_token_count(await response.aread())
 
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, request: ModelRequest, accept: str) -> AsyncIterator[httpx2.Response]:
@@ -86,18 +93,18 @@ class AnthropicProvider(Adapter):
         except anthropic.APIStatusError as error:
             raise _refusal(error) from error
         except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
-            raise lost(error) from error
+            raise connection_error(error) from error
 
 
 def _refusal(error: anthropic.APIStatusError) -> ProviderError:
     headers = error.response.headers
     body = error.body if isinstance(error.body, dict) else {}
-    words = (error.api_message or str(error.body or error.message))[:LONGEST_MESSAGE]
+    words = (error.api_message or str(error.body or error.message))[:MAX_MESSAGE]
     if error.status_code == _TOO_LARGE or _TOO_LONG_WORDS.search(words):
         kind: type[ProviderError] = TooLong
     else:
         should_retry = headers.get("x-should-retry")
-        kind = kind_of([error.type], error.status_code, should_retry, _PERMANENT, _TRANSIENT)
+        kind = classify_failure([error.type], error.status_code, should_retry, _PERMANENT, _TRANSIENT)
     return kind(
         error.type or f"http_{error.status_code}",
         words,

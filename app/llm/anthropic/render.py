@@ -17,9 +17,15 @@ from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.kinds import CACHEABLE, CALLS, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
-from app.llm.conversation.translation import SILENT_FAILURE, CallRules, tool_input, with_fitting_calls, without_foreign
+from app.llm.conversation.translation import (
+    SILENT_FAILURE,
+    CallRules,
+    tool_input,
+    with_valid_calls,
+    without_foreign_blocks,
+)
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
-from app.llm.transport.raw import members_of
+from app.llm.raw_json import members_of
 
 DEFAULT_MAX_TOKENS = 16_000
 # The model parameters that are passed on. Sampling parameters are not: the provider refuses them.
@@ -100,7 +106,7 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     body |= _container(request.resume_data, params.get("container"))
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
-    messages = with_fitting_calls(without_foreign(request.messages), _CALL_RULES)
+    messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
     thinking = params.get("thinking")
     if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and _begins_without_thought(messages):
         del body["thinking"]

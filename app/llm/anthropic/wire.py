@@ -22,7 +22,7 @@ from app.llm.provider import (
     Part,
     Unknown,
 )
-from app.llm.transport.raw import NULL, members_of, rest_as_text, words_of
+from app.llm.raw_json import NULL, decode_text, members_of, other_members_json
 from app.llm.transport.wire import BadStream, Wire
 
 # Members of a message that have a place of their own, or say nothing that is needed again.
@@ -85,7 +85,7 @@ _error = msgspec.json.Decoder(ErrorEvent)
 class AnthropicWire(Wire):
     failure: ErrorEvent | BadStream | None
 
-    def _hear(self, data: bytes, parts: list[Part]) -> None:
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
         text = _delta_text(event)
         if text is not None:
@@ -93,11 +93,11 @@ class AnthropicWire(Wire):
         else:
             parts += self._rare(event, members_of(data.decode()))
 
-    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
         if isinstance(said, dict) and "error" in said:
-            self.failure = ErrorEvent(message=words_of(data))
+            self.failure = ErrorEvent(message=decode_text(data))
         else:
-            parts.append(Unknown(words_of(data)))
+            parts.append(Unknown(decode_text(data)))
 
     def _rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
         match event.type:
@@ -123,7 +123,7 @@ class AnthropicWire(Wire):
                 self.failure = _failure(members)
                 return ()
             case _:
-                return (Unknown(words_of(msgspec.json.encode(members))),)
+                return (Unknown(decode_text(msgspec.json.encode(members))),)
 
 
 def _delta_text(event: _Event) -> str | None:
@@ -144,7 +144,7 @@ def _delta_text(event: _Event) -> str | None:
 def _opened(key: int, raw: Raw) -> BlockOpened:
     block = _block.decode(raw)
     text = ""
-    data: str | None = words_of(raw)
+    data: str | None = decode_text(raw)
     if block.type in CALLS:
         text = _input(block.input)
     elif block.type == "text":
@@ -159,7 +159,7 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
 
 def _input(raw: Raw) -> str:
     """The input of a call that came whole; deltas follow where it is empty."""
-    return "" if bytes(raw) == b"null" or not members_of(raw) else words_of(raw)
+    return "" if bytes(raw) == b"null" or not members_of(raw) else decode_text(raw)
 
 
 def _is_plain(raw: Raw) -> bool:
@@ -188,12 +188,12 @@ def _news(key: int, raw: Raw) -> Iterator[Part]:
             if delta.encrypted_content is not None:
                 yield BlockData(key, "encrypted_content", delta.encrypted_content)
         case _:
-            yield Unknown(words_of(raw))
+            yield Unknown(decode_text(raw))
 
 
 def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
     message = _message.decode(raw)
-    parts: list[Part] = [MessageStarted(message.usage or {}, request_id, rest_as_text(members_of(raw), _KNOWN))]
+    parts: list[Part] = [MessageStarted(message.usage or {}, request_id, other_members_json(members_of(raw), _KNOWN))]
     for place, block in enumerate(message.content or ()):
         key = -1 - place  # no key that an event of this message can have
         parts += (_opened(key, block), BlockClosed(key))
@@ -206,7 +206,7 @@ def _message_news(members: dict[str, Raw]) -> MessageDelta:
     delta = members.get("delta", Raw(b"{}"))
     usage = msgspec.json.decode(members.get("usage", NULL), type=dict[str, Any] | None)
     stop_reason = _message.decode(delta).stop_reason
-    return MessageDelta(stop_reason, usage or {}, rest_as_text({**members, **members_of(delta)}, _KNOWN))
+    return MessageDelta(stop_reason, usage or {}, other_members_json({**members, **members_of(delta)}, _KNOWN))
 
 
 def _failure(members: dict[str, Raw]) -> ErrorEvent:

@@ -22,13 +22,13 @@ Json = dict[str, Any]
 Change = Callable[[str, Json], Json]
 
 
-def uploads_in(messages: Sequence[Message]) -> frozenset[UUID]:
+def upload_ids_in(messages: Sequence[Message]) -> frozenset[UUID]:
     """The uploads that the messages mean."""
     sources = (source for message in messages for block in message.blocks for source in _sources(block))
     return frozenset(UUID(source["id"]) for source in sources if source.get("type") == "upload")
 
 
-def attached(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tuple[Message, ...]:
+def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tuple[Message, ...]:
     """The messages with what they mean in them. An upload that is gone is said to be."""
 
     def with_bytes(_type: str, file: Json) -> Json:
@@ -41,7 +41,7 @@ def attached(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tupl
     return _changed(messages, with_bytes)
 
 
-def without(messages: Sequence[Message], types: Collection[str]) -> tuple[Message, ...]:
+def without_files(messages: Sequence[Message], types: Collection[str]) -> tuple[Message, ...]:
     """The messages without files of these types, for a model that cannot see them."""
     return _changed(messages, lambda type, file: _text(LEFT_OUT.format(type=type)) if type in types else file)
 

@@ -1,41 +1,88 @@
-"""What of an answer may be sent back at all. Pure, and the same whenever it is asked."""
+"""Filters for replay to a provider: which blocks of a turn are sent, and in which form. Pure and repeatable."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
-from app.domain.blocks import Block
-from app.domain.history import COMPACTED
-from app.domain.kinds import (
-    NOT_SENT_IN_PLACE,
-    SERVER_CALLS,
-    SERVER_RESULT,
-    TEXT,
-    THINKING,
-    THOUGHTS,
-)
+from app.domain.blocks import READ_RESULT, Block
+from app.domain.compaction import COMPACTION
+from app.domain.history import COMPACTED, Position, Shortening, left_out_of
+from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
+from app.domain.results import files_in
 from app.domain.rounds import Round
 from app.domain.steps import PAUSED
-from app.domain.turns import Turn
+from app.domain.turns import ToolSpec, Turn
 from app.llm.provider import Message
 
 GOES_ON = PAUSED | {"tool_use"}
 
 _WHOLE = GOES_ON | {"end_turn", "stop_sequence"}
 
-Said = tuple[Literal["user", "assistant"], Block]
+RoleBlock = tuple[Literal["user", "assistant"], Block]
+
+
+# --- the form of a turn ----------------------------------------------------------------------------------------------
+
+
+def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], model: str | None) -> list[Turn]:
+    """Returns the path with long results shortened, and without `compaction` blocks where `model`, the one that is
+    called, is not asked to compact by itself: only then can it read them.
+    """
+    request = path[-1].request
+    compacts = request is not None and COMPACTION in request.limits.provider_edits and model == request.model
+    tools = request.tools if request else ()
+    sent: list[Turn] = []
+    for place, turn in enumerate(path):
+        if turn.role == "assistant":
+            blocks = tuple(
+                _shortened((place, block.round), block, shortenings, tools)
+                for block in turn.blocks
+                if compacts or block.type != PROVIDER_SUMMARY
+            )
+            sent.append(turn if blocks == tuple(turn.blocks) else replace(turn, blocks=blocks))
+        else:
+            sent.append(turn)
+    return sent
+
+
+def _shortened(position: Position, block: Block, shortenings: Sequence[Shortening], tools: Sequence[ToolSpec]) -> Block:
+    for shortening in shortenings:
+        if shortening.shortens(position, block):
+            return replace(block, text=shortened_text(block, shortening.head, tools), data=None)
+    return block
+
+
+def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
+    """Returns the first `head` characters of a result, and how the model can read the rest with the tools it has."""
+    cut, files = left_out_of(result, head), files_in(result)
+    left_out = [f"{cut:,} of {len(result.text):,} characters"] if cut else []
+    left_out += [f"{files} files" if files > 1 else "a file"] if files else []
+    note = f"Left out here: {' and '.join(left_out)}, since the conversation has become long."
+    by_name = {tool.name: tool for tool in tools}
+    tool = by_name.get(result.name or "")
+    if cut and READ_RESULT in by_name:
+        note += f' To read them, call {READ_RESULT} with tool_use_id "{result.tool_use_id}" and offset {head}.'
+    elif tool is not None and tool.read_only:
+        note += f" If you need them, call {tool.name} again."
+    kept = result.text[:head] if cut else result.text
+    return f"{kept}\n\n[{note}]" if kept else f"[{note}]"
+
+
+# --- the blocks of a turn --------------------------------------------------------------------------------------------
 
 
 def sendable_blocks(turn: Turn, rounds: Sequence[Round], waiting: int | None) -> list[Block]:
-    """Those of the rounds, in their order. Server calls of the round `waiting` may still be answered."""
+    """Returns the blocks of the rounds that may be sent, in order. Server calls of the round `waiting` may be without
+    a result.
+    """
     sendable: list[Block] = []
     for round in rounds:
         if round.stop_reason == COMPACTED:
             continue
         mine = [block for block in turn.blocks if block.round == round.number and is_sendable(block)]
-        mine.sort(key=lambda block: block.index)
-        sendable += _drop_after_calls(list(_drop_repeated_calls(mine)), round)
+        sendable += _drop_after_calls(_drop_repeated_calls(sorted(mine, key=lambda block: block.index)), round)
     return _drop_unpaired(sendable, waiting)
 
 
@@ -43,7 +90,8 @@ def is_sendable(block: Block) -> bool:
     if block.type == TEXT:
         return block.text != "" and not (block.interrupted and is_blank(block))
     if block.type == THINKING:
-        return not block.interrupted and _is_signed(block)
+        # A provider refuses a thought without its signature.
+        return not block.interrupted and bool(block.data and json.loads(block.data).get("signature"))
     return block.type not in NOT_SENT_IN_PLACE and not block.interrupted
 
 
@@ -51,22 +99,20 @@ def is_blank(block: Block) -> bool:
     return block.type == TEXT and not block.text.strip()
 
 
-def _is_signed(block: Block) -> bool:
-    return bool(block.data and json.loads(block.data).get("signature"))
-
-
-def _drop_repeated_calls(blocks: Iterable[Block]) -> Iterator[Block]:
+def _drop_repeated_calls(blocks: Iterable[Block]) -> list[Block]:
     seen: set[str | None] = set()
+    kept: list[Block] = []
     for block in blocks:
-        if block.is_call and block.tool_use_id in seen:
-            continue
         if block.is_call:
+            if block.tool_use_id in seen:
+                continue
             seen.add(block.tool_use_id)
-        yield block
+        kept.append(block)
+    return kept
 
 
 def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """The provider takes a call that text follows for one without a result, so the text is left out."""
+    """Drops text behind the last call: the provider would take that call for one without a result."""
     end = max((place for place, block in enumerate(blocks, 1) if block.is_call), default=len(blocks))
     whole = round.stop_reason in _WHOLE
     return blocks[:end] + [block for block in blocks[end:] if whole and _is_server_block(block)]
@@ -81,40 +127,48 @@ def _is_server_result(block: Block) -> bool:
 
 
 def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
-    at_work: dict[str | None, int] = {}
+    """Drops server calls without a result, and results without a call. A result may come in a later round."""
+    open_calls: dict[str | None, int] = {}
     paired: set[int] = set()
     for place, block in enumerate(blocks):
         if block.type in SERVER_CALLS:
-            at_work[block.tool_use_id] = place
-        elif _is_server_result(block) and block.tool_use_id in at_work:
-            paired |= {at_work.pop(block.tool_use_id), place}
-    paired |= {place for place in at_work.values() if blocks[place].round == waiting}
+            open_calls[block.tool_use_id] = place
+        elif _is_server_result(block) and block.tool_use_id in open_calls:
+            paired |= {open_calls.pop(block.tool_use_id), place}
+    paired |= {place for place in open_calls.values() if blocks[place].round == waiting}
     return [block for place, block in enumerate(blocks) if place in paired or not _is_server_block(block)]
 
 
 def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
-    """Blanks between other blocks go back as they came, but the provider takes no message of nothing else."""
+    """Drops blank texts if nothing but them and thoughts is there: the provider refuses a message of blanks. Between
+    other blocks they stay, byte for byte.
+    """
     if any(block.type not in THOUGHTS and not is_blank(block) for block in blocks):
         return blocks
     return [block for block in blocks if not is_blank(block)]
 
 
-def server_is_at_work(mine: Sequence[Block]) -> bool:
-    answered = {block.tool_use_id for block in mine if _is_server_result(block)}
-    return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in mine)
+def server_is_at_work(reply: Sequence[Block]) -> bool:
+    """True if the reply has a server call without its result."""
+    answered = {block.tool_use_id for block in reply if _is_server_result(block)}
+    return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in reply)
 
 
-def drop_last_thoughts(said: Sequence[Said]) -> list[Said]:
-    """A message may not end in thinking, unless it is the last one, which the model goes on with."""
-    kept: list[Said] = []
-    follows = "assistant"
-    for role, block in reversed(said):
-        if (role, follows) == ("assistant", "user") and block.type in THOUGHTS:
+# --- the messages ----------------------------------------------------------------------------------------------------
+
+
+def drop_last_thoughts(entries: Sequence[RoleBlock]) -> list[RoleBlock]:
+    """Drops thoughts at the end of a message: only the last message, which the model continues, may end in them."""
+    kept: list[RoleBlock] = []
+    next_role = "assistant"
+    for role, block in reversed(entries):
+        if (role, next_role) == ("assistant", "user") and block.type in THOUGHTS:
             continue
         kept.append((role, block))
-        follows = role
+        next_role = role
     return kept[::-1]
 
 
-def grouped(said: Iterable[Said]) -> tuple[Message, ...]:
-    return tuple(Message(role, tuple(block for _, block in pairs)) for role, pairs in groupby(said, lambda one: one[0]))
+def group_by_role(entries: Iterable[RoleBlock]) -> tuple[Message, ...]:
+    grouped = groupby(entries, lambda entry: entry[0])
+    return tuple(Message(role, tuple(block for _, block in pairs)) for role, pairs in grouped)

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from app.domain.errors import PermanentError, RequestRefused
 from app.domain.kinds import DOCUMENT, IMAGE
-from app.llm.conversation.attachments import without
-from app.llm.models.think_tags import Untagged
-from app.llm.provider import ModelRequest, Provider, Wrapped
+from app.llm.conversation.attachments import without_files
+from app.llm.models.think_tags import ThinkTagFilter
+from app.llm.provider import ModelRequest, Provider, ProviderWrapper
 
 Ability = Literal[
     "tools",
@@ -36,7 +36,7 @@ class Prices:
     cache_read: float | None = None
     cache_write: float | None = None
 
-    def of(self, usage: Mapping[str, Any]) -> float:
+    def cost_of(self, usage: Mapping[str, Any]) -> float:
         """What the usage of one round costs. `input_tokens` are those that no cache was used for. Where the provider
         has summarised meanwhile, its figures are not in those of the message.
         """
@@ -72,7 +72,7 @@ class Model:
     fallbacks: tuple[str, ...] = ()
     think_tags: bool = False
 
-    def does(self, ability: Ability) -> bool:
+    def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
 
 
@@ -112,8 +112,8 @@ class Models:
         if found is None:
             raise PermanentError("model_not_available", f"no provider for the model {name!r} is configured here")
         offer, model = found
-        provider = Untagged(offer.provider) if model.think_tags else offer.provider
-        if unseen := [type for type, ability in _SEEING.items() if not model.does(ability)]:
+        provider = ThinkTagFilter(offer.provider) if model.think_tags else offer.provider
+        if unseen := [type for type, ability in _SEEING.items() if not model.supports(ability)]:
             provider = _Unseeing(provider, unseen)
         return provider if model.upstream is None else _Renamed(provider, model.upstream)
 
@@ -121,7 +121,7 @@ class Models:
         found = self._find(name)
         return () if found is None else found[1].fallbacks
 
-    def surely(self, name: str, ability: Ability) -> bool:
+    def all_support(self, name: str, ability: Ability) -> bool:
         """Whether it was said of the model, and of each that may take its place, that it can do this."""
         found = [self._find(id) for id in (name, *self.fallbacks(name))]
         return all(place is not None and ability in (place[1].can or ()) for place in found)
@@ -129,7 +129,7 @@ class Models:
     def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
         """None where no prices are known."""
         found = self._find(name)
-        return None if found is None or found[1].prices is None else found[1].prices.of(usage)
+        return None if found is None or found[1].prices is None else found[1].prices.cost_of(usage)
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """A listed model of any offer goes before an unlisted one."""
@@ -144,20 +144,20 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renamed(Wrapped):
+class _Renamed(ProviderWrapper):
     """A provider that knows the model by another id."""
 
     model: str
 
-    def asked(self, request: ModelRequest) -> ModelRequest:
+    def adapt(self, request: ModelRequest) -> ModelRequest:
         return replace(request, model=self.model)
 
 
 @dataclass(frozen=True, slots=True)
-class _Unseeing(Wrapped):
+class _Unseeing(ProviderWrapper):
     """For a model that cannot see these types of files: those of tools, and of turns that another model answered."""
 
     types: Sequence[str]
 
-    def asked(self, request: ModelRequest) -> ModelRequest:
-        return replace(request, messages=without(request.messages, self.types))
+    def adapt(self, request: ModelRequest) -> ModelRequest:
+        return replace(request, messages=without_files(request.messages, self.types))

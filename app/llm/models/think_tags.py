@@ -9,15 +9,15 @@ from contextlib import aclosing
 from typing import Literal
 
 from app.domain.kinds import TEXT, THINKING
-from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, Wrapped
-from app.llm.transport.raw import encoded
+from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, ModelRequest, Part, ProviderWrapper
+from app.llm.raw_json import to_json
 
 _BEGIN, _END = "<think>", "</think>"
 _State = Literal["before", "undecided", "thinking", "said", "answering", "over"]
-_SHELL = encoded({"type": THINKING, "thinking": ""})
+_SHELL = to_json({"type": THINKING, "thinking": ""})
 
 
-class Untagged(Wrapped):
+class ThinkTagFilter(ProviderWrapper):
     """A provider whose model tags its thoughts."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
@@ -61,11 +61,11 @@ class ThinkTags:
             case BlockOpened(type=type) if self._state == "before":
                 self._state, self._opened = ("undecided" if type == TEXT else "over"), part
                 if type == TEXT:
-                    self._hear(part.text, told)
+                    self._read_event(part.text, told)
                 else:
                     told.append(part)
             case BlockText(text=text) if mine:
-                self._hear(text, told)
+                self._read_event(text, told)
             case BlockData() if mine:
                 self._learn(part, told)
             case BlockClosed() if mine:
@@ -73,7 +73,7 @@ class ThinkTags:
             case _:
                 told.append(part)
 
-    def _hear(self, text: str, told: list[Part]) -> None:
+    def _read_event(self, text: str, told: list[Part]) -> None:
         self._held += text
         if self._state == "undecided":
             self._look_for_begin(told)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.domain.errors import PermanentError, ProviderError, TooLong
-from app.llm.transport.failures import LONGEST_MESSAGE, kind_of
+from app.llm.transport.http import MAX_MESSAGE, classify_failure
 
 TOO_LONG = "context_length_exceeded"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
@@ -71,7 +71,7 @@ def provider_error(
     if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_WORDS.search(message):
         type = TOO_LONG
     kind = _kind(members, type, status, should_retry, message)
-    return kind(type, message[:LONGEST_MESSAGE], request_id=request_id, retry_after=retry_after)
+    return kind(type, message[:MAX_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
 def _members(said: object) -> Mapping[str, Any]:
@@ -116,7 +116,7 @@ def _kind(
         return TooLong
     if _is_too_large_for_any_minute(type, status, message):
         return PermanentError
-    return kind_of([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)
+    return classify_failure([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)
 
 
 def _is_too_large_for_any_minute(type: str, status: int, message: str) -> bool:

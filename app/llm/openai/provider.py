@@ -14,7 +14,7 @@ from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
-from app.llm.transport.http import Adapter, counted, http_client, lost, retry_after
+from app.llm.transport.http import Adapter, connection_error, decode_token_count, http_client, retry_after
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -54,7 +54,7 @@ class OpenAIProvider(Adapter):
         super().__init__(self._client)
 
     @asynccontextmanager
-    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
         body = self.render(request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
             yield response, self.wire(_request_id(response.headers), seed=body)
@@ -77,9 +77,9 @@ class OpenAIProvider(Adapter):
         except openai.APIStatusError as error:
             raise _refusal(error) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
-            raise lost(error) from error
+            raise connection_error(error) from error
 
-    def _failure(self, wire: Wire, status: int) -> ProviderError:
+    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
         return provider_error(wire.failure, status, request_id=wire.request_id)
 
 
@@ -99,7 +99,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
     async def count(self, request: ModelRequest) -> int:
         body = responses_render.render_count(request, self.quirks)
         async with self._post(f"{self.path}/input_tokens", body, "application/json") as response:
-            return counted(await response.aread())
+            return decode_token_count(await response.aread())
 
 
 def _refusal(error: openai.APIStatusError) -> ProviderError:

@@ -1,9 +1,9 @@
-"""What every adapter does below its SDK: connections, a streamed answer to its end, and what its headers say."""
+"""HTTP below every adapter: the client, the reading of a streamed answer to its end, failures and their classes."""
 
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,15 +14,17 @@ from typing import Protocol, Self
 import httpx2
 import msgspec
 
-from app.domain.errors import ProviderError, TransientError
+from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.llm.provider import ModelRequest, Part
-from app.llm.transport.failures import LONGEST_MESSAGE
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import BadStream, Wire
 
-_LONGEST_DRAIN = 1.0  # seconds
-# Seconds that a server may be silent after it has said why the model stopped: some never say that they are done.
-_LONGEST_TAIL = 5.0
+MAX_MESSAGE = 1_000  # characters of an error text that are kept
+
+_MAX_DRAIN = 1.0  # seconds
+# Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
+_MAX_TAIL = 5.0
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 
 
 def http_client(
@@ -33,8 +35,7 @@ def http_client(
     connect_timeout: float = 5.0,
     read_timeout: float | None = None,
 ) -> httpx2.AsyncClient:
-    """Returns the client for an SDK, which takes its timeouts, in seconds, from it. Without interceptors it is the
-    SDK's own kind.
+    """Returns the client for an SDK, which takes its timeouts, in seconds, from it.
 
     The reader of a stream has a stall timeout, so there is no second clock here, unless `read_timeout` asks for one.
     """
@@ -53,8 +54,8 @@ class _Client(Protocol):
 
 
 class Adapter(ABC):
-    """Reads what an SDK's client has asked for. Make it once and close it once: the client costs 20 ms and holds the
-    connections.
+    """Reader of the answers that an SDK's client requests. Make it once and close it once: the client costs 20 ms and
+    holds the connections.
     """
 
     def __init__(self, client: _Client) -> None:
@@ -72,10 +73,10 @@ class Adapter(ABC):
         await self.aclose()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        """To the end as this server marks it: its last word, or its reason to stop and then nothing more."""
-        async with self._asked(request) as (response, wire), aclosing(_chunks(response)) as body:
+        """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
+        async with self._open(request) as (response, wire), aclosing(_chunks(response)) as body:
             if "json" in response.headers.get("content-type", ""):
-                if parts := wire.whole(b"".join([chunk async for chunk in body])):
+                if parts := wire.feed_whole(b"".join([chunk async for chunk in body])):
                     yield parts
             else:
                 async for chunk in body:
@@ -83,103 +84,117 @@ class Adapter(ABC):
                         yield parts
                     if wire.finished or wire.over:
                         break
-                while wire.finished and not wire.over and (chunk := await _next(body)):
+                while wire.finished and not wire.over and (chunk := await _next_chunk(body)):
                     if parts := wire.feed(chunk):
                         yield parts
                 if wire.ended:
                     await _drain(body)
             if parts := wire.end():
                 yield parts
-            self._check(wire, response.status_code)
-
-    def _check(self, wire: Wire, status: int) -> None:
-        """Raises what went wrong in the midst of the answer."""
-        if isinstance(wire.failure, BadStream):
-            raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
-        if wire.failure is not None:
-            raise self._failure(wire, status)
+            if isinstance(wire.failure, BadStream):
+                raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+            if wire.failure is not None:
+                raise self._stream_error(wire, response.status_code)
 
     @abstractmethod
-    def _asked(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
-        """The answer, whose body is not read yet, and what reads it. Raises our errors, those of the body too."""
+    def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
+        """Sends the request. Gives the response, its body unread, and the parser for it. Raises ProviderError, also
+        for failures while the body is read.
+        """
 
     @abstractmethod
-    def _failure(self, wire: Wire, status: int) -> ProviderError:
-        """What the provider said of it."""
+    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
+        """Returns the error for a failure that came as an event of the stream."""
 
 
 def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives. We ask for it uncompressed, but a gateway may know better."""
+    """Returns the body as it arrives. We ask for it uncompressed, but a gateway may compress it all the same."""
     found = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
     assert isinstance(found, AsyncGenerator)
     return found
 
 
-async def _next(body: AsyncGenerator[bytes, None]) -> bytes:
-    """What comes next, or nothing where nothing comes for long, or the connection is lost."""
+async def _next_chunk(body: AsyncGenerator[bytes, None]) -> bytes:
+    """Returns the next chunk; b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
     with contextlib.suppress(StopAsyncIteration, TimeoutError, httpx2.HTTPError):
-        async with asyncio.timeout(_LONGEST_TAIL):
+        async with asyncio.timeout(_MAX_TAIL):
             return await anext(body)
     return b""
 
 
 async def _drain(body: AsyncGenerator[bytes, None]) -> None:
-    """Read what is behind the last event, so that the connection can be used again; but never wait for long."""
+    """Reads the bytes after the last event: only a response that was read to its end frees its connection for reuse."""
     with contextlib.suppress(TimeoutError, httpx2.HTTPError):
-        async with asyncio.timeout(_LONGEST_DRAIN):
+        async with asyncio.timeout(_MAX_DRAIN):
             async for _ in body:
                 pass
 
 
-class _Count(msgspec.Struct):
+class _TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-_count = msgspec.json.Decoder(_Count)
+_token_count = msgspec.json.Decoder(_TokenCount)
 
 
-def counted(body: bytes) -> int:
-    """The tokens that a provider has counted. Raises TransientError for what is no count."""
+def decode_token_count(body: bytes) -> int:
+    """Returns the tokens that a provider counted. Raises TransientError if the body is not such a count."""
     try:
-        return _count.decode(body).input_tokens
+        return _token_count.decode(body).input_tokens
     except msgspec.DecodeError as error:
         raise TransientError("bad_count", str(error)) from error
 
 
-def lost(error: Exception) -> TransientError:
-    """An SDK's or the transport's failure to get an answer. The transport calls every failure to connect a timeout."""
+def classify_failure(
+    names: Iterable[str | None],
+    status: int,
+    should_retry: str | None,
+    permanent: Collection[str],
+    transient: Collection[str],
+) -> type[TransientError] | type[PermanentError]:
+    """Decides whether a retry can help: by the header `x-should-retry`, else by the provider's name for the failure,
+    else by the status, which is 200 for a failure in mid-stream.
+    """
+    if should_retry in {"true", "false"}:
+        return TransientError if should_retry == "true" else PermanentError
+    for name in names:
+        if name in permanent or name in transient:
+            return PermanentError if name in permanent else TransientError
+    refused = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
+    return PermanentError if refused else TransientError
+
+
+def connection_error(error: Exception) -> TransientError:
+    """Converts an SDK's or the transport's failure to get an answer."""
     cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
+    # The aiohttp transport raises ConnectTimeout for every failure to connect, also for a refused connection.
     timed_out = isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout)
-    return TransientError("timeout_error" if timed_out else "connection_error", _words(error))
-
-
-def _words(error: Exception) -> str:
     cause = error.__cause__
-    words = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
-    return words[:LONGEST_MESSAGE]
+    message = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
+    return TransientError("timeout_error" if timed_out else "connection_error", message[:MAX_MESSAGE])
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """Seconds, from any of the three ways to say it."""
+    """Returns the wait in seconds that the server asks for: in milliseconds, in seconds, or until a date."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    words = headers.get("retry-after", "")
-    seconds = _number(words)
-    return _until(words) if seconds is None else seconds
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    return _seconds_until(value) if seconds is None else seconds
 
 
-def _number(words: str) -> float | None:
+def _number(value: str) -> float | None:
     try:
-        number = float(words)
+        number = float(value)
     except ValueError:
         return None
     return max(0.0, number) if isfinite(number) else None
 
 
-def _until(words: str) -> float | None:
+def _seconds_until(value: str) -> float | None:
     try:
-        date = parsedate_to_datetime(words)
+        date = parsedate_to_datetime(value)
     except ValueError:
         return None
     return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import httpx2
 
-from app.llm.provider import ModelCall, ModelRequest, Wrapped
+from app.llm.provider import ModelCall, ModelRequest, ProviderWrapper
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 BodyFilter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
@@ -69,9 +69,9 @@ def current_call() -> ModelCall | None:
     return _call.get()
 
 
-class CallPublisher(Wrapped):
+class CallPublisher(ProviderWrapper):
     """A provider that makes its model call known to interceptors."""
 
-    def asked(self, request: ModelRequest) -> ModelRequest:
+    def adapt(self, request: ModelRequest) -> ModelRequest:
         _call.set(request.call)
         return request

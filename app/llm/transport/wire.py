@@ -1,4 +1,4 @@
-"""What the streams of all model APIs have in common, on the way from bytes to parts. Pure."""
+"""Parsing of streamed model answers: bytes to server-sent events, events to parts. Pure; one subclass per API."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -6,27 +6,69 @@ from typing import Any
 import msgspec
 
 from app.llm.provider import Part
-from app.llm.transport.raw import mended
-from app.llm.transport.sse import Frames
+from app.llm.raw_json import repaired_json
+
+
+class EventSplitter:
+    """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._skip_newline = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Returns the data of every event that `chunk` completes. Events without data are left out."""
+        if self._skip_newline or b"\r" in chunk:
+            chunk = self._with_plain_newlines(chunk)
+        self._pieces.append(chunk)
+        if b"\n" not in chunk:
+            return []
+        *frames, rest = (b"".join(self._pieces) if len(self._pieces) > 1 else chunk).split(b"\n\n")
+        self._pieces = [rest] if rest else []
+        return [data for frame in frames if (data := _data(frame))]
+
+    def end(self) -> bytes:
+        """Returns the data of an event without the blank line that ends it; perhaps only a part of it."""
+        rest = b"".join(self._pieces)
+        self._pieces = []
+        return _data(rest)
+
+    def _with_plain_newlines(self, chunk: bytes) -> bytes:
+        # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
+        if self._skip_newline and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._skip_newline = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _data(frame: bytes) -> bytes:
+    if not frame.startswith(b"data:"):
+        # The usual frame, an event name and one line of data, without a split into lines.
+        _, mark, after = frame.partition(b"\ndata:")
+        if mark and b"\n" not in after:
+            return after.strip()
+    lines = [line[5:] for line in frame.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()
 
 
 class BadStream(ValueError):
-    """The provider sent something that is not JSON."""
+    """The provider sent data that is not JSON."""
 
     def __init__(self, problem: Exception, data: bytes) -> None:
         super().__init__(f"{problem}: {data[:200]!r}")
 
 
 class Wire(ABC):
-    """Reads one answer: server-sent events whose data is JSON, taken in one by one until it is `over`. `ended` and
-    `failure` are its good and bad end; once `finished`, nothing need follow.
+    """Parser of one answer: events whose data is JSON, read one by one until it is `over`.
+
+    `ended` and `failure` are its good and bad end. Once `finished`, the answer is complete even if nothing follows.
     """
 
     def __init__(self, request_id: str | None = None) -> None:
         self.request_id = request_id
         self.ended = False
         self.failure: Any = None
-        self._frames = Frames()
+        self._splitter = EventSplitter()
 
     @property
     def finished(self) -> bool:
@@ -38,61 +80,62 @@ class Wire(ABC):
 
     def feed(self, chunk: bytes) -> list[Part]:
         parts: list[Part] = []
-        for data in self._frames.feed(chunk):
+        for data in self._splitter.feed(chunk):
             if self.over:
                 break
-            self._take(data, parts)
+            self._read(data, parts)
         return parts
 
-    def whole(self, body: bytes) -> list[Part]:
-        """An answer that was not streamed, though it was asked for."""
+    def feed_whole(self, body: bytes) -> list[Part]:
+        """Reads an answer that came as one JSON object, although a stream was asked for."""
         parts: list[Part] = []
         if body.strip():
-            self._take(body.strip(), parts)
+            self._read(body.strip(), parts)
         return parts
 
     def end(self) -> list[Part]:
-        """The stream is over. An event that was cut in the middle is no event."""
+        """Reads the rest at the end of the stream. An event that was cut in the middle is ignored."""
         parts: list[Part] = []
-        if not self.over and (data := self._frames.end()):
-            self._take(data, parts)
+        if not self.over and (data := self._splitter.end()):
+            self._read(data, parts)
             if isinstance(self.failure, BadStream):
                 self.failure = None
         return parts
 
-    def _take(self, data: bytes, parts: list[Part]) -> None:
+    def _read(self, data: bytes, parts: list[Part]) -> None:
         try:
-            self._hear(data, parts)
+            self._read_event(data, parts)
         except msgspec.ValidationError:
-            self._take_strange(data, parts)
+            self._read_invalid(data, parts)
         except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
+            self._read_broken(data, parts, problem)
 
-    def _take_strange(self, data: bytes, parts: list[Part]) -> None:
+    def _read_invalid(self, data: bytes, parts: list[Part]) -> None:
         if data.startswith(b"[DONE]"):
-            self._hear_done(parts)
+            self._read_done(parts)
             return
         try:
-            said = msgspec.json.decode(data)
+            value = msgspec.json.decode(data)
         except (ValueError, RecursionError) as problem:
-            self._take_mended(data, parts, problem)
+            # msgspec found the wrong shape before it came to the broken bytes.
+            self._read_broken(data, parts, problem)
         else:
-            self._hear_strange(said, data, parts)
+            self._read_unexpected(value, data, parts)
 
-    def _take_mended(self, data: bytes, parts: list[Part], problem: Exception) -> None:
-        better = (mended(data.decode("utf-8", "replace")) or "").encode()
-        if better in {b"", data}:
+    def _read_broken(self, data: bytes, parts: list[Part], problem: Exception) -> None:
+        repaired = (repaired_json(data.decode("utf-8", "replace")) or "").encode()
+        if repaired in {b"", data}:
             self.failure = BadStream(problem, data)
         else:
-            self._take(better, parts)
+            self._read(repaired, parts)
 
     @abstractmethod
-    def _hear(self, data: bytes, parts: list[Part]) -> None:
-        """One event. Raises what msgspec does: ValidationError for JSON of another shape than any event has."""
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
+        """Reads one event. Raises msgspec.ValidationError for JSON of another shape than any known event has."""
 
     @abstractmethod
-    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
-        """JSON of such a shape, decoded and as it came."""
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        """Reads JSON of another shape, given both decoded and as it came."""
 
-    def _hear_done(self, parts: list[Part]) -> None:  # noqa: B027, in most APIs it says nothing
-        """`[DONE]`: the last word of some servers."""
+    def _read_done(self, parts: list[Part]) -> None:  # noqa: B027, most APIs have other events for the end
+        """Reads `[DONE]`, the last data that some servers send."""

@@ -263,9 +263,9 @@ def test_an_event_that_was_cut_in_the_middle_is_no_event_and_no_failure() -> Non
 def test_an_answer_that_was_not_streamed_is_told() -> None:
     wire = AnthropicWire("req_1")
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
-    assert wire.whole(b" \n") == []
+    assert wire.feed_whole(b" \n") == []
     assert not wire.ended
-    assert wire.whole(json.dumps({**said, "usage": {"output_tokens": 1}}).encode()) == [
+    assert wire.feed_whole(json.dumps({**said, "usage": {"output_tokens": 1}}).encode()) == [
         MessageStarted({"output_tokens": 1}, "req_1"),
         BlockOpened(-1, "text", None, "Hi"),
         BlockClosed(-1),
@@ -277,5 +277,5 @@ def test_an_answer_that_was_not_streamed_is_told() -> None:
 
 def test_a_failure_that_was_not_streamed_is_one() -> None:
     wire = AnthropicWire()
-    assert wire.whole(b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}') == []
+    assert wire.feed_whole(b'{"type":"error","error":{"type":"overloaded_error","message":"No."}}') == []
     assert wire.failure == ErrorEvent("overloaded_error", "No.")

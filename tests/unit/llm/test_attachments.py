@@ -10,7 +10,7 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT, TOOL_RESULT
 from app.domain.results import layout_of, parts_of
-from app.llm.conversation.attachments import GONE, LEFT_OUT, attached, uploads_in, without
+from app.llm.conversation.attachments import GONE, LEFT_OUT, upload_ids_in, with_uploads, without_files
 from app.llm.provider import Message
 
 ID = UUID(int=7)
@@ -25,14 +25,14 @@ def upload(media_type: str) -> dict[str, object]:
 
 
 def sent(of: Block, uploads: dict[UUID, bytes]) -> Block:
-    ((message,),) = (attached([Message("user", (of,))], uploads),)
+    ((message,),) = (with_uploads([Message("user", (of,))], uploads),)
     return message.blocks[0]
 
 
 def test_words_alone_mean_no_upload_and_stay_as_they_are() -> None:
     messages = [Message("user", (Block(0, 0, 0, TEXT, "Hi"),))]
-    assert uploads_in(messages) == frozenset()
-    assert attached(messages, {})[0] is messages[0]
+    assert upload_ids_in(messages) == frozenset()
+    assert with_uploads(messages, {})[0] is messages[0]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_words_alone_mean_no_upload_and_stay_as_they_are() -> None:
 )
 def test_an_upload_is_sent_with_its_bytes(type: str, media_type: str, source: dict[str, str]) -> None:
     kept = block(type, {"type": type, "source": upload(media_type)})
-    assert uploads_in([Message("user", (kept,))]) == {ID}
+    assert upload_ids_in([Message("user", (kept,))]) == {ID}
     assert json.loads(sent(kept, {ID: b"x"}).data or "") == {"type": type, "source": source}
 
 
@@ -80,7 +80,7 @@ def test_files_of_a_result_are_sent_with_their_bytes() -> None:
     kept = returned(
         {"type": IMAGE, "source": upload("image/png")}, {"type": IMAGE, "source": {"type": "url", "url": "x"}}
     )
-    assert uploads_in([Message("user", (kept, RESULT))]) == {ID}
+    assert upload_ids_in([Message("user", (kept, RESULT))]) == {ID}
     assert parts_of(sent(kept, {ID: b"x"})) == [
         {"type": TEXT, "text": "one"},
         {"type": IMAGE, "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}},
@@ -94,7 +94,7 @@ def test_a_result_without_uploads_is_left_alone_byte_for_byte() -> None:
         RESULT, data='{"type": "tool_result", "content": [{"type":"image","source":{"type":"url","url":"x"}}]}'
     )
     words = Block(0, 0, 0, TEXT, "Hi")
-    (message,) = attached([Message("user", (strange, RESULT, words))], {})
+    (message,) = with_uploads([Message("user", (strange, RESULT, words))], {})
     assert [kept is before for kept, before in zip(message.blocks, (strange, RESULT, words), strict=True)] == [True] * 3
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_a_result_that_is_gone_is_said_to_be() -> None:
 def test_what_a_model_cannot_see_is_left_out_in_words() -> None:
     image, pdf = ({"type": type, "source": upload("x")} for type in (IMAGE, DOCUMENT))
     messages = [Message("user", (returned(image, pdf), block(IMAGE, image), block(DOCUMENT, pdf))), Message("user", ())]
-    ((result, picture, document), ()) = (message.blocks for message in without(messages, [IMAGE]))
+    ((result, picture, document), ()) = (message.blocks for message in without_files(messages, [IMAGE]))
     said = LEFT_OUT.format(type=IMAGE)
     assert parts_of(result)[1:3] == [{"type": TEXT, "text": said}, pdf]
     assert (picture.type, picture.text, picture.data) == (TEXT, said, None)

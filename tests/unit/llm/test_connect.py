@@ -6,7 +6,7 @@ from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Models
 from app.llm.models.connect import connect_providers
 from app.llm.models.registry import read_registry
-from app.llm.models.think_tags import Untagged
+from app.llm.models.think_tags import ThinkTagFilter
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 
 
@@ -37,5 +37,5 @@ async def test_a_model_that_tags_its_thoughts_is_heard_so(tmp_path: Path) -> Non
     )
     async with connect_providers(read_registry(file, {})) as offers:
         models = Models(offers)
-        assert isinstance(models.provider_for("qwen"), Untagged)
+        assert isinstance(models.provider_for("qwen"), ThinkTagFilter)
         assert isinstance(models.provider_for("llama"), OpenAIChatProvider)

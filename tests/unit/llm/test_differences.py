@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.lab.differences import difference, difference_of_requests
+from app.lab.differences import difference, request_difference
 
 
 def said(*texts: str, **members: Any) -> dict[str, Any]:
@@ -31,21 +31,21 @@ def said(*texts: str, **members: Any) -> dict[str, Any]:
     ],
 )
 def test_the_first_difference_is_named_as_a_person_counts(then: Any, now: Any, words: str) -> None:
-    assert difference_of_requests(json.dumps(then).encode(), json.dumps(now).encode()) == words
+    assert request_difference(json.dumps(then).encode(), json.dumps(now).encode()) == words
 
 
 def test_the_same_bytes_do_not_differ() -> None:
-    assert difference_of_requests(b"{}", b"{}") is None
+    assert request_difference(b"{}", b"{}") is None
 
 
 @pytest.mark.parametrize(("now", "byte"), [(b'{"a": 1}', 5), (b'{"a":1} ', 7)])
 def test_the_same_json_in_other_bytes_is_told_by_the_byte(now: bytes, byte: int) -> None:
     words = f"byte {byte}: it is the same, but written in another way"
-    assert difference_of_requests(b'{"a":1}', now) == words
+    assert request_difference(b'{"a":1}', now) == words
 
 
 def test_what_is_no_json_is_told_by_the_byte_too() -> None:
-    assert difference_of_requests(b"abc", b"abd") == "byte 2: it was b'c', now b'd'"
+    assert request_difference(b"abc", b"abd") == "byte 2: it was b'c', now b'd'"
 
 
 def test_two_values_may_differ_in_the_whole() -> None:

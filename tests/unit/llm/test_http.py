@@ -32,10 +32,10 @@ class Canned(Adapter):
         self._answer = response, wire
 
     @asynccontextmanager
-    async def _asked(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
         yield self._answer
 
-    def _failure(self, wire: Wire, status: int) -> ProviderError:
+    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
         return PermanentError("failed", str(wire.failure))
 
 
@@ -78,8 +78,8 @@ async def test_what_comes_after_the_reason_to_stop_is_told_and_after_the_last_wo
 async def test_a_stopped_answer_is_whole_however_it_goes_on(
     last: list[bytes | Exception | Silence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_LONGEST_TAIL", 0.01)
-    monkeypatch.setattr(http, "_LONGEST_DRAIN", 0.01)
+    monkeypatch.setattr(http, "_MAX_TAIL", 0.01)
+    monkeypatch.setattr(http, "_MAX_DRAIN", 0.01)
     parts, wire, _ = await told(text("a"), STOP, *last)
     assert wire.ended
     assert isinstance(parts[-1], MessageEnded)

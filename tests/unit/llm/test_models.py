@@ -81,9 +81,9 @@ def test_every_model_is_listed_with_its_provider() -> None:
 
 
 def test_a_model_of_which_nobody_said_what_it_can_do_is_refused_nothing() -> None:
-    assert Model("m").does("images")
-    assert Model("m", can=frozenset({"images"})).does("images")
-    assert not Model("m", can=frozenset()).does("images")
+    assert Model("m").supports("images")
+    assert Model("m", can=frozenset({"images"})).supports("images")
+    assert not Model("m", can=frozenset()).supports("images")
 
 
 def test_a_cost_counts_cached_tokens_at_their_own_price() -> None:
@@ -97,4 +97,4 @@ def test_a_cost_counts_cached_tokens_at_their_own_price() -> None:
     assert found.cost("big", usage) == pytest.approx(3 + 1.5 + 0.3)
     assert found.fallbacks("best") == ("small",)
     assert found.cost("small", usage) is None
-    assert Prices(2, 4).of({"cache_read_input_tokens": 500_000, "cache_creation_input_tokens": 500_000}) == 2
+    assert Prices(2, 4).cost_of({"cache_read_input_tokens": 500_000, "cache_creation_input_tokens": 500_000}) == 2

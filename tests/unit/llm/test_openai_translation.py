@@ -6,7 +6,7 @@ from typing import Any
 
 from app.domain.blocks import Block
 from app.llm.anthropic.render import render
-from app.llm.conversation.translation import CallRules, provider_of, with_fitting_calls, without_foreign
+from app.llm.conversation.translation import CallRules, provider_of, with_valid_calls, without_foreign_blocks
 from app.llm.provider import Message, ModelRequest
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, result, server_call, server_result, text, thinking
@@ -60,13 +60,13 @@ def test_a_changed_id_is_the_same_whatever_comes_after() -> None:
 
 def test_ids_and_names_that_fit_leave_the_blocks_as_they_were() -> None:
     messages = (said("x"), answered(text("a"), call("ab"), server_call("S")), said(result("ab"), server_result("S")))
-    assert with_fitting_calls(messages, ANY) == list(messages)
-    assert without_foreign(messages) is messages
+    assert with_valid_calls(messages, ANY) == list(messages)
+    assert without_foreign_blocks(messages) is messages
 
 
 def test_the_providers_own_object_of_a_call_is_changed_with_it() -> None:
     rules = CallRules(re.compile("[a-z]{9}|[a-f0-9]{9}"), 3)
-    _, answer, _ = with_fitting_calls((said("x"), answered(call("A!")), said(result("A!"))), rules)
+    _, answer, _ = with_valid_calls((said("x"), answered(call("A!")), said(result("A!"))), rules)
     block = answer.blocks[0]
     data = json.loads(block.data or "")
     assert (data["id"], data["name"]) == (block.tool_use_id, block.name)
@@ -74,7 +74,7 @@ def test_the_providers_own_object_of_a_call_is_changed_with_it() -> None:
 
 
 def test_a_result_without_a_call_keeps_its_id() -> None:
-    (message,) = with_fitting_calls([said(result("A!"))], ANY)
+    (message,) = with_valid_calls([said(result("A!"))], ANY)
     assert message.blocks[0].tool_use_id == "A!"
 
 
@@ -88,5 +88,5 @@ def test_an_answer_of_which_blanks_are_left_is_not_sent_though_it_comes_last() -
     asked = Block(
         0, 1, 1, "server_tool_use", "{}", '{"type":"server_tool_use","provider":"openai-responses"}', "ws", "web"
     )
-    (question,) = without_foreign([said("Hello"), answered(" \n", asked)])
+    (question,) = without_foreign_blocks([said("Hello"), answered(" \n", asked)])
     assert [block.text for block in question.blocks] == ["Hello"]

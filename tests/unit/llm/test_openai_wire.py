@@ -428,10 +428,10 @@ def test_an_answer_that_was_not_streamed_is_heard_all_the_same() -> None:
     message = {"role": "assistant", "content": "Hello", "tool_calls": [piece(None, *A)]}
     body = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
     wire = ChatWire()
-    parts = [*wire.whole(json.dumps(body).encode() + b"\n"), *wire.end()]
+    parts = [*wire.feed_whole(json.dumps(body).encode() + b"\n"), *wire.end()]
     assert [p.type for p in parts if isinstance(p, BlockOpened)] == ["text", "tool_use"]
     assert isinstance(parts[-1], MessageEnded)
-    assert ChatWire().whole(b" \n") == []
+    assert ChatWire().feed_whole(b" \n") == []
 
 
 # --- failures and strangers ----------------------------------------------------------------------------------

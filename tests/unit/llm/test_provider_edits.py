@@ -151,4 +151,4 @@ def test_the_registry_names_it_for_models_of_anthropic() -> None:
 def test_summaries_of_the_provider_have_their_price() -> None:
     iterations = [{"type": "compaction", "input_tokens": 300_000, "output_tokens": 100_000}, {"type": "message"}]
     usage = {"input_tokens": 200_000, "output_tokens": 100_000, "iterations": iterations}
-    assert Prices(2.0, 10.0).of(usage) == pytest.approx(0.5 * 2 + 0.2 * 10)
+    assert Prices(2.0, 10.0).cost_of(usage) == pytest.approx(0.5 * 2 + 0.2 * 10)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.lab.recording import Failure, RecordedChunk, Recording, concealed, concealed_reads, decode, encode
+from app.lab.recording import Failure, RecordedChunk, Recording, decode, encode, redact, redact_reads
 from app.llm.provider import ModelCall
 
 BEGAN = "2026-11-20T10:00:00+00:00"
@@ -58,12 +58,12 @@ def test_half_a_recording_is_refused() -> None:
     ],
 )
 def test_keys_become_stars_and_every_byte_keeps_its_place(body: bytes, kept: bytes) -> None:
-    assert concealed(body, [b"sk-secret"]) == kept
+    assert redact(body, [b"sk-secret"]) == kept
 
 
 def test_a_key_that_lies_across_two_reads_becomes_stars() -> None:
     reads = (RecordedChunk(0.1, b"wrong key sk-s"), RecordedChunk(0.2, b"ecret, sorry"))
-    assert concealed_reads(reads, [b"sk-secret"]) == (
+    assert redact_reads(reads, [b"sk-secret"]) == (
         RecordedChunk(0.1, b"wrong key ****"),
         RecordedChunk(0.2, b"*****, sorry"),
     )

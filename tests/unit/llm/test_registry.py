@@ -32,7 +32,7 @@ def test_our_own_file_knows_the_models_of_a_family() -> None:
     assert (spec.key, spec.base_url, spec.prefixes) == ("a", "http://gateway", ("claude-",))
     model = model_of(spec, "claude-sonnet-5-5")
     assert model.context_window == 200_000
-    assert model.does("tools")
+    assert model.supports("tools")
 
 
 def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Heard:
     def __init__(self, *events: Json | bytes, whole: bytes | None = None) -> None:
         self.wire = ResponsesWire(seed=b"seed")
         self.parts: list[Part] = self.wire.feed(b"".join(map(frame, events)))
-        self.parts += self.wire.end() if whole is None else self.wire.whole(whole)
+        self.parts += self.wire.end() if whole is None else self.wire.feed_whole(whole)
         self.accumulator = Accumulator(1, 1, 0)
         changes = [*self.accumulator.feed(self.parts), *self.accumulator.interrupt()]
         self.blocks = [change for change in changes if isinstance(change, Block)]

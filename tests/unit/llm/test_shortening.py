@@ -11,7 +11,7 @@ from app.domain.compaction import compaction_needed
 from app.domain.results import Part, layout_of, words_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.conversation.messages import build_messages, messages_to_summarise
-from app.llm.conversation.shortening import stand_in
+from app.llm.conversation.sendable import shortened_text
 from tests.support.model_requests import REQUEST, assistant, call, result, text, thinking, user
 
 LONG = "x" * 4000
@@ -56,7 +56,7 @@ def test_what_is_left_of_a_result_says_how_much_is_missing() -> None:
     ],
 )
 def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) -> None:
-    assert stand_in(result("c1", LONG), 500, tools).endswith(end)
+    assert shortened_text(result("c1", LONG), 500, tools).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) 
 )
 def test_of_a_result_with_files_its_words_are_left(parts: list[Part], left: str) -> None:
     of_files = replace(result("c1", words_of(parts)), data=layout_of(parts))
-    assert stand_in(of_files, 500, [READ]).startswith(left)
+    assert shortened_text(of_files, 500, [READ]).startswith(left)
 
 
 def test_what_is_shortened_has_no_files_any_more() -> None:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.transport.sse import Frames
+from app.llm.transport.wire import EventSplitter
 
 
 def split(*chunks: bytes) -> list[bytes]:
-    frames = Frames()
+    frames = EventSplitter()
     found = [data for chunk in chunks for data in frames.feed(chunk)]
     return [*found, *filter(None, [frames.end()])]
 
@@ -46,7 +46,7 @@ def test_how_the_bytes_arrive_makes_no_difference(parts: list[bytes]) -> None:
 
 def test_an_event_is_told_as_soon_as_its_blank_line_is_there_whatever_ends_the_lines() -> None:
     for newline in (b"\n", b"\r\n", b"\r"):
-        assert Frames().feed(b"data: x" + newline * 2) == [b"x"]
+        assert EventSplitter().feed(b"data: x" + newline * 2) == [b"x"]
 
 
 def test_a_line_of_a_megabyte_in_small_pieces_is_put_together_once() -> None:

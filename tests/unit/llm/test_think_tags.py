@@ -8,7 +8,7 @@ import pytest
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
 from app.llm.models.catalog import Model, Models, ProviderModels
-from app.llm.models.think_tags import ThinkTags, Untagged
+from app.llm.models.think_tags import ThinkTagFilter, ThinkTags
 from app.llm.provider import (
     BlockClosed,
     BlockData,
@@ -18,7 +18,7 @@ from app.llm.provider import (
     MessageStarted,
     ModelRequest,
     Part,
-    tokens_of,
+    count_tokens,
 )
 from app.llm.scripted import ScriptedProvider, message_of, text, thinking, tool_use
 
@@ -119,7 +119,7 @@ async def test_a_model_that_tags_its_thoughts_is_heard_so_and_others_are_not() -
     for name in ("qwen", "q"):
         asked = models.provider_for(name)
         assert asked.name == "scripted"
-        assert await tokens_of(asked, REQUEST) == 7
+        assert await count_tokens(asked, REQUEST) == 7
         opened = [part.type for parts in await heard(asked) for part in parts if isinstance(part, BlockOpened)]
         assert opened == ["thinking", "text"]
     assert models.provider_for("other") is provider
@@ -135,5 +135,5 @@ class Cut:
 
 
 async def test_nothing_is_lost_where_a_stream_ends_in_the_middle_of_a_tag() -> None:
-    assert await heard(Untagged(Cut())) == [[BlockOpened(0, "text", None, "<thi")]]
-    assert await tokens_of(Untagged(Cut()), REQUEST) is None
+    assert await heard(ThinkTagFilter(Cut())) == [[BlockOpened(0, "text", None, "<thi")]]
+    assert await count_tokens(ThinkTagFilter(Cut()), REQUEST) is None

@@ -4,7 +4,7 @@ A message is the same bytes in every request it is part of, and the arguments of
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,35 @@ from app.domain.blocks import Block
 from app.domain.kinds import TEXT, THINKING
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.conversation.translation import CallRules, tool_input, with_fitting_calls
-from app.llm.openai.blocks import SIGNED
+from app.llm.conversation.translation import CallRules, tool_input, with_valid_calls
+from app.llm.openai.chat.blocks import SIGNED
 from app.llm.openai.history import attachment, file_name, said_by_tool, told, with_files_apart, written
-from app.llm.openai.params import LONGEST_NAME, request_bytes, sent_params
+from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 
+# Parameters that have the same name here, or that only OpenAI and compatible servers know.
+_PASSED_ON = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "metadata",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt_cache_key",
+        "provider",
+        "reasoning",
+        "reasoning_effort",
+        "response_format",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "temperature",
+        "top_p",
+        "user",
+        "verbosity",
+    }
+)
 # Under these names a thought may go back; in others the words alone are worth nothing.
 _MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
@@ -28,16 +50,43 @@ _MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_t
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     system = [{"role": "system", "content": request.system}] if request.system else []
     told_apart = [with_files_apart(message) for message in request.messages]
-    messages = with_fitting_calls(told_apart, CallRules(quirks.call_ids, LONGEST_NAME))
+    messages = with_valid_calls(told_apart, CallRules(quirks.call_ids, LONGEST_NAME))
     said = told(messages, _results, partial(_answer, quirks), _part)
     conversation = {"messages": [*system, *_bridged(said, quirks.after_tools)]}
-    params = {**sent_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
+    params = {**_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
     return request_bytes(request, conversation, _tool, params, quirks)
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
     schema = Raw(spec.input_schema.encode())
     return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
+
+
+def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
+    given = {name: value for name, value in request.params.items() if value is not None}
+    params: dict[str, Any] = {}
+    if "max_tokens" in given:
+        params[quirks.max_tokens] = given["max_tokens"]
+    if given.get("stop_sequences"):
+        params["stop"] = given["stop_sequences"]
+    params |= _thinking(given, quirks)
+    if schema := output_schema(given):
+        params["response_format"] = {"type": "json_schema", "json_schema": schema}
+    params |= tool_choice(given, request, lambda name: {"type": "function", "function": {"name": name}})
+    return params | {name: value for name, value in given.items() if name in _PASSED_ON}
+
+
+def _thinking(given: Mapping[str, Any], quirks: Quirks) -> dict[str, Any]:
+    effort = reasoning_effort(given)
+    match quirks.thinking:
+        case "reasoning_effort" if effort:
+            return {"reasoning_effort": effort}
+        case "reasoning" if effort:
+            return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+        case "thinking" if kind := mapping(given.get("thinking")).get("type"):
+            return {"thinking": {"type": "disabled" if kind == "disabled" else "enabled"}}
+        case _:
+            return {}
 
 
 def _bridged(messages: Iterable[dict[str, Any]], words: str | None) -> Iterator[dict[str, Any]]:

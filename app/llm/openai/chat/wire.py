@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.llm.openai.blocks import Blocks, Fragment
+from app.llm.openai.chat.blocks import Blocks, Fragment
 from app.llm.openai.usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.transport.raw import NULL, encoded, members_of, rest_as_text, words_of
+from app.llm.raw_json import NULL, decode_text, members_of, other_members_json, to_json
 from app.llm.transport.wire import Wire
 
 STOP_REASONS: Mapping[str, str] = {
@@ -106,10 +106,10 @@ class ChatWire(Wire):
             self._end(parts)
         return parts
 
-    def _hear(self, data: bytes, parts: list[Part]) -> None:
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
         self._hear_chunk(_chunk.decode(data), data, parts)
 
-    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
         """Types that nobody has seen yet: read as near as can be, or told as unknown."""
         try:
             chunk = _lax_chunk.decode(data)
@@ -123,7 +123,7 @@ class ChatWire(Wire):
         if _is_failure(said):
             self.failure = said
         elif not (isinstance(said, dict) and said.get("type") == "ping"):
-            parts.append(Unknown(words_of(data)))
+            parts.append(Unknown(decode_text(data)))
 
     def _hear_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """One chunk. Of several candidates only the first is heard; nobody asks for more."""
@@ -146,7 +146,7 @@ class ChatWire(Wire):
     def _start(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         self._started = True
         self.request_id = self.request_id or chunk.id or None
-        parts.append(MessageStarted({}, self.request_id, rest_as_text(members_of(data), _KNOWN)))
+        parts.append(MessageStarted({}, self.request_id, other_members_json(members_of(data), _KNOWN)))
 
     def _hear_choice(self, choice: _Choice, parts: list[Part]) -> None:
         delta = choice.delta or choice.message
@@ -185,9 +185,11 @@ class ChatWire(Wire):
         figures = usage_of(msgspec.json.decode(usage))
         if figures and figures != self._figures:
             self._figures = figures
-            parts.append(MessageDelta(None, figures, rest_as_text(members_of(data), _KNOWN) if self.finished else None))
+            parts.append(
+                MessageDelta(None, figures, other_members_json(members_of(data), _KNOWN) if self.finished else None)
+            )
 
-    def _hear_done(self, parts: list[Part]) -> None:
+    def _read_done(self, parts: list[Part]) -> None:
         """Without a reason before it, a call that is not whole was cut."""
         if not self._started:
             return
@@ -246,5 +248,5 @@ def _fragment(call: _ToolCall) -> Fragment:
     function = call.function or _Function()
     arguments = function.arguments
     if isinstance(arguments, dict):
-        arguments = encoded(arguments)
+        arguments = to_json(arguments)
     return Fragment(call.index, call.id, function.name, arguments)

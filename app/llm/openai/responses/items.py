@@ -11,10 +11,10 @@ from msgspec import Raw
 
 from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING, TOOL_USE
 from app.kit.text import storable
-from app.llm.openai.blocks import UNNAMED, made_id
-from app.llm.openai.responses.kinds import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of
+from app.llm.conversation.translation import UNNAMED, generated_call_id
+from app.llm.openai.responses.item_types import AWAITED, CUSTOM, Item, KnownItem, read_item, stem_of
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
-from app.llm.transport.raw import encoded, is_object, members_of, rest_of, words_of
+from app.llm.raw_json import decode_text, is_object, members_of, other_members, to_json
 
 PROVIDER = "openai-responses"
 
@@ -60,7 +60,7 @@ class Items:
         match item.role:
             case "thought":
                 shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, THINKING, encoded(shell)))
+                parts.append(BlockOpened(item.key, THINKING, to_json(shell)))
             case "call":
                 self.called = True
                 begun = '{"input":"' if item.kind == CUSTOM else ""
@@ -68,7 +68,7 @@ class Items:
             case "server call":
                 name = known.name or stem_of(item.kind)
                 called = {"type": SERVER_TOOL_USE, "id": item.id, "name": name, "input": {}, "provider": PROVIDER}
-                parts.append(BlockOpened(item.key, SERVER_TOOL_USE, encoded(called), "", item.id, name))
+                parts.append(BlockOpened(item.key, SERVER_TOOL_USE, to_json(called), "", item.id, name))
             case _:  # opened when there is something to say
                 pass
         return item
@@ -130,7 +130,7 @@ class Items:
     def _unannounced(self, place: int, member: str, parts: list[Part]) -> Item | None:
         """A call is nothing without its name, which comes with its end."""
         kind = _UNANNOUNCED.get(member.partition(" ")[0])
-        return self.open(place, Raw(encoded({"type": kind}).encode()), parts) if kind else None
+        return self.open(place, Raw(to_json({"type": kind}).encode()), parts) if kind else None
 
     def _turn_to(self, item: Item, member: str, parts: list[Part]) -> None:
         """Pieces of a message are blocks of their own, those of a thought are parted by a blank line."""
@@ -173,11 +173,11 @@ class Items:
         parts.append(BlockClosed(item.key))
 
     def _close_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
-        extras = rest_of(members_of(raw), _OF_CALLS)
+        extras = other_members(members_of(raw), _OF_CALLS)
         if item.kind == CUSTOM:
             self._catch_up(item, "input", known.input or "", parts)
             parts.append(BlockText(item.key, '"}'))
-            extras["type"] = Raw(encoded(CUSTOM).encode())
+            extras["type"] = Raw(to_json(CUSTOM).encode())
         else:
             self._catch_up(item, "input", _as_json(known.arguments), parts)
         if extras:
@@ -186,7 +186,7 @@ class Items:
             parts.append(BlockClosed(item.key))
 
     def _close_server_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
-        members = rest_of(members_of(raw), ())
+        members = other_members(members_of(raw), ())
         asked = {name: members[name] for name in _INPUTS if name in members}
         self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else asked), parts)
         if item.kind in AWAITED:
@@ -201,7 +201,7 @@ class Items:
     ) -> None:
         """A block that holds an item and says nothing else."""
         named = {"tool_use_id": tool_use_id} if tool_use_id else {}
-        shell = encoded({"type": type, **named, "provider": PROVIDER, "item": raw})
+        shell = to_json({"type": type, **named, "provider": PROVIDER, "item": raw})
         parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound(key, thought), BlockClosed(key))
 
     # --- ids and keys --------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Items:
         """By which a call is answered; nothing else may have it."""
         id = known.call_id or known.id
         if id is None or (id in self._ids and not known.type.endswith("_output")):
-            id = made_id(self._seed, len(self._ids))
+            id = generated_call_id(self._seed, len(self._ids))
         self._ids.add(id)
         return id
 
@@ -233,7 +233,7 @@ def _leave(item: Item, parts: list[Part]) -> None:
 
 
 def _as_json(value: Any) -> str:
-    return value if isinstance(value, str) else encoded(value or {})
+    return value if isinstance(value, str) else to_json(value or {})
 
 
 def _bound(key: int, thought: str | None) -> list[Part]:
@@ -248,8 +248,8 @@ def _own(key: int, field: str, value: Any, *, append: bool = False) -> tuple[Par
 
 def _escaped(text: str) -> str:
     """As a part of a JSON string."""
-    return encoded(storable(text))[1:-1]
+    return to_json(storable(text))[1:-1]
 
 
 def _storable(raw: Raw) -> Raw:
-    return Raw(words_of(raw).encode())
+    return Raw(decode_text(raw).encode())

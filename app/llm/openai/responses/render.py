@@ -17,20 +17,41 @@ from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from app.domain.results import files_in, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_fitting_calls
+from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from app.llm.openai.history import FAILED, attachment, file_name, said_by_tool, said_by_user, told, written
-from app.llm.openai.params import LONGEST_NAME, request_bytes
+from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
+from app.llm.openai.responses.item_types import PROGRAM
 from app.llm.openai.responses.items import PROVIDER
-from app.llm.openai.responses.kinds import PROGRAM
-from app.llm.openai.responses.params import sent_params
 from app.llm.provider import ModelRequest
-from app.llm.transport.raw import members_of
+from app.llm.raw_json import members_of
 
 # An id of a call is used once: by it alone a result finds its call.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
-# What the counter takes.
+# Parameters that have the same name here, or that only OpenAI and compatible servers know.
+_PASSED_ON = frozenset(
+    {
+        "include",
+        "max_tool_calls",
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "provider",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "temperature",
+        "top_p",
+        "truncation",
+        "user",
+    }
+)
+_THOUGHTS = "reasoning.encrypted_content"
+# Models that do not reason refuse a request for their encrypted reasoning.
+_THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
+# Members that the endpoint for token counts accepts.
 _COUNTED = frozenset(
     {
         "input",
@@ -47,9 +68,9 @@ _COUNTED = frozenset(
 
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
-    params = sent_params(request, quirks)
+    params = _params(request, quirks)
     turns = _Turns(stored=params.get("store") is True)
-    messages = with_fitting_calls(request.messages, _CALL_RULES)
+    messages = with_valid_calls(request.messages, _CALL_RULES)
     system = {"instructions": request.system} if request.system else {}
     conversation = {**system, "input": list(told(messages, turns.results, turns.answer, _part))}
     return request_bytes(request, conversation, _tool, {**params, "stream": True}, quirks)
@@ -59,6 +80,40 @@ def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     """The body of a question for how many tokens the request has."""
     body = members_of(render(request, quirks).decode())
     return msgspec.json.encode({name: value for name, value in body.items() if name in _COUNTED})
+
+
+def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
+    """Nothing is stored at the provider, so its encrypted thoughts come to us and go back with the next request."""
+    given = {name: value for name, value in request.params.items() if value is not None}
+    params: dict[str, Any] = {"store": False}
+    if "max_tokens" in given:
+        params["max_output_tokens"] = given["max_tokens"]
+    if quirks.thinking is not None and (reasoning := _reasoning(given)):
+        params["reasoning"] = reasoning
+    text = {"format": {"type": "json_schema", **schema}} if (schema := output_schema(given)) else {}
+    text |= {"verbosity": given["verbosity"]} if "verbosity" in given else {}
+    if text:
+        params["text"] = text
+    params |= tool_choice(given, request, lambda name: {"type": "function", "name": name})
+    params |= {name: value for name, value in given.items() if name in _PASSED_ON}
+    return params | _include(request.model, given)
+
+
+def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Not every account may see summaries, so one is asked for only where the turn wants it displayed."""
+    effort = given.get("reasoning_effort") or reasoning_effort(given)
+    reasoning = {"effort": effort} if effort else {}
+    if mapping(given.get("thinking")).get("display") == "summarized":
+        reasoning["summary"] = "auto"
+    return {**reasoning, **mapping(given.get("reasoning"))}
+
+
+def _include(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Asks for the encrypted thoughts, unless they are stored, and for what the turn wants included."""
+    asked = given.get("include")
+    thoughts = [] if _THOUGHTLESS.search(model) or (asked is not None and given.get("store")) else [_THOUGHTS]
+    include = [*thoughts, *(each for each in asked or () if each not in thoughts)]
+    return {"include": include} if include or asked is not None else {}
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

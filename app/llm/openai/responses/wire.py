@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from app.llm.openai.responses.items import Items
 from app.llm.openai.usage import usage_of
 from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, Unknown
-from app.llm.transport.raw import NULL, words_of
+from app.llm.raw_json import NULL, decode_text
 from app.llm.transport.wire import Wire
 
 # Why a response is incomplete, in our words; any other reason stays as it is.
@@ -93,7 +93,7 @@ class ResponsesWire(Wire):
         self._items = Items(seed)
         self._started = False
 
-    def _hear(self, data: bytes, parts: list[Part]) -> None:
+    def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
         member = _DELTAS.get(event.type)
         if member is not None and event.delta is not None:
@@ -103,13 +103,13 @@ class ResponsesWire(Wire):
         else:
             self._hear_rare(event, data, parts)
 
-    def _hear_strange(self, said: Any, data: bytes, parts: list[Part]) -> None:
+    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
         if isinstance(said, dict) and str(said.get("type")).startswith(_PASSING):
             return
         if isinstance(said, dict) and said.get("error"):
             self.failure = said
         else:
-            parts.append(Unknown(words_of(data)))
+            parts.append(Unknown(decode_text(data)))
 
     def _hear_rare(self, event: _Event, data: bytes, parts: list[Part]) -> None:
         match event.type:
@@ -133,7 +133,7 @@ class ResponsesWire(Wire):
                 self._finish(response, parts)
             case kind:
                 if not kind.startswith(_PASSING):
-                    parts.append(Unknown(words_of(data)))
+                    parts.append(Unknown(decode_text(data)))
 
     def _hear_whole(self, data: bytes, parts: list[Part]) -> None:
         """What has no type is the response itself, which was not streamed, or a failure."""
@@ -141,7 +141,7 @@ class ResponsesWire(Wire):
         if response.object == "response":
             self._finish(response, parts)
         else:
-            self._hear_strange(msgspec.json.decode(data), data, parts)
+            self._read_unexpected(msgspec.json.decode(data), data, parts)
 
     def _start(self, id: str | None, parts: list[Part]) -> None:
         if not self._started:

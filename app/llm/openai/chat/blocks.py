@@ -5,20 +5,19 @@ not stays open, because its rest may still come between the others.
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from app.domain.kinds import TEXT, THINKING, TOOL_USE
+from app.llm.conversation.translation import UNNAMED, generated_call_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
-from app.llm.transport.raw import encoded, is_object
+from app.llm.raw_json import is_object, to_json
 
 # What a thought is signed with, so that it may go back: the member it came in. No other provider takes it.
 SIGNED = "openai:"
 PROVIDER = "openai"
-UNNAMED = "unnamed"
 
 
 class Fragment(msgspec.Struct, gc=False):
@@ -107,7 +106,7 @@ class Blocks:
         self._saying, self._key = member, self._take_key()
         if _is_thought(member):
             data = {"type": THINKING, "thinking": "", "signature": SIGNED + member, "provider": PROVIDER}
-            parts.append(BlockOpened(self._key, THINKING, encoded(data)))
+            parts.append(BlockOpened(self._key, THINKING, to_json(data)))
         else:
             parts.append(BlockOpened(self._key, TEXT))
 
@@ -155,7 +154,7 @@ class Blocks:
         self._end_saying(parts)
         self._end_whole_calls(parts)
         taken = {call.id for call in self.calls}
-        id = fragment.id if fragment.id and fragment.id not in taken else made_id(self._seed, len(self.calls))
+        id = fragment.id if fragment.id and fragment.id not in taken else generated_call_id(self._seed, len(self.calls))
         call = PendingCall(self._take_key(), fragment.index, fragment.id, id)
         self.calls.append(call)
         return call
@@ -173,12 +172,6 @@ class Blocks:
     def _take_key(self) -> int:
         self._next_key += 1
         return self._next_key - 1
-
-
-def made_id(seed: bytes, number: int) -> str:
-    """For a call that came without one; the same whenever the same is asked again."""
-    digest = sha256(seed + b" %d" % number).hexdigest()
-    return f"call_{digest[:24]}"
 
 
 def _is_thought(member: str) -> bool:
