@@ -1,4 +1,4 @@
-"""Runs one turn: asks the rows what comes next, does it, and asks again."""
+"""The executor of one turn: asks the rows for the next step, does it, and asks again."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,17 +33,17 @@ from app.domain.steps import (
     unanswered_calls,
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
-from app.engine.calls import Calls
-from app.engine.counting import TokenCounter, count_usage
 from app.engine.frame_clock import FrameClock
-from app.engine.hooks import AfterRound, HookRunner
-from app.engine.patience import StallTimeout
-from app.engine.recorder import Recorder
+from app.engine.hooks import AfterRound
+from app.engine.metrics import count_usage
 from app.engine.reply import Reply
-from app.engine.requests import Asking, Requests, Rows
-from app.engine.retries import Retries, RetryPolicy
+from app.engine.requests import ModelStep, Requests, TokenCounter
+from app.engine.retries import Retries, RetryPolicy, StallTimeout
+from app.engine.tool_runs import ToolRuns
+from app.engine.turn_context import TurnContext
 from app.llm.conversation.summaries import as_summary
 from app.llm.provider import ModelRequest, Provider
+from app.storage.database import retry_while_unavailable
 from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
 
@@ -52,47 +52,36 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """How model calls are made. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down."""
+    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down."""
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     stall_timeout: float = 120.0
     fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
 
 
-class Executor:
-    """One claimed turn. `ancestors` is its path without itself; the turn itself is what `recorder` holds. Whoever sets
-    `news` has something to say to the turn, which is in its `rows`.
-    """
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """The way to the models, which all turns of a replica share."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        ancestors: Sequence[Turn],
-        provider_for: Callable[[str], Provider],
-        calls: Calls,
-        observers: HookRunner,
-        owner: str,
-        policy: ModelPolicy,
-        clock: FrameClock,
-        news: asyncio.Event,
-        rows: Rows,
-    ) -> None:
-        self._news = news
-        self._rows = rows
-        self._requests = Requests(ancestors, rows)
-        self._counting = TokenCounter(ancestors, self._requests)
-        self._recorder = recorder
-        self._ancestors = ancestors
-        self._provider_for = provider_for
-        self._calls = calls
-        self._observers = observers
-        self._owner = owner
-        self._policy = policy
-        self._clock = clock
-        self._retries = Retries(policy.retries)
+    provider_for: Callable[[str], Provider]
+    policy: ModelPolicy
+    clock: FrameClock
+
+
+class Executor:
+    """One claimed turn, from its rows to its end or to a wait for a person."""
+
+    def __init__(self, context: TurnContext, tool_runs: ToolRuns, models: ModelAccess) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._tool_runs = tool_runs
+        self._models = models
+        self._requests = Requests(context.ancestors, context.uploads)
+        self._token_counter = TokenCounter(context.ancestors, self._requests)
+        self._retries = Retries(models.policy.retries)
         self._reply: Reply | None = None
         self._model = self.request.model
-        self._fallbacks = list(policy.fallbacks(self._model))
+        self._fallbacks = list(models.policy.fallbacks(self._model))
 
     @property
     def turn(self) -> Turn:
@@ -103,24 +92,29 @@ class Executor:
         assert self.turn.request is not None
         return self.turn.request
 
+    @property
+    def _path(self) -> Sequence[Turn]:
+        return [*self._context.ancestors, self.turn]
+
     async def run(self) -> None:
-        """Until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
+        """Runs until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
         try:
             await self._take_up()
             while self._recorder.holds:
-                await self._catch_up()
-                await self._do(await self._next())
+                await self._load_updates()
+                await self._do(await self._next_step())
         except ProviderError as error:
-            await self.stop("error", "error", TurnError(error.type, error.message, error.request_id))
+            await self.cut_short("error", "error", TurnError(error.type, error.message, error.request_id))
         finally:
-            await self._calls.close()
+            await self._tool_runs.close()
 
-    async def _next(self) -> Step:
-        step = next_step(self.turn, self._ancestors)
+    async def _next_step(self) -> Step:
+        step = next_step(self.turn, self._context.ancestors)
         if not isinstance(step, CallModel | Shorten | Compact):
             return step
-        tokens = await self._counting.tokens(self.turn, self._model, self._provider_for(self._model))
-        return step if tokens is None else next_step(self.turn, self._ancestors, tokens)
+        provider = self._models.provider_for(self._model)
+        tokens = await self._token_counter.tokens(self.turn, self._model, provider)
+        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens)
 
     async def _do(self, step: Step) -> None:
         match step:
@@ -133,10 +127,10 @@ class Executor:
                 await self._compact(step)
             case RunTools(calls, refusal):
                 self._recorder.notify_stage("executing")
-                await self._calls.answer(calls, refusal)
+                await self._tool_runs.answer(calls, refusal)
             case JudgeOutput(draft):
                 self._recorder.notify_stage("executing")
-                await self._calls.judge(draft)
+                await self._tool_runs.judge(draft)
             case AwaitClient():
                 await self._recorder.wait()
             case ApplySteers(steers):
@@ -148,32 +142,36 @@ class Executor:
             case _:
                 assert_never(step)
 
-    async def _catch_up(self) -> None:
-        """With what somebody said since, where a doorbell told of it. Without one it is seen at the end."""
-        if self._news.is_set():
-            self._news.clear()
-            self._recorder.update_turn(await self._rows.refreshed(self.turn))
+    async def _load_updates(self) -> None:
+        """Loads answers and words of the user that a notification announced. Without one, the end of the turn meets
+        them: it then puts the turn back into the queue.
+        """
+        updated, turns = self._context.updated, self._context.turns
+        if updated.is_set():
+            updated.clear()  # before the query: what comes during it sets the event again
+            self._recorder.update_turn(await retry_while_unavailable(lambda: turns.refreshed(self.turn)))
 
-    async def stop(
+    async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True
     ) -> None:
-        """Ends the turn where it is, and every call gets a result. What was being written stays, interrupted; without
-        `keep`, or where rows and readers' pictures do not agree on it, it is taken back.
+        """Ends the turn where it is, and every call gets a result. The open round is sealed as it is. Without `keep`,
+        or where the rows and the view differ about the open block, it is voided.
         """
-        await self._calls.close()
-        if (round := self._unsealed()) is not None:
-            left_open = self._left_open()
-            if keep and self._follow(left_open):
-                await self._seal(stop_reason, left_open, recoveries=self.turn.recoveries)
+        await self._tool_runs.close()
+        has_open_round = self._unsealed() is not None
+        if has_open_round:
+            round, left_open = self._close_reply(stop_reason)
+            if keep and self._is_next_in_rows(left_open):
+                await self._seal(round, left_open, recoveries=self.turn.recoveries)
             else:
-                await self._recorder.void_round(self._told(round, ""), recoveries=self.turn.recoveries)
+                await self._recorder.void_round(round, recoveries=self.turn.recoveries)
         for call in unanswered_calls(self.turn.blocks):
             await self._recorder.settle_call(call, Outcome(CUT_SHORT.format(stop_reason), is_error=True))
         if self.turn.steers:
             await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
         await self._recorder.end(status, stop_reason, error)
-        if round is not None and self.turn.rounds[-1].sealed:
-            await self._tell_of_round()
+        if has_open_round and self.turn.rounds[-1].sealed:
+            await self._call_after_round()
 
     # --- one model call ----------------------------------------------------------------------------------------------
 
@@ -181,24 +179,24 @@ class Executor:
         try:
             await self._try_round(step)
         except TooLong:
-            await self._take_back()
-            relief = compaction_step(step.round, [*self._ancestors, self.turn], forced=True)
-            if relief is None:
+            await self._void_open_round()
+            compaction = compaction_step(step.round, self._path, forced=True)
+            if compaction is None:
                 raise
-            await self._do(relief)
+            await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Has the turns to `step.through` summarised; fewer of them where they are too many to be read at once."""
+        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request."""
         try:
             await self._try_round(step)
         except TooLong:
-            await self._take_back()
-            through = halfway_to([*self._ancestors, self.turn], step.through)
+            await self._void_open_round()
+            through = halfway_to(self._path, step.through)
             if through is None:
                 raise
             await self._compact(replace(step, through=through))
 
-    async def _try_round(self, step: Asking) -> None:
+    async def _try_round(self, step: ModelStep) -> None:
         try:
             await self._stream_round(step)
         except TransientError as error:
@@ -206,65 +204,70 @@ class Executor:
         else:
             self._retries.reset()
 
-    async def _stream_round(self, step: Asking) -> None:
+    async def _stream_round(self, step: ModelStep) -> None:
         request = await self._requests.build(self.turn, step, self._model)
         with_tools = isinstance(step, CallModel) and step.tools
-        reply = self._reply = Reply(
-            self._recorder, self._clock, request, self._calls.start_early if with_tools else None
-        )
+        start_early = self._tool_runs.start_early if with_tools else None
+        reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early)
         try:
-            await self._hear(reply, request, step)
+            await self._stream(reply, request, step)
         except TransientError:
             if isinstance(step, Compact) or not reply.is_whole:
-                raise  # else it happened after the end of a reply, and takes nothing back
+                raise  # a failure after the end of a reply takes nothing back
         if self._unsealed() is None or not reply.is_whole:
             raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
-        await self._seal(COMPACTED if isinstance(step, Compact) else reply.stop_reason, self._left_open(), recoveries=0)
+        stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
+        await self._seal(*self._close_reply(stop_reason), recoveries=0)
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
-        await self._tell_of_round()
+        await self._call_after_round()
 
-    async def _hear(self, reply: Reply, request: ModelRequest, step: Asking) -> None:
+    async def _stream(self, reply: Reply, request: ModelRequest, step: ModelStep) -> None:
         self._recorder.notify_stage("processing")
-        provider = self._provider_for(self._model)
-        async with StallTimeout(self._policy.stall_timeout) as patience, aclosing(provider.stream(request)) as stream:
-            await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, patience)
+        provider = self._models.provider_for(self._model)
+        timeout = StallTimeout(self._models.policy.stall_timeout)
+        async with timeout as stall, aclosing(provider.stream(request)) as stream:
+            await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, stall)
 
-    # --- what becomes of a round -------------------------------------------------------------------------------------
+    # --- the end of a round ------------------------------------------------------------------------------------------
 
     def _unsealed(self) -> Round | None:
         rounds = self.turn.rounds
         return rounds[-1] if rounds and not rounds[-1].sealed and not rounds[-1].voided else None
 
-    def _told(self, round: Round, stop_reason: str) -> Round:
-        """The round with what the reply told so far. After a crash there is no reply: the row says what is known."""
-        reply, self._reply = self._reply, None
-        return replace(round, stop_reason=stop_reason) if reply is None else reply.told(round, stop_reason)
-
-    async def _seal(self, stop_reason: str, left_open: Sequence[Block], *, recoveries: int) -> None:
+    def _close_reply(self, stop_reason: str) -> tuple[Round, list[Block]]:
+        """Ends the reply. Returns the unsealed round with its last figures, and the blocks that no row holds yet. After
+        a crash there is no reply: the row and the journal have what is known.
+        """
         round = self._unsealed()
         assert round is not None
-        sealed = self._told(round, stop_reason)
-        await self._recorder.seal_round(sealed, left_open, recoveries=recoveries)
-        count_usage(sealed)
-        log.info("round.sealed", stop_reason=stop_reason, blocks=len(self.turn.blocks))
+        reply, self._reply = self._reply, None
+        if reply is None:
+            block = self._recorder.view.block_being_written()
+            return replace(round, stop_reason=stop_reason), [block] if block else []
+        return reply.complete(round, stop_reason), reply.cut_off()
 
-    async def _tell_of_round(self) -> None:
-        await self._observers.after_round(AfterRound(self._owner, self.turn, self.turn.rounds[-1]))
+    async def _seal(self, round: Round, left_open: Sequence[Block], *, recoveries: int) -> None:
+        await self._recorder.seal_round(round, left_open, recoveries=recoveries)
+        count_usage(round)
+        log.info("round.sealed", stop_reason=round.stop_reason, blocks=len(self.turn.blocks))
+
+    async def _call_after_round(self) -> None:
+        await self._context.hooks.after_round(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
 
     async def _take_up(self) -> None:
-        """What an earlier attempt left: perhaps a round that was never sealed, perhaps one failure too many."""
+        """Settles the round that an earlier attempt left open. Raises PermanentError after too many recoveries."""
         crash = TransientError("interrupted", "the server stopped while the answer was being written")
         if self.turn.recoveries > self.request.limits.max_recoveries:
             raise PermanentError(crash.type, f"{crash.message}, too often without progress")
         if self._unsealed() is not None:
-            await self._settle(crash, charge=False)
+            await self._settle_open_round(crash, charge=False)
 
     async def _after_failure(self, error: TransientError) -> None:
         PROVIDER_RETRIES.labels(error.type).inc()
         shown = self._has_output()
         if self._unsealed() is not None:
-            await self._settle(error, charge=shown)
+            await self._settle_open_round(error, charge=shown)
         try:
             delay = self._retries.delay(error, charged=not shown)
         except PermanentError:
@@ -277,50 +280,41 @@ class Executor:
         await asyncio.sleep(delay)
 
     def _fall_back(self, error: TransientError) -> None:
-        """The rest of this run is another model's; a later run tries the first again."""
+        """Another model does the rest of this run; a later run tries the first one again."""
         log.warning("model.fallback", model=self._model, fallback=self._fallbacks[0], error=error.type)
         self._model = self._fallbacks.pop(0)
         self._retries.reset()
 
-    async def _settle(self, error: ProviderError, *, charge: bool) -> None:
-        """The one rule for an interrupted round, whoever interrupted it. A crash was charged when the lease lapsed."""
-        round = self._unsealed()
-        assert round is not None
+    async def _settle_open_round(self, error: ProviderError, *, charge: bool) -> None:
+        """Applies the one rule for an interrupted round. A crash was charged already, when the lease expired."""
         recoveries = self.turn.recoveries + charge
-        what = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
-        log.info("round.interrupted", settled=what, error=error.type)
-        match what:
+        settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
+        log.info("round.interrupted", settled=settlement, error=error.type)
+        match settlement:
             case "seal" | "keep":
-                await self._seal(INTERRUPTED, self._left_open(), recoveries=recoveries)
-                await self._tell_of_round()
+                await self._seal(*self._close_reply(INTERRUPTED), recoveries=recoveries)
+                await self._call_after_round()
             case "void":
-                await self._take_back(recoveries)
+                await self._void_open_round(recoveries)
             case "give_up":
                 raise PermanentError(error.type, f"{error.message}; given up after too many interruptions")
             case _:
-                assert_never(what)
+                assert_never(settlement)
 
-    async def _take_back(self, recoveries: int = 0) -> None:
-        """The unsealed round, if there is one, never was."""
-        if (round := self._unsealed()) is not None:
-            await self._calls.close()
-            await self._recorder.void_round(self._told(round, ""), recoveries=recoveries)
+    async def _void_open_round(self, recoveries: int = 0) -> None:
+        """Takes the unsealed round back, if there is one. The turn goes on in a new attempt."""
+        if self._unsealed() is not None:
+            await self._tool_runs.close()  # calls that were started early are gone with the round
+            await self._recorder.void_round(self._close_reply("")[0], recoveries=recoveries)
             structlog.contextvars.bind_contextvars(attempt=self.turn.attempt)
 
-    def _left_open(self) -> list[Block]:
-        """The blocks that no row holds yet: from the reply, or after a crash from the journal."""
-        if self._reply is None:
-            block = self._recorder.view.block_being_written()
-            return [block] if block else []
-        return self._reply.left_open()
-
-    def _follow(self, left_open: Sequence[Block]) -> bool:
-        """Whether these blocks come next, in the rows and for readers. They do not where Postgres refused one."""
+    def _is_next_in_rows(self, left_open: Sequence[Block]) -> bool:
+        """Whether these blocks come next in the rows and in the view. They do not where Postgres refused one."""
         next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
         in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
         return in_order and (shown is None or len(left_open) > 0)
 
     def _has_output(self) -> bool:
-        """Whether the unsealed round has shown anything yet."""
+        """Whether readers have seen anything of the unsealed round."""
         marks = self._recorder.view.marks
         return self._unsealed() is not None and not isinstance(marks[-1], RoundStart)

@@ -1,4 +1,4 @@
-"""What the model says in one round: into rows and to readers, as it arrives."""
+"""One streamed reply of the model: recorded for rows and readers as it arrives."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from app.domain.events import BlockStart
 from app.domain.rounds import Round
 from app.domain.steps import open_round_number
 from app.engine.frame_clock import FrameClock
-from app.engine.patience import StallTimeout
 from app.engine.recorder import Recorder
+from app.engine.retries import StallTimeout
 from app.llm.accumulator import Accumulator, Change
 from app.llm.provider import ModelRequest, Part, Unknown
 from app.telemetry import FIRST_DELTA_SECONDS
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reply:
-    """What answers `request`. `closed` is given each block when its row is there."""
+    """The reply to `request`. `closed` is called with each block once its row is written."""
 
     def __init__(
         self,
@@ -36,39 +36,41 @@ class Reply:
         self._clock = clock
         self._request = request
         self._closed = closed
-        self._heard = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
-        self._ahead: Sequence[Change] = ()  # what was said and no row holds yet, when a write is cut short
+        self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
+        # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
+        self._ahead: Sequence[Change] = ()
         self._first_delta_at: datetime | None = None
 
     @property
     def is_whole(self) -> bool:
-        return self._heard.ended or self._heard.stop_reason is not None
+        return self._message.ended or self._message.stop_reason is not None
 
     @property
     def stop_reason(self) -> str:
-        return self._heard.stop_reason or "end_turn"
+        return self._message.stop_reason or "end_turn"
 
-    async def consume(self, stream: AsyncIterator[Sequence[Part]], patience: StallTimeout) -> None:
-        """To its end. Raises what the provider raises."""
+    async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
+        """Records the stream to its end. Raises the provider's errors."""
         begun = False
         async for parts in stream:
-            patience.pause()
-            self._ahead = changes = self._heard.feed(parts)
-            if not begun and (changes or self._heard.started):
+            stall.pause()
+            self._ahead = changes = self._message.feed(parts)
+            if not begun and (changes or self._message.started):
                 await self._begin_round()
                 begun = True
-            for place, change in enumerate(changes, 1):
-                if change.__class__ is str:
+            for done, change in enumerate(changes, 1):
+                if change.__class__ is str:  # the token path: nothing is awaited, nothing is created
                     self._delta(change)
                 else:
-                    self._ahead = changes[place:]
+                    # Set first: a write runs to its end even when cancelled, so only what follows is left open.
+                    self._ahead = changes[done:]
                     await self._apply(change)
             if self._clock.tick:
                 await self._clock.wait_for_tick()
-            patience.wait()
+            stall.wait()
 
     async def _begin_round(self) -> None:
-        heard, turn = self._heard, self._recorder.turn
+        message, turn = self._message, self._recorder.turn
         number = open_round_number(turn)
         structlog.contextvars.bind_contextvars(round=number)
         await self._recorder.begin_round(
@@ -77,9 +79,9 @@ class Reply:
                 attempt=turn.attempt,
                 model=self._request.model,
                 messages=len(self._request.messages),
-                usage=heard.usage,
-                request_id=heard.request_id,
-                data=heard.data,
+                usage=message.usage,
+                request_id=message.request_id,
+                data=message.data,
                 started_at=datetime.now(UTC),
             )
         )
@@ -112,20 +114,20 @@ class Reply:
             case _:
                 assert_never(change)
 
-    def told(self, round: Round, stop_reason: str) -> Round:
-        """The round with what was told of it so far."""
-        heard = self._heard
-        if not heard.started:
+    def complete(self, round: Round, stop_reason: str) -> Round:
+        """The round with the figures that the provider has sent so far."""
+        message = self._message
+        if not message.started:
             return replace(round, stop_reason=stop_reason)
         return replace(
             round,
             stop_reason=stop_reason,
-            usage=heard.usage,
-            data=heard.data,
-            request_id=heard.request_id,
+            usage=message.usage,
+            data=message.data,
+            request_id=message.request_id,
             first_delta_at=self._first_delta_at,
         )
 
-    def left_open(self) -> list[Block]:
-        """The blocks that no row holds yet; the reply is cut off with that."""
-        return [change for change in (*self._ahead, *self._heard.interrupt()) if isinstance(change, Block)]
+    def cut_off(self) -> list[Block]:
+        """Ends the reply where it is. Returns the blocks that no row holds yet."""
+        return [change for change in (*self._ahead, *self._message.interrupt()) if isinstance(change, Block)]

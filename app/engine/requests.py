@@ -1,87 +1,125 @@
-"""From the rows to the next model request."""
+"""The model requests of one turn: built anew from its rows for each call, and counted in tokens by the provider."""
 
+import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
+import structlog
+
+from app.domain.compaction import is_near
+from app.domain.errors import ProviderError
 from app.domain.history import COMPACTED
-from app.domain.steps import CallModel, Compact
+from app.domain.steps import CallModel, Compact, is_paused, open_round_number
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.attachments import upload_ids_in, with_uploads
 from app.llm.conversation.messages import build_messages, messages_to_summarise
-from app.llm.provider import Message, ModelCall, ModelRequest, ProviderCompaction
+from app.llm.provider import Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
+from app.storage.database import retry_while_unavailable
+from app.storage.uploads import Uploads
 
-Asking = CallModel | Compact
+log = structlog.get_logger(__name__)
 
-# Parameters that say how an answer is to be.
+ModelStep = CallModel | Compact
+
+# Parameters about the form of an answer; a summary has none.
 _OF_ANSWERS = frozenset({"output_config", "response_format", "stop_sequences"})
 _LEAST_FOR_SUMMARY = 4_000  # tokens
-
-
-class Rows(Protocol):
-    """What a run reads again while it lasts."""
-
-    async def refreshed(self, turn: Turn) -> Turn: ...
-    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]: ...
+_COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Those of one turn. `ancestors` is its path without itself."""
+    """Builds the requests of one turn. `ancestors` is its path without itself."""
 
-    def __init__(self, ancestors: Sequence[Turn], rows: Rows) -> None:
+    def __init__(self, ancestors: Sequence[Turn], uploads: Uploads) -> None:
         self._ancestors = ancestors
-        self._rows = rows
-        self._uploads: dict[UUID, bytes] = {}
+        self._uploads = uploads
+        self._contents: dict[UUID, bytes] = {}
 
-    async def build(self, turn: Turn, step: Asking, model: str) -> ModelRequest:
+    async def build(self, turn: Turn, step: ModelStep, model: str) -> ModelRequest:
         assert turn.request is not None
-        asked = turn.request
+        request = turn.request
         sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
         return ModelRequest(
             model=model,
             messages=await self._messages([*self._ancestors, turn], step, model),
-            system=asked.system,
-            params=_params_of_round(_with_format(asked), step),
-            tools=asked.tools,
-            provider_tools=asked.provider_tools,
+            system=request.system,
+            params=_params_of_round(_with_format(request), step),
+            tools=request.tools,
+            provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
             resume_data=sealed[-1].data if sealed else None,
-            call=ModelCall(turn.id, step.round, turn.attempt, model, asked.record),
-            compaction=_compaction(asked, model),
+            call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
+            compaction=_compaction(request, model),
         )
 
-    async def _messages(self, path: Sequence[Turn], step: Asking, model: str) -> tuple[Message, ...]:
+    async def _messages(self, path: Sequence[Turn], step: ModelStep, model: str) -> tuple[Message, ...]:
         if isinstance(step, Compact):
             messages = messages_to_summarise(path, step.through, model)
         else:
             messages = build_messages(path, model)
-        meant = upload_ids_in(messages)
-        held = {id: content for id, content in self._uploads.items() if id in meant}  # no more: they are large
-        missing = meant - held.keys()
-        self._uploads = {**held, **await self._rows.uploads(missing)} if missing else held
-        return with_uploads(messages, self._uploads)
+        needed = upload_ids_in(messages)
+        # Files that this request does not need are dropped: they are large.
+        contents = {id: content for id, content in self._contents.items() if id in needed}
+        if missing := needed - contents.keys():
+            contents |= await retry_while_unavailable(lambda: self._uploads.contents(missing))
+        self._contents = contents
+        return with_uploads(messages, contents)
 
 
-def _compaction(asked: TurnRequest, model: str) -> ProviderCompaction | None:
-    """What the model that was asked for offers; a fallback may not."""
-    limits = asked.limits
-    if not limits.provider_edits or model != asked.model:
+class TokenCounter:
+    """Token counts of one turn's next request, as the provider counts. It is asked only where an estimate is too close
+    to a limit, once per request, and not again for a model after it failed to answer.
+    """
+
+    def __init__(self, ancestors: Sequence[Turn], requests: Requests) -> None:
+        self._ancestors = ancestors
+        self._requests = requests
+        self._known: dict[tuple[str, int], int | None] = {}
+        self._failed: set[str] = set()
+
+    async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
+        """None where the estimate is used."""
+        if model in self._failed or is_paused(turn) or not is_near([*self._ancestors, turn]):
+            return None
+        key = (model, len(turn.blocks))
+        if key not in self._known:
+            self._known[key] = await self._count(turn, model, provider)
+        return self._known[key]
+
+    async def _count(self, turn: Turn, model: str, provider: Provider) -> int | None:
+        request = await self._requests.build(turn, CallModel(open_round_number(turn)), model)
+        try:
+            async with asyncio.timeout(_COUNT_TIMEOUT):
+                return await count_tokens(provider, request)
+        except ProviderError as error:
+            log.warning("tokens.uncounted", error=error.type)
+        except TimeoutError:
+            log.warning("tokens.uncounted", error="timeout")
+        self._failed.add(model)
+        return None
+
+
+def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
+    """The compaction that the turn's own model offers; a fallback may not offer it."""
+    limits = request.limits
+    if not limits.provider_edits or model != request.model:
         return None
     window = limits.context_window
     return ProviderCompaction(limits.provider_edits, None if window is None else int(window * limits.compact_at))
 
 
-def _with_format(asked: TurnRequest) -> Mapping[str, Any]:
-    """The parameters; those of a structured turn whose model can be held to its schema say so."""
-    if asked.output is None or not asked.output.native:
-        return asked.params
-    format = {"type": "json_schema", "schema": json.loads(asked.output.schema)}
-    return {**asked.params, "output_config": {**(asked.params.get("output_config") or {}), "format": format}}
+def _with_format(request: TurnRequest) -> Mapping[str, Any]:
+    """The parameters, with the output's schema where the provider can hold the model to it."""
+    if request.output is None or not request.output.native:
+        return request.params
+    format = {"type": "json_schema", "schema": json.loads(request.output.schema)}
+    return {**request.params, "output_config": {**(request.params.get("output_config") or {}), "format": format}}
 
 
-def _params_of_round(params: Mapping[str, Any], step: Asking) -> Mapping[str, Any]:
-    """What must be called is called in the first round: in every round, the turn would never come to an answer."""
+def _params_of_round(params: Mapping[str, Any], step: ModelStep) -> Mapping[str, Any]:
+    """A forced tool call holds for the first round: forced in every round, the turn would never get to an answer."""
     if isinstance(step, Compact):
         return _params_of_summary(params)
     choice = params.get("tool_choice")
@@ -92,7 +130,7 @@ def _params_of_round(params: Mapping[str, Any], step: Asking) -> Mapping[str, An
 
 
 def _params_of_summary(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """It has neither the form that was asked for nor need be as short."""
+    """A summary has not the form of an answer, and may be longer than one."""
     kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}
     most = kept.get("max_tokens")
     return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}

@@ -1,14 +1,19 @@
-"""How often, and how long apart, a model call is tried again."""
+"""Limits on a failing provider: how often a model call is tried again, and how long a silent stream is waited for."""
 
+import asyncio
 import random
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from app.domain.errors import PermanentError, TransientError
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`base` doubles up to `longest`, with jitter; a provider's own word counts up to `max_retry_after`. Seconds."""
+    """`most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A wait that
+    the provider asks for is kept up to `max_retry_after` seconds.
+    """
 
     most: int = 5
     base: float = 0.5
@@ -27,17 +32,62 @@ class Retries:
         self._spent = 0
 
     def delay(self, error: TransientError, *, charged: bool) -> float:
-        """Seconds to wait before the next try. Raises PermanentError when there shall be none.
+        """Seconds to wait before the next try. Raises PermanentError when there is none left.
 
-        A failure after the first delta is budgeted elsewhere (`recoveries`, in the rows): it is not charged here.
+        A failure after the first delta has its own budget, `recoveries` in the rows: it is not charged here.
         """
         if charged and self._spent >= self._policy.most:
             raise PermanentError(error.type, error.message, request_id=error.request_id)
-        wanted = error.retry_after
-        if wanted is not None and wanted > self._policy.max_retry_after:
-            message = f"{error.message} (the provider asks to wait {wanted:g} s)"
+        asked = error.retry_after
+        if asked is not None and asked > self._policy.max_retry_after:
+            message = f"{error.message} (the provider asks to wait {asked:g} s)"
             raise PermanentError(error.type, message, request_id=error.request_id)
         self._spent += charged
         backoff = min(self._policy.longest, self._policy.base * 2.0 ** max(0, self._spent - 1))
         jittered = backoff * random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
-        return jittered if wanted is None else max(wanted, jittered * 0.1)
+        return jittered if asked is None else max(asked, jittered * 0.1)
+
+
+class StallTimeout:
+    """A context in which a wait for the provider, from `wait` to `pause`, ends after `seconds` to 1.25 times that.
+
+    It then raises TransientError. A timer checks now and then, so that `wait` and `pause`, which are called
+    for every read of the stream, only assign a number.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self) -> None:
+        self._since = self._loop.time()
+
+    def pause(self) -> None:
+        self._since = None
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self.wait()
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            message = f"the provider was silent for {self._seconds:g} s"
+            raise TransientError("stall_timeout", message) from None
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        if self._since is not None and now - self._since >= self._seconds:
+            self._limit.reschedule(now)
+        else:
+            self._timer = self._loop.call_later(self._seconds / 4, self._check)

@@ -1,48 +1,35 @@
-"""Claims queued turns and runs each in a task of its own."""
+"""The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Literal, assert_never
 from uuid import UUID
 
 import structlog
 
 from app.domain.errors import ClaimLost, StorageUnavailable
-from app.domain.turns import Status, Turn, TurnError
-from app.engine.accounts import account_for
-from app.engine.calls import Calls, Key
-from app.engine.executor import Executor, ModelPolicy
-from app.engine.files import Files
+from app.engine.executor import ModelAccess, ModelPolicy
 from app.engine.frame_clock import FrameClock
-from app.engine.hooks import HookRunner, Hooks, TurnEnded
-from app.engine.recorder import Recorder, to_the_end
+from app.engine.hooks import HookRunner, Hooks
+from app.engine.recorder import to_the_end
+from app.engine.turn_run import RunServices, TurnRun
 from app.llm.provider import Provider
-from app.storage.database import FINAL_WRITE_TIMEOUT, Database, retry_while_unavailable
-from app.storage.runs.journal import Journal
+from app.storage.database import FINAL_WRITE_TIMEOUT, Database
 from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records
-from app.storage.turns import Turns
-from app.storage.uploads import Uploads
 from app.stream.directory import Directory
-from app.stream.live import LiveView
 from app.telemetry import TURNS_RUNNING
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
 
-_INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
-
-Reason = Literal["cancel", "release", "lost"]
-
-# What replicas ring each other for.
-QUEUED = "queued"
+# The notifications between replicas. The last two are followed by the id of a turn.
+QUEUED = "queued"  # there may be a turn to claim
 CANCEL = "cancel"
-TOLD = "told"
+UPDATED = "told"  # the rows have an answer or words of a user
 
-# What one claim takes at most: a burst is shared between replicas, and between turns of one loop iteration.
+# The most turns of one claim: a burst is shared between replicas, and between iterations of the event loop.
 _CLAIM = 50
 
 
@@ -54,18 +41,6 @@ class WorkerPolicy:
     poll_interval: float = 1.0
     grace_period: float = 10.0
     model: ModelPolicy = field(default_factory=ModelPolicy)
-
-
-@dataclass(slots=True)
-class Run:
-    """A turn that runs here. `reason` says why it shall stop; its task is cancelled for it once it is `started`. On
-    `told`, somebody has said something.
-    """
-
-    task: asyncio.Task[None] = field(init=False)
-    started: bool = False
-    reason: Reason | None = None
-    updated: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Worker:
@@ -80,61 +55,64 @@ class Worker:
         clock: FrameClock,
         hooks: Sequence[Hooks] = (),
     ) -> None:
-        self._database = database
         self._queue = queue
-        self._turns = Turns(database)
-        self._journal = Journal(database)
-        self._uploads = Uploads(database)
-        self._directory = directory
-        self._provider_for = provider_for
-        self._toolset = toolset
         self._policy = policy
-        self._clock = clock
-        self._observers = HookRunner(hooks)
-        self._runs: dict[UUID, Run] = {}
-        self._rung = asyncio.Event()
-        self._pass_on = False
+        models = ModelAccess(provider_for, policy.model, clock)
+        self._services = RunServices(database, queue.replica, directory, toolset, models, HookRunner(hooks))
+        self._runs: dict[UUID, TurnRun] = {}
+        self._woken = asyncio.Event()
+        self._notify_when_full = False
         self._draining = False
 
     @property
     def draining(self) -> bool:
         return self._draining
 
+    # --- notifications -----------------------------------------------------------------------------------------------
+
     def wake(self) -> None:
-        """There may be a turn to claim, here or, where this replica is full, elsewhere."""
-        self._pass_on = True
-        self._rung.set()
+        """There may be a turn to claim: here or, where this replica is full, elsewhere."""
+        self._notify_when_full = True
+        self._woken.set()
 
     def receive(self, payload: str) -> None:
-        """What another replica rang for."""
-        what, _, turn = payload.partition(" ")
-        if what == QUEUED:
-            self._rung.set()
-        elif what in {CANCEL, TOLD} and (run := self._runs.get(UUID(turn))):
-            if what == CANCEL:
-                _interrupt(run, "cancel")
+        """Handles a notification of another replica."""
+        kind, _, turn = payload.partition(" ")
+        if kind == QUEUED:
+            # Not `wake`: full replicas would pass the notification on to each other without end.
+            self._woken.set()
+        elif kind in {CANCEL, UPDATED} and (run := self._runs.get(UUID(turn))):
+            if kind == CANCEL:
+                run.stop("cancel")
             else:
                 run.updated.set()
 
     async def cancel(self, turn: UUID) -> None:
         """Stops a turn whose cancellation is in its row, wherever it runs."""
         if run := self._runs.get(turn):
-            _interrupt(run, "cancel")
+            run.stop("cancel")
         else:
             self.wake()
-            await self._ring_all(f"{CANCEL} {turn}")
+            await self._notify_replicas(f"{CANCEL} {turn}")
 
     async def refresh(self, turn: UUID) -> None:
-        """Has a turn look at what was said to it, wherever it runs, and claimed where it waited for that."""
+        """Makes a turn read what a user has added to its rows, wherever it runs. A waiting turn is claimed for that."""
         if run := self._runs.get(turn):
             run.updated.set()
         else:
             self.wake()
-            await self._ring_all(f"{TOLD} {turn}")
+            await self._notify_replicas(f"{UPDATED} {turn}")
+
+    async def _notify_replicas(self, payload: str) -> None:
+        """A notification may be lost: the rows hold the same, and every replica polls them."""
+        with suppress(StorageUnavailable):
+            await self._queue.notify(payload)
+
+    # --- shutdown ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Claims nothing any more, gives running turns the grace period, and hands the rest back uncharged. The second
-        time it waits for nothing.
+        """Claims no more turns, gives the running ones the grace period, and returns the rest to the queue, which costs
+        them no recovery. A second call waits for nothing.
         """
         again, self._draining = self._draining, True
         tasks = [run.task for run in self._runs.values()]
@@ -142,28 +120,25 @@ class Worker:
             log.info("worker.draining", running=len(tasks), grace_period=self._policy.grace_period)
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
-            _interrupt(run, "release")
-        await self._end_all()
-        await self._ring_all(QUEUED)
+            run.stop("release")
+        await self._end_tasks()
+        await self._notify_replicas(QUEUED)
 
-    async def _ring_all(self, what: str) -> None:
-        """At every replica. It may be lost: the rows say it too, and are looked at in time."""
-        with suppress(StorageUnavailable):
-            await self._queue.notify(what)
-
-    async def _end_all(self) -> None:
-        """Postgres may be away for long: then nobody waits for what is to be written, and whoever takes the turns over
-        finds what the rows hold.
+    async def _end_tasks(self) -> None:
+        """Waits for the last writes, but not for long when Postgres is away: the replica that takes the turns over
+        continues from the rows.
         """
-        patience = FINAL_WRITE_TIMEOUT
+        timeout = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
-            _, stuck = await asyncio.wait(tasks, timeout=patience)
-            for task in stuck:  # perhaps more than once: a write is not let go of at the first word
+            _, stuck = await asyncio.wait(tasks, timeout=timeout)
+            for task in stuck:  # perhaps several times: `to_the_end` holds on to a write at the first cancellation
                 task.cancel()
-            patience = 0.1
+            timeout = 0.1
+
+    # --- claims ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever; when it is cancelled, it drains."""
+        """Claims and runs turns for ever. Drains when it is cancelled."""
         async with asyncio.TaskGroup() as group:
             try:
                 await self._claim_for_ever(group)
@@ -173,68 +148,62 @@ class Worker:
     async def _claim_for_ever(self, group: asyncio.TaskGroup) -> None:
         compared = monotonic()
         while True:
-            self._rung.clear()
-            # Whoever stops us now must know what was claimed, to hand it back.
-            if not await to_the_end(self._take_turns(group)):
-                await self._rung_in_time()
+            self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
+            # To the end: a shutdown in the middle must know which turns were claimed, to hand them back.
+            if not await to_the_end(self._claim(group)):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._policy.poll_interval):
+                        await self._woken.wait()
             if monotonic() - compared >= self._policy.poll_interval:
-                await self._compare(group)
+                await self._compare_with_rows(group)
                 compared = monotonic()
 
-    async def _take_turns(self, group: asyncio.TaskGroup) -> bool:
-        """Whether there may be more: as many were taken as were wanted."""
-        wanted = 0 if self._draining else min(_CLAIM, self._policy.concurrent_turns - len(self._runs))
-        claimed = await self._claim(wanted)
-        for turn in claimed:
-            self._start(group, turn)
-        return len(claimed) == wanted > 0
-
-    def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
-        """A turn may come back to where it still runs: this replica was taken for dead in between."""
-        if before := self._runs.get(turn):
-            _interrupt(before, "lost")
-        run = self._runs[turn] = Run()
-        run.task = group.create_task(self._run(turn, run), name=f"turn {turn}")
-
-    async def _claim(self, wanted: int) -> Sequence[UUID]:
+    async def _claim(self, group: asyncio.TaskGroup) -> bool:
+        """Returns whether there may be more turns: as many were claimed as there was room for."""
+        room = 0 if self._draining else min(_CLAIM, self._policy.concurrent_turns - len(self._runs))
+        claimed: Sequence[UUID] = ()
         try:
-            if wanted > 0:
-                return await self._queue.claim(wanted)
-            if self._pass_on:  # never for what was heard: full replicas would ring each other without end
-                self._pass_on = False
-                await self._ring_all(QUEUED)
+            if room > 0:
+                claimed = await self._queue.claim(room)
+            elif self._notify_when_full:
+                self._notify_when_full = False
+                await self._notify_replicas(QUEUED)
         except StorageUnavailable as error:
             log.error("queue.unavailable", error=str(error))
-        return ()
+        for turn in claimed:
+            self._start(group, turn)
+        return len(claimed) == room > 0
 
-    async def _rung_in_time(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._policy.poll_interval):
-                await self._rung.wait()
-
-    async def _compare(self, group: asyncio.TaskGroup) -> None:
-        """A ring may be lost, and so may the answer to a claim, and the claim itself; the rows stay."""
-        before = dict(self._runs)
+    async def _compare_with_rows(self, group: asyncio.TaskGroup) -> None:
+        """Repairs what was lost on the way: a notification, the answer to a claim, or the claim itself."""
+        before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
         try:
             mine = await self._queue.mine()
         except StorageUnavailable:
             return
         for turn in before.keys() - mine.keys():
-            _interrupt(before[turn], "lost")
+            before[turn].stop("lost")
         for turn, cancelled in mine.items():
             run = self._runs.get(turn)
             if run is None and not self._draining:
                 self._start(group, turn)
             elif run is not None and cancelled:
-                _interrupt(run, "cancel")
+                run.stop("cancel")
 
-    # --- one turn ----------------------------------------------------------------------------------------------------
+    def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
+        # A turn may be claimed where it still runs: its lease expired, and this replica claimed it again.
+        if before := self._runs.get(turn):
+            before.stop("lost")
+        run = self._runs[turn] = TurnRun(turn, self._services)
+        run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
-    async def _run(self, turn: UUID, run: Run) -> None:
-        structlog.contextvars.bind_contextvars(turn=str(turn))
+    async def _supervise(self, run: TurnRun) -> None:
+        structlog.contextvars.bind_contextvars(turn=str(run.turn))
         TURNS_RUNNING.inc()
         try:
-            await self._run_claimed(turn, run)
+            if await run.execute():
+                self.wake()
+            await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn does not wait for them
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
         except Exception:
@@ -242,101 +211,8 @@ class Worker:
         finally:
             TURNS_RUNNING.dec()
             if len(self._runs) >= self._policy.concurrent_turns:
-                self._rung.set()  # turns may wait for this place
-            if self._runs.get(turn) is run:
-                del self._runs[turn]
-            if run.updated.is_set() or run.reason == "cancel":
-                self._rung.set()  # it may have let go of the turn before it heard
-
-    async def _run_claimed(self, identity: UUID, run: Run) -> None:
-        owner, path = await retry_while_unavailable(lambda: self._turns.claimed(identity, self._queue.replica))
-        turn = path[-1]
-        structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
-        view = LiveView(turn)
-        started = await retry_while_unavailable(lambda: self._recall(view))
-        with self._directory.host(view, owner):
-            recorder = Recorder(Records(self._database, self._queue.replica, turn.id, turn.attempt), view)
-            calls = Calls(recorder, self._toolset, owner, self._observers, Files(self._uploads, owner), started)
-            executor = Executor(
-                recorder,
-                path[:-1],
-                self._provider_for,
-                calls,
-                self._observers,
-                owner,
-                self._policy.model,
-                self._clock,
-                run.updated,
-                self,
-            )
-            assert turn.request is not None
-            log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
-            await self._carry_out(run, executor, recorder)
-            if recorder.leaves_work:
-                self.wake()
-            if view.turn.ended:
-                account_for(view.turn, calls.first_started)
-        if view.turn.ended:
-            await to_the_end(self._observers.turn_ended(TurnEnded(owner, view.turn)))
-
-    async def refreshed(self, turn: Turn) -> Turn:
-        return await retry_while_unavailable(lambda: self._turns.refreshed(turn))
-
-    async def uploads(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        return await retry_while_unavailable(lambda: self._uploads.contents(ids))
-
-    async def _recall(self, view: LiveView) -> frozenset[Key]:
-        """What earlier runs left besides rows of the turn: open text in the journal, calls without an outcome."""
-        if not view.turn.rounds:
-            return frozenset()
-        view.adopt(view.turn, await self._journal.open_block(view.turn))
-        return await self._turns.started_calls(view.turn.id)
-
-    async def _carry_out(self, run: Run, executor: Executor, recorder: Recorder) -> None:
-        if recorder.turn.cancel_requested:
-            run.reason = "cancel"
-        try:
-            if run.reason is None:
-                run.started = True
-                await executor.run()
-        except asyncio.CancelledError:
-            if run.reason is None:
-                raise
-            # The cancellation has done its work; what follows must not be cut short by it.
-            run.task.uncancel()
-        except ClaimLost:
-            raise
-        except Exception:
-            log.exception("turn.failed")
-            await to_the_end(_stop(executor, "error", _INTERNAL))
-        if run.reason is not None and recorder.holds:
-            await to_the_end(_after(run.reason, executor, recorder))
-
-
-async def _after(reason: Reason, executor: Executor, recorder: Recorder) -> None:
-    match reason:
-        case "cancel":
-            await _stop(executor, "cancelled")
-        case "release":
-            await recorder.release()
-        case "lost":
-            raise ClaimLost("this replica has claimed the turn anew")
-        case _:
-            assert_never(reason)
-
-
-async def _stop(executor: Executor, status: Status, error: TurnError | None = None) -> None:
-    try:
-        await executor.stop(status, status, error)
-    except ClaimLost:
-        raise
-    except Exception:  # what was being written cannot be stored
-        log.exception("turn.not_tidied")
-        await executor.stop(status, status, error, keep=False)
-
-
-def _interrupt(run: Run, reason: Reason) -> None:
-    if run.reason is None:
-        run.reason = reason
-        if run.started:
-            run.task.cancel()
+                self._woken.set()  # turns may wait for this place
+            if self._runs.get(run.turn) is run:
+                del self._runs[run.turn]
+            if run.updated.is_set() or run.stop_cause == "cancel":
+                self._woken.set()  # the notification may have come after the run had given the turn back

@@ -14,7 +14,7 @@ from app.domain.log import end_cursor
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import INTERRUPTED, open_round_number
 from app.domain.turns import RecoveryPolicy, Turn
-from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.llm.conversation.messages import build_messages
 from app.storage.database import Database, Statement
 from app.storage.runs.journal import Journal

@@ -14,7 +14,7 @@ from app.domain.blocks import Block
 from app.domain.errors import ProviderError, TransientError
 from app.domain.history import COMPACTED
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.engine import counting
+from app.engine import requests
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.replay import ReplayInterceptor
 from app.llm.anthropic.provider import AnthropicProvider
@@ -179,7 +179,7 @@ async def test_elsewhere_nobody_is_asked(harness: Harness, words: str, summarise
 async def test_without_a_count_the_estimate_decides(
     harness: Harness, count: Callable[[], int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_LONGEST", 0.01)
+    monkeypatch.setattr(requests, "_COUNT_TIMEOUT", 0.01)
     with capture_logs() as logs:
         turn = await two_turns(harness, provider := Counted(count), "x" * 340)
     assert turn.rounds[0].stop_reason == COMPACTED

@@ -58,7 +58,7 @@ WRITES: dict[str, Write] = {
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
     "ask": lambda r: r.records.ask([ASK], 1),
-    "take_in": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
+    "apply_steers": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
     "wait": lambda r: r.records.wait(0),
     "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.turns import Limits, RecoveryPolicy, Turn
 from app.engine import worker
-from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.engine.worker import QUEUED
 from app.kit.ids import new_id
 from app.llm.provider import Part

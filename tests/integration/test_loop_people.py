@@ -15,7 +15,7 @@ from app.domain.degraded import degraded
 from app.domain.errors import Conflict
 from app.domain.kinds import TEXT, USER_TEXT
 from app.domain.turns import Limits, ToolSpec, Turn
-from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.llm.conversation.messages import GIVEN_UP
 from app.llm.provider import ModelRequest

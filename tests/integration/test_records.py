@@ -12,7 +12,7 @@ from app.domain.blocks import Block
 from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.turns import Turn, TurnError, TurnRequest
-from app.engine.calls import OUTCOME_UNKNOWN
+from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.kit.ids import new_id
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
 from app.storage.actions import Actions, Decision
@@ -45,7 +45,7 @@ RUN: Sequence[tuple[str, Write]] = (
     ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
     ("settle_call", lambda records, _: records.settle_call(RESULT, "settled", "all that was done")),
-    ("take_in", lambda records, _: records.apply_steers([WORDS], [SPOKEN])),
+    ("apply_steers", lambda records, _: records.apply_steers([WORDS], [SPOKEN])),
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),
 )
 WAYS_OUT: Sequence[tuple[str, Write]] = (

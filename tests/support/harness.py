@@ -58,11 +58,21 @@ class Asked:
     turn: UUID
 
 
+class KillableWorker(Worker):
+    """A worker that ends without its last writes once it is `killed`: its rows stay as they are."""
+
+    killed = False
+
+    async def drain(self) -> None:
+        if not self.killed:
+            await super().drain()
+
+
 @dataclass
 class Replica:
     database: Database
     directory: Directory
-    worker: Worker
+    worker: KillableWorker
     queue: Queue
     journaling: JournalWriter
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -90,11 +100,7 @@ class Replica:
 
     async def kill(self) -> None:
         """As a process ends that is not asked. Its rows stay as they are."""
-
-        async def nothing() -> None:
-            pass
-
-        self.worker.drain = nothing  # type: ignore[method-assign]
+        self.worker.killed = True
         await self._end()
 
     async def _end(self) -> None:
@@ -148,7 +154,7 @@ class Harness:
         queue = Queue(self.database, new_id(), address or str(new_id()), session)
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
-        worker = Worker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
+        worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
         journaling = JournalWriter(Journal(self.database), directory, TICK)
         work: list[Coroutine[Any, Any, None]] = [
             journaling.run(),
@@ -159,7 +165,7 @@ class Harness:
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:
-            while not worker._rung._waiters:  # noqa: ASYNC110, a worker tells nobody
+            while not worker._woken._waiters:  # noqa: ASYNC110, a worker tells nobody
                 await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
             yield replica
         except BaseException:

@@ -1,36 +1,40 @@
-"""What a turn that ended adds to the metrics and the log."""
+"""Metrics of rounds and of turns that have ended."""
 
+from collections.abc import Mapping
 from time import perf_counter
 
 import structlog
 
+from app.domain.rounds import Round
 from app.domain.steps import MAX_TOOL_ROUNDS, tool_rounds
 from app.domain.turns import Turn
-from app.telemetry import (
-    CONTINUATION_ROUNDS,
-    CONTINUATION_SECONDS,
-    CONTINUATIONS,
-    ROUNDS_PER_TURN,
-    TURNS,
-)
+from app.telemetry import CONTINUATION_ROUNDS, CONTINUATION_SECONDS, CONTINUATIONS, ROUNDS_PER_TURN, TOKENS, TURNS
 
 log = structlog.get_logger(__name__)
 
+# A provider may invent others; each would be a metric series of its own for ever.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
     | {"model_context_window_exceeded", MAX_TOOL_ROUNDS}
 )
 
 
-def account_for(turn: Turn, tools_started: float | None) -> None:
-    """`tools_started` is the perf_counter reading when the turn's first tool call began here."""
+def count_usage(round: Round) -> None:
+    usage: Mapping[str, object] = round.usage
+    for kind, count in usage.items():
+        if kind.endswith("_tokens") and isinstance(count, int):
+            TOKENS.labels(kind.removesuffix("_tokens")).inc(count)
+
+
+def count_ended_turn(turn: Turn, tools_started: float | None) -> None:
+    """Counts and logs the end. `tools_started` is the perf_counter reading when the first tool call began here."""
     stop_reason = turn.stop_reason if turn.stop_reason in _STOP_REASONS else "other"
     rounds = sum(round.sealed for round in turn.rounds)
     TURNS.labels(turn.status, stop_reason).inc()
     ROUNDS_PER_TURN.observe(rounds)
-    if asked := tool_rounds(turn.blocks):
+    if with_tools := tool_rounds(turn.blocks):
         CONTINUATIONS.labels("ok" if turn.status == "complete" else turn.status).inc()
-        CONTINUATION_ROUNDS.observe(asked)
+        CONTINUATION_ROUNDS.observe(with_tools)
     if tools_started is not None:
         CONTINUATION_SECONDS.observe(perf_counter() - tools_started)
     log.info(
@@ -38,7 +42,7 @@ def account_for(turn: Turn, tools_started: float | None) -> None:
         status=turn.status,
         stop_reason=turn.stop_reason,
         rounds=rounds,
-        tool_rounds=asked,
+        tool_rounds=with_tools,
         error=turn.error.type if turn.error else None,
         usage=turn.usage,
     )

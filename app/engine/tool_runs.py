@@ -1,0 +1,199 @@
+"""The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from app.domain.blocks import Block
+from app.domain.kinds import DOCUMENT, IMAGE, TEXT
+from app.domain.results import layout_of, words_of
+from app.domain.turns import TurnRequest
+from app.engine.hooks import AfterTool, BeforeTool
+from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval
+from app.engine.turn_context import TurnContext
+from app.kit.media import IMAGES, media_type_of
+from app.storage.database import retry_while_unavailable
+from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
+from app.tools.outputs import OUTPUT, as_call
+from app.tools.tool import File, Outcome, ToolContext
+from app.tools.toolset import Toolset
+from app.tools.uses import count_uses
+
+
+class ToolRuns:
+    """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
+    attempt started and did not see the end of.
+    """
+
+    def __init__(
+        self, context: TurnContext, toolset: Toolset, started_before: frozenset[CallKey] = frozenset()
+    ) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._toolset = toolset
+        self._started_before = started_before
+        self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
+        self.first_started: float | None = None  # perf_counter, for the metrics of the turn
+
+    @property
+    def _gate(self) -> ToolGate:
+        """The gate over the rows as they are now."""
+        return ToolGate(self._recorder.turn, self._toolset, self._started_before, self._tasks.keys())
+
+    @property
+    def _request(self) -> TurnRequest:
+        request = self._recorder.turn.request
+        assert request is not None
+        return request
+
+    def start_early(self, block: Block) -> None:
+        """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal."""
+        if self._gate.may_start_early(block):
+            self._start(block)
+
+    async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
+        """Gives every call of a round its result, or asks a person for it."""
+        if refusal is None and (asks := self._gate.asks(calls, datetime.now(UTC))):
+            await self._recorder.ask(asks)
+            asked = {(ask.round, ask.tool_use_id) for ask in asks}
+            calls = [call for call in calls if key_of(call) not in asked]
+        runnable = []
+        for call in calls:  # one by one: a result that is stored here may be the memo of the next call
+            match self._gate.decide(call, refusal):
+                case SettleUnrun() as decision:
+                    await self._store_unrun(call, decision)
+                case RunCall():
+                    runnable.append(call)
+        if runnable:
+            # The ledger first: after a crash, a call that is not in it has certainly not been run.
+            await self._recorder.start_calls(runnable)
+            await self._finish_all(runnable)
+
+    async def judge(self, draft: Block) -> None:
+        """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""
+        call = as_call(draft)
+        outcome = await self._perform(call, RunCall(call.text))
+        await self._recorder.record_verdict(draft, outcome)
+        await self._call_after_tool(call, outcome)
+
+    async def close(self) -> None:
+        """Cancels the tasks that still run and waits for them."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the ledger --------------------------------------------------------------------------------------------------
+
+    async def _store_unrun(self, call: Block, decision: SettleUnrun) -> None:
+        outcome = decision.outcome
+        if decision.from_client:
+            outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
+        count_uses(self._label(call), outcome.notes)
+        await self._recorder.settle_call(call, outcome, decision.state)
+
+    async def _finish_all(self, calls: Sequence[Block]) -> None:
+        gate = self._gate
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(self._finish(call, gate.first_of_same(call, calls)))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        for call in calls:
+            self._tasks.pop(key_of(call), None)
+
+    async def _finish(self, call: Block, same: Block | None) -> None:
+        """Stores the outcome of `call` when it is there. The success of the `same` call is its outcome too."""
+        if same is not None:
+            # Shielded: the other call's own task waits for this outcome as well.
+            outcome = await asyncio.shield(self._start(same))
+            if not outcome.is_error:
+                memo = replace(outcome, notes={"memo": same.tool_use_id})
+                count_uses(self._label(call), memo.notes)
+                await self._recorder.settle_call(call, memo)
+                return
+        outcome = await self._start(call)
+        await self._recorder.settle_call(call, outcome)
+        await self._call_after_tool(call, outcome)
+
+    async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
+        await self._context.hooks.after_tool(AfterTool(self._context.owner, self._recorder.turn, call, outcome))
+
+    # --- one task ----------------------------------------------------------------------------------------------------
+
+    def _start(self, call: Block) -> asyncio.Task[Outcome]:
+        """The task of the call, which is started unless it runs already."""
+        task = self._tasks.get(key_of(call))
+        if task is None:
+            self.first_started = self.first_started or perf_counter()
+            task = asyncio.create_task(self._perform(call, self._gate.run_of(call)))
+            self._tasks[key_of(call)] = task
+        return task
+
+    async def _perform(self, call: Block, decision: RunCall) -> Outcome:
+        turn, input_json, approval = self._recorder.turn, decision.input_json, decision.approval
+        await self._context.hooks.before_tool(BeforeTool(self._context.owner, turn, call, input_json))
+        started_at, start = datetime.now(UTC), perf_counter()
+        outcome = await self._invoke(call, input_json)
+        seconds = perf_counter() - start
+        label = self._label(call)
+        TOOL_SECONDS.labels(label).observe(seconds)
+        TOOL_OUTCOMES.labels(label, outcome.kind).inc()
+        times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
+        outcome = replace(outcome, notes={**times, **outcome.notes})
+        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval.input))
+
+    async def _invoke(self, call: Block, input_json: str) -> Outcome:
+        turn = self._recorder.turn
+        assert call.name is not None
+        assert call.tool_use_id is not None
+        context = ToolContext(
+            owner=self._context.owner,
+            chat_id=turn.chat_id,
+            turn_id=turn.id,
+            tool_use_id=call.tool_use_id,
+            idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
+            progress=partial(self._notify_progress, call),
+        )
+        role, output = self._gate.role(call), self._request.output
+        if role is None or output is None:
+            return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+        draft = input_json if role == "output" else self._gate.submitted_draft(call)
+        return await self._toolset.outputs.settle(role, output, draft, context)
+
+    def _notify_progress(self, call: Block, message: str) -> None:
+        self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)
+
+    def _label(self, call: Block) -> str:
+        """The call's name in metrics. A name that a model or a client invents would be a series of its own for ever."""
+        spec = self._gate.spec(call)
+        if call.type == TEXT:
+            return OUTPUT
+        if spec is None:
+            return "(unknown)"
+        return "(declared)" if spec.http or spec.client else spec.name
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    async def _with_files_stored(self, outcome: Outcome) -> Outcome:
+        """The outcome as its row holds it: its words in one text, and a layout. Its files are uploads of the owner
+        before a reader or the model sees them. Blank texts go, as providers refuse them.
+        """
+        if not outcome.more:
+            return outcome
+        kept = [part for part in outcome.parts if isinstance(part, File) or part.strip()]
+        parts = [await self._store_file(part) if isinstance(part, File) else part for part in kept]
+        return replace(outcome, text=words_of(parts), more=(), layout=layout_of(parts))
+
+    async def _store_file(self, file: File) -> Mapping[str, Any]:
+        media_type = media_type_of(file.content)
+        assert media_type is not None
+        uploads, owner = self._context.uploads, self._context.owner
+        upload = await retry_while_unavailable(lambda: uploads.put(owner, media_type, file.content))
+        return {"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source}

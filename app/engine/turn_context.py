@@ -1,0 +1,26 @@
+"""The values that the parts of one turn's run share."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.domain.turns import Turn
+from app.engine.hooks import HookRunner
+from app.engine.recorder import Recorder
+from app.storage.turns import Turns
+from app.storage.uploads import Uploads
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """The claimed turn is what `recorder` holds; `ancestors` is its path without itself. `updated` is set when the
+    rows have something from a user that the run does not know of yet.
+    """
+
+    owner: str
+    ancestors: Sequence[Turn]
+    recorder: Recorder
+    hooks: HookRunner
+    turns: Turns
+    uploads: Uploads
+    updated: asyncio.Event

@@ -1,0 +1,150 @@
+"""One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal, assert_never
+from uuid import UUID
+
+import structlog
+
+from app.domain.errors import ClaimLost
+from app.domain.turns import Status, TurnError
+from app.engine.executor import Executor, ModelAccess
+from app.engine.hooks import HookRunner, TurnEnded
+from app.engine.metrics import count_ended_turn
+from app.engine.recorder import Recorder, to_the_end
+from app.engine.tool_gate import CallKey
+from app.engine.tool_runs import ToolRuns
+from app.engine.turn_context import TurnContext
+from app.storage.database import Database, retry_while_unavailable
+from app.storage.runs.journal import Journal
+from app.storage.runs.record import Records
+from app.storage.turns import Turns
+from app.storage.uploads import Uploads
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from app.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
+
+_INTERNAL = TurnError("internal_error", "The server failed while it ran this turn; its log says more.")
+
+# Why a run is stopped: the user cancelled it, this replica shuts down, or the claim belongs to another run.
+StopCause = Literal["cancel", "release", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """The parts of the replica that every run uses. `replica` is the id under which turns are claimed."""
+
+    database: Database
+    replica: UUID
+    directory: Directory
+    toolset: Toolset
+    models: ModelAccess
+    hooks: HookRunner
+
+
+class TurnRun:
+    """A turn that runs here. `task` is the task of `execute`, set by the owner of that task. `updated` is to be set
+    when the rows have an answer or words of a user that came while the turn runs.
+    """
+
+    task: asyncio.Task[None]
+
+    def __init__(self, turn: UUID, services: RunServices) -> None:
+        self.turn = turn
+        self.updated = asyncio.Event()
+        self.stop_cause: StopCause | None = None
+        self._services = services
+        self._started = False
+        self._ended: TurnEnded | None = None
+
+    def stop(self, cause: StopCause) -> None:
+        """Stops the run. The first cause counts. A run that still loads its rows finds the cause when it has them."""
+        if self.stop_cause is None:
+            self.stop_cause = cause
+            if self._started:
+                self.task.cancel()
+
+    async def execute(self) -> bool:
+        """Runs the turn until it has ended, waits for a person, or was given back to the queue. Returns whether there
+        is work in the queue now: this turn, or one behind it. Raises ClaimLost.
+        """
+        services = self._services
+        turns = Turns(services.database)
+        owner, path = await retry_while_unavailable(lambda: turns.claimed(self.turn, services.replica))
+        turn = path[-1]
+        structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
+        view = LiveView(turn)
+        started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
+        with services.directory.host(view, owner):
+            recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
+            uploads = Uploads(services.database)
+            context = TurnContext(owner, path[:-1], recorder, services.hooks, turns, uploads, self.updated)
+            tool_runs = ToolRuns(context, services.toolset, started_before)
+            executor = Executor(context, tool_runs, services.models)
+            assert turn.request is not None
+            log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
+            await self._carry_out(executor, recorder)
+            if view.turn.ended:
+                self._ended = TurnEnded(owner, view.turn)
+                count_ended_turn(view.turn, tool_runs.first_started)
+        return recorder.leaves_work
+
+    async def call_hooks(self) -> None:
+        """Calls the hooks for the end of the turn, if it has ended here."""
+        if self._ended is not None:
+            await to_the_end(self._services.hooks.turn_ended(self._ended))
+
+    async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
+        """Loads what earlier attempts left besides the turn's rows: open text, from the journal into the view, and the
+        calls that were started and have no outcome, which are returned.
+        """
+        if not view.turn.rounds:
+            return frozenset()
+        view.adopt(view.turn, await Journal(self._services.database).open_block(view.turn))
+        return await turns.started_calls(view.turn.id)
+
+    async def _carry_out(self, executor: Executor, recorder: Recorder) -> None:
+        if recorder.turn.cancel_requested:
+            self.stop_cause = "cancel"
+        try:
+            # No await between this check and `_started`: a cause that comes later cancels the task.
+            if self.stop_cause is None:
+                self._started = True
+                await executor.run()
+        except asyncio.CancelledError:
+            if self.stop_cause is None:
+                raise
+            # The cancellation has done its work; it must not cut short what follows.
+            self.task.uncancel()
+        except ClaimLost:
+            raise
+        except Exception:
+            log.exception("turn.failed")
+            await to_the_end(_end(executor, "error", _INTERNAL))
+        if self.stop_cause is not None and recorder.holds:
+            await to_the_end(_stop(self.stop_cause, executor, recorder))
+
+
+async def _stop(cause: StopCause, executor: Executor, recorder: Recorder) -> None:
+    match cause:
+        case "cancel":
+            await _end(executor, "cancelled")
+        case "release":
+            await recorder.release()
+        case "lost":
+            raise ClaimLost("this replica has claimed the turn anew")
+        case _:
+            assert_never(cause)
+
+
+async def _end(executor: Executor, status: Status, error: TurnError | None = None) -> None:
+    try:
+        await executor.cut_short(status, status, error)
+    except ClaimLost:
+        raise
+    except Exception:  # Postgres refuses what was being written: the turn ends without it
+        log.exception("turn.not_tidied")
+        await executor.cut_short(status, status, error, keep=False)
