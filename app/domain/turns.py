@@ -18,16 +18,18 @@ RoundLimitPolicy = Literal["answer", "stop"]
 Compaction = Literal["own", "provider"]
 ToolRole = Literal["output", "submit"]
 
-# status -> the statuses it may become. Terminal states have no way out.
+# status -> the statuses it may become. An ended turn has no way out. tests/integration/test_states.py runs every
+# statement that writes a status against this table.
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
-    "queued": frozenset({"running", "complete", "cancelled", "error"}),
+    "queued": frozenset({"running", "cancelled"}),
     "running": frozenset({"queued", "waiting", "complete", "cancelled", "error"}),
-    "waiting": frozenset({"queued", "complete", "cancelled", "error"}),
+    "waiting": frozenset({"queued"}),
     "complete": frozenset(),
     "cancelled": frozenset(),
     "error": frozenset(),
 }
-TERMINAL: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
+ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
+OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
 
 
 def check_transition(now: Status, then: Status) -> None:
@@ -152,4 +154,4 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        return self.status in TERMINAL
+        return self.status in ENDED

@@ -190,8 +190,8 @@ class Recorder:
     @_write
     async def wait(self) -> None:
         """Leaves the turn to its rows until a person has acted."""
+        check_transition(self.turn.status, "waiting")
         status = await self._records.wait(self.turn.arrivals)
-        check_transition(self.turn.status, status)
         self.holds, self.leaves_work = False, status == "queued"
 
     @_write

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import Conflict, NotFound, RequestRefused
-from app.domain.turns import TERMINAL, Turn
+from app.domain.turns import ENDED, Turn
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
-from app.storage.rows import ask_from, to_json
+from app.storage.rows import OPEN_STATUSES, ask_from, to_json
 from app.storage.turns import Turns
 
 LOCK_TURN_OF = Statement(
@@ -36,7 +36,7 @@ ANSWER_ASKS = Statement(
 # An ask that nobody answered in time has an answer too. Whoever writes to the turn now may be answering it, and would
 # wait for us as we for them: such a turn is left for the next look.
 EXPIRE_ASKS = Statement(
-    """
+    f"""
     WITH late AS (
         SELECT id FROM turns WHERE id IN (SELECT turn_id FROM asks WHERE answer IS NULL AND expires_at <= now())
         FOR NO KEY UPDATE SKIP LOCKED
@@ -47,7 +47,7 @@ EXPIRE_ASKS = Statement(
     )
     UPDATE turns
     SET arrivals = arrivals + 1, status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END
-    WHERE id IN (SELECT turn_id FROM expired) AND status IN ('queued', 'running', 'waiting')
+    WHERE id IN (SELECT turn_id FROM expired) AND status IN {OPEN_STATUSES}
     RETURNING id
     """
 )
@@ -81,7 +81,7 @@ class Actions:
             if row is None:
                 raise NotFound(f"there is no turn {turn} in chat {chat}")
             if not await self._is_repeated(connection, owner, key):
-                if row["status"] in TERMINAL:
+                if row["status"] in ENDED:
                     raise Conflict(f"turn {turn} has ended ({row['status']}): nothing waits for an answer any more")
                 await self._store(connection, owner, turn, decisions, key)
         return await self._turns.get(owner, chat, turn)

@@ -14,6 +14,7 @@ from app.domain.chats import Chat
 from app.domain.turns import Turn
 from app.storage.chats import GET_CHAT, chat_from
 from app.storage.database import Database, Statement
+from app.storage.rows import OPEN_STATUSES
 
 _PLACE = "2 * CAST(extract(epoch FROM created_at) * 1000000 AS bigint) + CAST(role = 'assistant' AS int)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,9 +37,9 @@ GET_ANSWERS_AT = Statement(
 GET_LAST_PLACE = Statement(f"SELECT max({_PLACE}) AS place FROM turns WHERE chat_id = :chat")
 GET_LAST_AND_OPEN = Statement(
     f"""
-    SELECT id, {_PLACE} AS place, status IN ('queued', 'running', 'waiting') AS open FROM turns
+    SELECT id, {_PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
     WHERE chat_id = :chat AND (
-        status IN ('queued', 'running', 'waiting')
+        status IN {OPEN_STATUSES}
         OR created_at = (SELECT max(created_at) FROM turns WHERE chat_id = :chat)
     )
     """

@@ -14,35 +14,33 @@ from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.chats import CREATE_CHAT, GET_CHAT, chat_from
 from app.storage.database import Database, Statement, Transaction
-from app.storage.rows import columns_of, to_json, turn_from
+from app.storage.rows import OPEN_STATUSES, columns_of, to_json, turn_from
 from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
 
 LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
 GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, id DESC LIMIT 1")
 GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
 GET_RUNNING_SIBLING = Statement(
-    """
+    f"""
     SELECT * FROM turns
-    WHERE chat_id = :chat AND parent_id = :parent AND status IN ('queued', 'running', 'waiting')
+    WHERE chat_id = :chat AND parent_id = :parent AND status IN {OPEN_STATUSES}
     """
 )
 # From an answer towards the root: open turns, and the one before them that has ended.
 GET_BRANCH = Statement(
-    """
+    f"""
     WITH RECURSIVE branch AS (
         SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
         UNION ALL
         SELECT before.*, depth + 1 FROM branch
         JOIN turns AS said ON said.id = branch.parent_id
         JOIN turns AS before ON before.id = said.parent_id
-        WHERE branch.status IN ('queued', 'running', 'waiting')
+        WHERE branch.status IN {OPEN_STATUSES}
     )
     SELECT * FROM branch ORDER BY depth DESC
     """
 )
-LOCK_OPEN_TURN = Statement(
-    "SELECT id FROM turns WHERE id = :turn AND status IN ('queued', 'running', 'waiting') FOR NO KEY UPDATE"
-)
+LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 _TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
 CREATE_EXCHANGE = Statement(

@@ -8,8 +8,17 @@ import msgspec
 from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block
 from app.domain.rounds import Round
-from app.domain.turns import Turn, TurnError, TurnRequest
+from app.domain.turns import ENDED, OPEN, TRANSITIONS, Turn, TurnError, TurnRequest
 from app.storage.database import Row
+
+
+def sql_list(values: Iterable[str]) -> str:
+    """A list of literals for `IN`."""
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+OPEN_STATUSES = sql_list(status for status in TRANSITIONS if status in OPEN)
+ENDED_STATUSES = sql_list(status for status in TRANSITIONS if status in ENDED)
 
 _request = msgspec.json.Decoder(TurnRequest)
 _error = msgspec.json.Decoder(TurnError)

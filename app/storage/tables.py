@@ -25,6 +25,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
+from app.domain.turns import TRANSITIONS
+from app.storage.rows import ENDED_STATUSES, sql_list
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -103,14 +106,14 @@ turns = Table(
         ondelete="CASCADE",
     ),
     CheckConstraint("role IN ('user', 'assistant')", name="role"),
-    CheckConstraint("status IN ('queued', 'running', 'waiting', 'complete', 'cancelled', 'error')", name="status"),
+    CheckConstraint(f"status IN {sql_list(TRANSITIONS)}", name="status"),
     CheckConstraint("role = 'assistant' OR status = 'complete'", name="user_turn_is_complete"),
     CheckConstraint("(role = 'assistant') = (request IS NOT NULL)", name="assistant_turn_has_request"),
     CheckConstraint("role = 'user' OR parent_id IS NOT NULL", name="assistant_turn_has_parent"),
     CheckConstraint("parent_id <> id", name="not_its_own_parent"),
     CheckConstraint("(status = 'running') = (replica IS NOT NULL)", name="running_has_replica"),
     CheckConstraint("status <> 'running' OR attempt > 0", name="running_has_attempt"),
-    CheckConstraint("(status IN ('complete', 'cancelled', 'error')) = (ended_at IS NOT NULL)", name="terminal_has_end"),
+    CheckConstraint(f"(status IN {ENDED_STATUSES}) = (ended_at IS NOT NULL)", name="terminal_has_end"),
     CheckConstraint("(status = 'error') = (error IS NOT NULL)", name="error_says_why"),
     CheckConstraint(
         "role = 'user' OR status <> 'complete' OR stop_reason IS NOT NULL", name="complete_has_stop_reason"

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from app.domain.asks import Ask, Steer
 from app.domain.errors import ClaimLost, Conflict, NotFound
-from app.domain.turns import TERMINAL, Turn
+from app.domain.turns import ENDED, Turn
 from app.storage.database import Database, Row, Statement, Transaction
-from app.storage.rows import ask_from, block_from, round_from, steer_from, turn_from
+from app.storage.rows import OPEN_STATUSES, ask_from, block_from, round_from, steer_from, turn_from
 
 T = TypeVar("T")
 
@@ -90,13 +90,13 @@ GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
 # One that never ran ends at once, unless it stands behind another: no turn ends before the one it follows.
 CANCEL_TURN = Statement(
-    """
+    f"""
     WITH wanted AS (
         SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AND NOT EXISTS (
             SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
-            WHERE said.id = turns.parent_id AND before.status IN ('queued', 'running', 'waiting')
+            WHERE said.id = turns.parent_id AND before.status IN {OPEN_STATUSES}
         ) AS ends
-        FROM turns WHERE id = :turn AND status IN ('queued', 'running', 'waiting') FOR NO KEY UPDATE
+        FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE
     )
     UPDATE turns
     SET cancel_requested = true,
@@ -122,7 +122,7 @@ class Turns:
             raise NotFound(f"there is no turn {turn} in chat {chat}")
         if row["role"] == "assistant" and row["attempt"] == 0:
             return turn_from(row)
-        if row["status"] in TERMINAL:
+        if row["status"] in ENDED:
             return (await _with_contents(self._database, [row]))[0]
         async with self._database.transaction(snapshot=True) as moment:
             row = await moment.row(GET_TURN, owner=owner, chat=chat, turn=turn)

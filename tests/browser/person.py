@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Locator, Page
 
-from app.domain.turns import TERMINAL
+from app.domain.turns import ENDED
 from tests.support.http_client import Client
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
@@ -112,7 +112,7 @@ class Person:
 
 def _ended(turn: dict[str, Any]) -> tuple[str, str | None]:
     """Its end, if it has one: before that, what a turn does changes faster than it can be asked for."""
-    return turn["id"], turn["status"] if turn["status"] in TERMINAL else None
+    return turn["id"], turn["status"] if turn["status"] in ENDED else None
 
 
 def _seen(turn: dict[str, Any]) -> dict[str, str]:

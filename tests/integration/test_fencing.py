@@ -181,3 +181,16 @@ async def test_a_claim_that_is_lost_in_the_middle_of_a_write_is_lost(
     with pytest.raises(ClaimLost):
         await late
     assert await everything(database_url) == before
+
+
+@pytest.mark.parametrize("name", ["end", "wait"])
+async def test_what_arrives_in_the_middle_of_the_last_write_puts_the_turn_back_into_the_queue(
+    running: Running, name: str, locker: Locker
+) -> None:
+    async with locker.holding("UPDATE turns SET arrivals = 1 WHERE id = $1", running.turn.id, commit=True):
+        last = asyncio.ensure_future(WRITES[name](running))
+        await locker.waiting()
+    await last
+    row = await locker.connection.fetchrow("SELECT status, ended_at, replica FROM turns WHERE id = $1", running.turn.id)
+    assert row is not None
+    assert tuple(row) == ("queued", None, None)

@@ -14,7 +14,7 @@ from app.api.routes import ENDPOINTS
 from app.api.schemas.events import EVENTS
 from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
-from app.domain.turns import TERMINAL, TRANSITIONS
+from app.domain.turns import ENDED, TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -97,7 +97,7 @@ def test_the_diagram_of_the_states_is_the_table_of_the_code() -> None:
     edges = set(re.findall(r"^ {4}([\w[\]*]+) --> ([\w[\]*]+)", STATES, re.MULTILINE))
     drawn = {(now, then) for now, then in edges if "[*]" not in {now, then}}
     assert drawn == {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
-    assert edges - drawn == {("[*]", "queued"), *((status, "[*]") for status in TERMINAL)}
+    assert edges - drawn == {("[*]", "queued"), *((status, "[*]") for status in ENDED)}
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, create_model
 
 from app.api.schemas.fields import Absent, without_defaults
-from app.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, Status, WantedOut
+from app.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
 from app.domain.output import Phase
+from app.domain.turns import Status
 
 
 class EventSchema(BaseModel):

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.fields import Absent, without_defaults
 from app.domain.output import Phase
-
-Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
+from app.domain.turns import Status
 
 
 class ChatOut(BaseModel):

@@ -17,7 +17,7 @@ from app.api.views import chat_out
 from app.domain.chats import Chat
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta
-from app.domain.turns import TERMINAL, Turn
+from app.domain.turns import ENDED, Turn
 from app.storage.chat_changes import ChatState
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatReader, OfTurn, Sources, Told
@@ -85,7 +85,7 @@ def cursor_behind(standing: ChatState, shown: Sequence[TurnOut]) -> str:
 
     Of open turns that it is not shown it will be told; of the chat itself too, which it may have read long before.
     """
-    cursors = {turn.id: None if turn.status in TERMINAL else turn.cursor for turn in shown}
+    cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
     opened: dict[int, Cursor | None] = {}
     for turn, place in standing.open.items():
         if turn not in cursors:

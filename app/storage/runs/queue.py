@@ -8,18 +8,19 @@ from uuid import UUID
 
 from app.domain.errors import StorageUnavailable
 from app.storage.database import Database, Statement
+from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
 
 # A turn that was enqueued behind another waits for that one's end.
 CLAIM_TURNS = Statement(
-    """
+    f"""
     UPDATE turns
     SET status = 'running', attempt = attempt + 1, replica = :replica, started_at = coalesce(started_at, now())
     WHERE id IN (
         SELECT id FROM turns AS next
         WHERE status = 'queued' AND NOT EXISTS (
             SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
-            WHERE said.id = next.parent_id AND before.status IN ('queued', 'running', 'waiting')
+            WHERE said.id = next.parent_id AND before.status IN {OPEN_STATUSES}
         )
         ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
     )

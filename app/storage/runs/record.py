@@ -1,6 +1,7 @@
-"""What a running turn writes. Every statement is fenced by the attempt that owns the turn: no row back, no claim.
+"""Writes of a running turn, each fenced by the attempt that owns the turn: where no row comes back, the claim is lost.
 
-`fenced` locks the turn's row, so a stale owner and a new one are put in an order: the stale one finds its attempt gone.
+A fence locks the turn's row first. That puts a stale owner and a new one in an order: the stale one waits for the lock,
+and then finds its attempt gone.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,11 @@ from app.storage.database import Database, Row, Statement, retry_while_unavailab
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.journal import Journal, JournalEntry
 
-_FENCED = """
-    WITH fenced AS (
-        SELECT id FROM turns
-        WHERE id = :turn AND attempt = :attempt AND status = 'running'
-        FOR NO KEY UPDATE
-    )
-"""
+
+def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
+    """The beginning of a statement that writes only where the turn's row meets `held`."""
+    return f"WITH fenced AS (SELECT {columns} FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE)"
+
 
 _INSERT_BLOCKS = """
     INSERT INTO blocks
@@ -42,7 +41,7 @@ _INSERT_BLOCKS = """
 _CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
 BEGIN_ROUND = Statement(
-    _FENCED
+    _fence()
     + """
     INSERT INTO rounds (turn_id, number, attempt, model, messages, request_id, usage, data, started_at)
     SELECT id, :number, :attempt, :model, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
@@ -52,10 +51,10 @@ BEGIN_ROUND = Statement(
     """
 )
 
-CLOSE_BLOCK = Statement(_FENCED + _CLEAR_JOURNAL + _INSERT_BLOCKS + " RETURNING turn_id")
+CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + _INSERT_BLOCKS + " RETURNING turn_id")
 
 SEAL_ROUND = Statement(
-    _FENCED
+    _fence()
     + _CLEAR_JOURNAL
     + ", interrupted AS ("
     + _INSERT_BLOCKS
@@ -78,17 +77,14 @@ SEAL_ROUND = Statement(
 # turn is locked before that is looked at, since the first try may still be under way.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
-    """
-    WITH fenced AS (
-        SELECT id FROM turns
-        WHERE id = :turn AND replica = :replica AND status = 'running'
-          AND (attempt = :attempt OR attempt = :attempt + 1 AND EXISTS (
-              SELECT FROM rounds
-              WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
-          ))
-        FOR NO KEY UPDATE
+    _fence(
+        """
+        replica = :replica AND status = 'running' AND (attempt = :attempt OR attempt = :attempt + 1 AND EXISTS (
+            SELECT FROM rounds
+            WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
+        ))
+        """
     )
-    """
     + _CLEAR_JOURNAL
     + """
     , forgotten AS (
@@ -106,7 +102,7 @@ VOID_ROUND = Statement(
 )
 
 START_CALLS = Statement(
-    _FENCED
+    _fence()
     + """
     INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
     SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
@@ -119,7 +115,7 @@ START_CALLS = Statement(
 )
 
 ASK = Statement(
-    _FENCED
+    _fence()
     + """
     , asked AS (
         INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at)
@@ -135,28 +131,31 @@ ASK = Statement(
     """
 )
 
-# Both are `running` no more when somebody said something that this run does not know of: the turn is looked at again.
-# Words that wait to be taken in have come before the asks, or they had answered them: they stand for the answers too.
+# WAIT and END_TURN put the turn back into the queue where something has arrived that the run does not know of. Each may
+# be written again when its answer was lost, so it takes a turn in the statuses that it writes, too. A turn that is
+# queued by then stays queued: it may have been taken over.
+# Steers that wait to be taken in came before the asks, or they had answered them: they stand for the answers too.
 WAIT = Statement(
-    """
-    WITH fenced AS (
-        SELECT id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken FROM turns
-        WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'waiting', 'queued')
-        FOR NO KEY UPDATE
-    ), superseded AS (
+    _fence(
+        "attempt = :attempt AND status IN ('running', 'waiting', 'queued')",
+        columns="id, EXISTS (SELECT FROM steers WHERE turn_id = turns.id AND taken_at IS NULL) AS spoken",
+    )
+    + """
+    , superseded AS (
         UPDATE asks SET answer = CAST(:superseded AS json), answered_at = now()
         FROM fenced WHERE turn_id = fenced.id AND answer IS NULL AND spoken
     )
     UPDATE turns
-    SET status = CASE WHEN spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting' END,
-        replica = NULL
+    SET replica = NULL, status = CASE
+        WHEN status = 'queued' OR spoken OR arrivals > :arrivals OR cancel_requested THEN 'queued' ELSE 'waiting'
+    END
     FROM fenced WHERE turns.id = fenced.id
     RETURNING status
     """
 )
 
 TAKE_IN = Statement(
-    _FENCED
+    _fence()
     + """
     , taken AS (
         UPDATE steers SET taken_at = coalesce(taken_at, now()) FROM fenced
@@ -168,7 +167,7 @@ TAKE_IN = Statement(
 )
 
 SETTLE_CALL = Statement(
-    _FENCED
+    _fence()
     + """
     , settled AS (
         UPDATE tool_calls SET state = :state, settled_at = now(), attempt = :attempt
@@ -184,20 +183,17 @@ SETTLE_CALL = Statement(
 )
 
 END_TURN = Statement(
-    """
-    WITH fenced AS (
-        SELECT id FROM turns
-        WHERE id = :turn AND attempt = :attempt AND status IN ('running', :status)
-        FOR NO KEY UPDATE
+    _fence(
+        "attempt = :attempt AND status IN ('running', :status)",
+        columns="id, status = 'running' AND arrivals > :arrivals AS goes_on",
     )
-    """
     + _CLEAR_JOURNAL
     + """
     UPDATE turns
-    SET status = CASE WHEN arrivals > :arrivals THEN 'queued' ELSE :status END,
-        stop_reason = CASE WHEN arrivals > :arrivals THEN NULL ELSE :stop_reason END,
-        error = CASE WHEN arrivals > :arrivals THEN NULL ELSE CAST(:error AS json) END,
-        ended_at = CASE WHEN arrivals > :arrivals THEN NULL ELSE coalesce(ended_at, now()) END,
+    SET status = CASE WHEN goes_on THEN 'queued' ELSE :status END,
+        stop_reason = CASE WHEN goes_on THEN NULL ELSE :stop_reason END,
+        error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
+        ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
         usage = CAST(:usage AS json), replica = NULL
     FROM fenced WHERE turns.id = fenced.id
     RETURNING turns.ended_at, EXISTS (

@@ -1,0 +1,143 @@
+"""Every statement that writes the status of a turn, from every status, against the table of transitions."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any, get_args
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+import app.storage
+from app.domain.blocks import Block
+from app.domain.turns import TRANSITIONS, Status, TurnRequest
+from app.kit.ids import new_id
+from app.storage.chats import Chats
+from app.storage.database import Statement, connect
+from app.storage.exchanges import Exchanges, Target
+from app.storage.rows import to_json
+
+Values = Mapping[str, Any]
+STATUSES: tuple[Status, ...] = get_args(Status)
+EDGES = {(now, then) for now, ways_out in TRANSITIONS.items() for then in ways_out}
+
+REPLICA = new_id()
+ANSWER = to_json({"kind": "expired"})
+ERROR = to_json({"type": "overloaded", "message": "The provider is overloaded."})
+LATE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Write:
+    """The edges that a statement performs, and `values` that lead it to each of them; those of the row apart."""
+
+    edges: set[tuple[Status, Status]]
+    values: Sequence[Values] = ({},)
+
+
+WRITES: Mapping[str, Write] = {
+    "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10}]),
+    "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
+    "RELEASE_TURN": Write({("running", "queued")}),
+    "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
+    "ARRIVE": Write({("waiting", "queued")}),
+    "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),
+    "WAIT": Write(
+        {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
+        [{"arrivals": known, "superseded": ANSWER} for known in (0, 1)],
+    ),
+    "END_TURN": Write(
+        {("running", then) for then in ("queued", "complete", "cancelled", "error")},
+        [
+            {
+                "arrivals": known,
+                "status": status,
+                "stop_reason": "end_turn",
+                "error": ERROR if status == "error" else None,
+                "usage": "{}",
+            }
+            for known, status in product((0, 1), STATUSES)
+        ],
+    ),
+}
+WRITES_STATUS = re.compile(r"UPDATE turns\s+SET\s(?:(?!\bFROM fenced\b|\bWHERE\b).)*?\bstatus = ", re.DOTALL)
+PUT_INTO = """
+    UPDATE turns
+    SET status = $2, attempt = $3, arrivals = $4, cancel_requested = $5, stop_reason = 'end_turn',
+        replica = CASE WHEN $2 = 'running' THEN $6::uuid END,
+        ended_at = CASE WHEN $2 IN ('complete', 'cancelled', 'error') THEN now() END,
+        error = CASE WHEN $2 = 'error' THEN '{}'::json END
+    WHERE id = $1
+"""
+
+
+def statements() -> dict[str, Statement]:
+    """Every statement of the storage by the name it is declared under."""
+    names = [name for _, name, _ in pkgutil.walk_packages(app.storage.__path__, "app.storage.")]
+    modules = [vars(importlib.import_module(name)) for name in names]
+    return {name: value for module in modules for name, value in module.items() if isinstance(value, Statement)}
+
+
+def test_every_statement_that_writes_a_status_is_tried() -> None:
+    assert {name for name, statement in statements().items() if WRITES_STATUS.search(statement.sql)} == WRITES.keys()
+
+
+def test_a_new_assistant_turn_is_queued_and_a_user_turn_is_complete() -> None:
+    inserted = [
+        set(re.findall(r"'assistant', '\w+'|'user', '\w+'", statement.sql))
+        for statement in statements().values()
+        if re.search(r"INSERT INTO turns \([^)]*\brole, status\b", statement.sql) and "::turns" not in statement.sql
+    ]
+    assert set().union(*inserted) == {"'assistant', 'queued'", "'user', 'complete'"}
+
+
+@pytest.fixture
+async def connection(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def turn(database_url: str, connection: "asyncpg.Connection[Any]") -> UUID:
+    """An assistant turn with an ask that has expired."""
+    async with connect(database_url, size=1) as database:
+        chat = await Chats(database).create("ada", None, None, {})
+        async with Exchanges(database).after(Target("ada", chat.id), None) as draft:
+            exchange = await draft.create([Block(0, 0, 0, "text", "Ahoy")], TurnRequest("model"), None)
+    turn = exchange.assistant_turn.id
+    await connection.execute(
+        "INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at)"
+        " VALUES ($1, 1, 'a', 'look', 'approval', '', 1, $2)",
+        turn,
+        LATE,
+    )
+    return turn
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_statement_performs_its_edges_and_no_other(
+    connection: "asyncpg.Connection[Any]", turn: UUID, name: str
+) -> None:
+    statement, edges = statements()[name], set()
+    rows = [row for row in product(STATUSES, (0, 1), (0, 1), (False, True)) if row[:2] != ("running", 0)]
+    for (now, attempt, arrivals, cancelled), values in product(rows, WRITES[name].values):
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(PUT_INTO, turn, now, attempt, arrivals, cancelled, REPLICA)
+        try:
+            await connection.fetch(statement.sql, *statement.arguments({**values, "turn": turn, "attempt": attempt}))
+            edges.add((now, await connection.fetchval("SELECT status FROM turns WHERE id = $1", turn)))
+        except asyncpg.CheckViolationError:
+            pass  # the constraints of the rows refuse it, and nothing is written
+        await transaction.rollback()
+    assert {(now, then) for now, then in edges if now != then} == WRITES[name].edges
+
+
+def test_the_statements_perform_the_edges_of_the_table() -> None:
+    assert set().union(*(write.edges for write in WRITES.values())) == EDGES
