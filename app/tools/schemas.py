@@ -1,4 +1,4 @@
-"""JSON schemas that others wrote: what a model sent is checked against them, within limits."""
+"""Input schemas of other authors, and the check of an input against one, within limits of time and depth."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,25 +12,33 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from jsonschema.validators import extend, validator_for
-from pydantic_core import SchemaError as NoSuchPattern
+from pydantic_core import SchemaError as InvalidPattern
 from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 _Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
-_TOLD_AT_ONCE = 10
-_SHOWN_OF_A_MESSAGE = 300
-_MOST_UNIQUE_ITEMS = 1000
-_MOST_OBJECTS = 1000  # half a second is taken to see whether such a schema is one
-_SECONDS = 0.1
-
-# When the processor time for the input that is being checked is over, as of `thread_time`.
-_until: ContextVar[float] = ContextVar("_until")
+_MAX_ERRORS = 10  # in one complaint
+_MAX_MESSAGE_CHARS = 300
+_MAX_UNIQUE_ITEMS = 1000
+_MAX_OBJECTS = 1000  # the check of such a schema against the meta-schema takes half a second
+_MAX_SECONDS = 0.1
+# Checks within each other. Python's limit comes too late: at the end of the stack, finalizers of other objects fail.
+_MAX_DEPTH = 200
 
 
 class TooCostly(Exception):
-    """A schema can be written that takes years, and all turns of a replica would wait for it."""
+    """A check that takes too long: a short schema can need years, and all turns of a replica would wait for it."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    until: float  # of `thread_time`, the processor time
+    depth: int = 0
+
+
+_budget: ContextVar[_Budget] = ContextVar("_budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +49,43 @@ class InputSchema:
 
     @classmethod
     def checked(cls, text: str) -> "InputSchema":
-        """Raises ValueError, in words, for what is no schema of a JSON object."""
+        """Raises ValueError for a text that is not the schema of a JSON object."""
         try:
             schema = json.loads(text)
             if not isinstance(schema, dict) or schema.get("type") != "object":
                 raise ValueError("the input schema must be a JSON schema with the type object")
-            if _objects_in(schema) > _MOST_OBJECTS:
-                raise ValueError(f"the input schema has more than {_MOST_OBJECTS} objects")
+            if _count_objects(schema) > _MAX_OBJECTS:
+                raise ValueError(f"the input schema has more than {_MAX_OBJECTS} objects: make it smaller")
             _dialect(schema).check_schema(schema, format_checker=None)
         except SchemaError as error:
-            raise ValueError(f"the input schema is not valid: {_short(error.message)}") from None
+            raise ValueError(f"the input schema is not valid: {_shorten(error.message)}") from None
         except (json.JSONDecodeError, RecursionError):
             raise ValueError("the input schema is not valid JSON, or too deep") from None
         return cls(text)
 
-    def complaint(self, value: object, *, seconds: float = _SECONDS) -> str | None:
-        """What is wrong with an input. Nothing is, if that takes too long to say: then the tool is the judge."""
+    def complaint(self, value: object, *, seconds: float = _MAX_SECONDS) -> str | None:
+        """The errors in an input, as sentences for the model; None for a valid one. A check that is too costly passes:
+        then the tool has to validate the input.
+        """
         schema = json.loads(self.text)
-        dialect = _bounded(_dialect(schema), with_patterns='"patternProperties"' in json.dumps(schema))
+        dialect = _limited_dialect(_dialect(schema), with_patterns='"patternProperties"' in json.dumps(schema))
         validator = dialect(json.loads(self.text, object_hook=_without_dialect), registry=Registry())
-        token = _until.set(thread_time() + seconds)
+        token = _budget.set(_Budget(thread_time() + seconds))
         try:
-            errors = list(islice(validator.iter_errors(value), _TOLD_AT_ONCE))
+            errors = list(islice(validator.iter_errors(value), _MAX_ERRORS))
         except (TooCostly, RecursionError, Unresolvable):
             return None
         finally:
-            _until.reset(token)
+            _budget.reset(token)
         return " ".join(_sentence(best_match([error]) or error) for error in errors) or None
 
 
-def _objects_in(value: object) -> int:
+def _count_objects(value: object) -> int:
     match value:
         case dict():
-            return 1 + sum(_objects_in(inner) for inner in value.values())
+            return 1 + sum(_count_objects(inner) for inner in value.values())
         case list():
-            return sum(_objects_in(inner) for inner in value)
+            return sum(_count_objects(inner) for inner in value)
         case _:
             return 0
 
@@ -85,37 +95,43 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _bounded(dialect: Any, *, with_patterns: bool) -> Any:
-    """The same, but with an eye on the clock, and without Python's regular expressions, which have none."""
+def _limited_dialect(dialect: Any, *, with_patterns: bool) -> Any:
+    """The same dialect with a budget, and without Python's regular expressions, whose time has no bound."""
     checks = {**dialect.VALIDATORS, "pattern": _pattern}
+    # Three checks of the library match names with Python's regular expressions.
     for keyword in ("patternProperties", "additionalProperties", "unevaluatedProperties") if with_patterns else ():
-        checks[keyword] = _unchecked
+        checks[keyword] = _skip
     if "uniqueItems" in checks:
         checks["uniqueItems"] = _unless_many(checks["uniqueItems"])
-    return extend(dialect, {keyword: _timed(check) for keyword, check in checks.items()})  # type: ignore[no-untyped-call]
+    return extend(dialect, {keyword: _limited(check) for keyword, check in checks.items()})  # type: ignore[no-untyped-call]
 
 
-def _timed(check: _Check) -> _Check:
-    def timed(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
-        if thread_time() > _until.get():
+def _limited(check: _Check) -> _Check:
+    def limited(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        budget = _budget.get()
+        if thread_time() > budget.until or budget.depth >= _MAX_DEPTH:
             raise TooCostly
-        return check(validator, value, instance, schema)
+        budget.depth += 1
+        try:
+            yield from check(validator, value, instance, schema) or ()
+        finally:
+            budget.depth -= 1
 
-    return timed
+    return limited
 
 
 def _unless_many(check: _Check) -> _Check:
-    """Items that cannot be sorted are compared each with each."""
+    """Items that cannot be sorted are compared each with each: quadratic time."""
 
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
-        many = isinstance(instance, list) and len(instance) > _MOST_UNIQUE_ITEMS
+        many = isinstance(instance, list) and len(instance) > _MAX_UNIQUE_ITEMS
         return None if many else check(validator, value, instance, schema)
 
     return bounded
 
 
-def _unchecked(validator: Any, value: Any, instance: Any, schema: Any) -> None:
-    """Names that must match a pattern are matched by Python in three places."""
+def _skip(validator: Any, value: Any, instance: Any, schema: Any) -> None:
+    pass
 
 
 def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
@@ -124,25 +140,25 @@ def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """In time that grows with the text alone. What such an engine does not know (looking around) is not checked."""
+    """Matches in linear time. A pattern that this engine does not support (lookaround) counts as matched."""
     try:
         expression = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except NoSuchPattern:
+    except InvalidPattern:
         return True
     return expression.isinstance_python(text)
 
 
-def _without_dialect(found: dict[str, Any]) -> dict[str, Any]:
-    """At a `$schema` inside, a validator would be exchanged for an unbounded one."""
-    if isinstance(found.get("$schema"), str):
-        del found["$schema"]
-    return found
+def _without_dialect(schema: dict[str, Any]) -> dict[str, Any]:
+    """At an inner `$schema` the library would change to a validator without limits."""
+    if isinstance(schema.get("$schema"), str):
+        del schema["$schema"]
+    return schema
 
 
 def _sentence(error: ValidationError) -> str:
-    where = ".".join(str(step) for step in error.absolute_path)
-    return f"`{where}`: {_short(error.message)}." if where else f"{_short(error.message)}."
+    path = ".".join(str(step) for step in error.absolute_path)
+    return f"`{path}`: {_shorten(error.message)}." if path else f"{_shorten(error.message)}."
 
 
-def _short(message: str) -> str:
-    return message if len(message) <= _SHOWN_OF_A_MESSAGE else f"{message[:_SHOWN_OF_A_MESSAGE]}…"
+def _shorten(message: str) -> str:
+    return message if len(message) <= _MAX_MESSAGE_CHARS else f"{message[:_MAX_MESSAGE_CHARS]}…"
