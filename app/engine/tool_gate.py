@@ -259,4 +259,4 @@ def with_approval(outcome: Outcome, edited: str | None) -> Outcome:
         return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
     notice = f"The user changed the input to {edited} before allowing the call."
     notes = {**outcome.notes, "approval": {"decision": "approve", "input": edited}}
-    return replace(outcome.saying(notice, *outcome.parts), notes=notes)
+    return replace(outcome.with_parts(notice, *outcome.parts), notes=notes)

@@ -19,9 +19,9 @@ from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
 from app.tools.outputs import OUTPUT, as_call
+from app.tools.policy import count_policies
 from app.tools.tool import File, Outcome, ToolContext
 from app.tools.toolset import Toolset
-from app.tools.uses import count_uses
 
 
 class ToolRuns:
@@ -94,7 +94,7 @@ class ToolRuns:
         outcome = decision.outcome
         if decision.from_client:
             outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
-        count_uses(self._label(call), outcome.notes)
+        count_policies(self._label(call), outcome.notes)
         await self._recorder.settle_call(call, outcome, decision.state)
 
     async def _finish_all(self, calls: Sequence[Block]) -> None:
@@ -115,7 +115,7 @@ class ToolRuns:
             outcome = await asyncio.shield(self._start(same))
             if not outcome.is_error:
                 memo = replace(outcome, notes={"memo": same.tool_use_id})
-                count_uses(self._label(call), memo.notes)
+                count_policies(self._label(call), memo.notes)
                 await self._recorder.settle_call(call, memo)
                 return
         outcome = await self._start(call)

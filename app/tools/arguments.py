@@ -1,9 +1,11 @@
-"""The arguments of a tool: their schema for the model, and what a model sent checked against it."""
+"""The arguments of a tool: their schema for the model, made from a signature, and the validation of an input."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from textwrap import dedent
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -13,16 +15,19 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, ErrorDetails, from_json
 
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_TOLD_AT_ONCE = 10
-_SHOWN_OF_A_VALUE = 80
+_MAX_ERRORS = 10  # in one message
+_MAX_VALUE_CHARS = 80
+_SECTION = re.compile(r"^(?:Args|Arguments|Parameters):[ ]*\n(?P<body>(?:[ ]+\S.*(?:\n|\Z)|[ ]*\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^(?P<name>\w+)(?:[ ]*\([^\n]*?\))?:[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
+_FIELD = re.compile(r"^:param[ ](?:[^:\n]*[ ])?(?P<name>\w+):[ ]*(?P<text>.*(?:\n[ ]+\S.*)*)\n?", re.MULTILINE)
 
 
 class BadArguments(Exception):
-    """What is wrong with an input, in words its author can act on."""
+    """An input that does not fit the schema. The message is for the model, which may correct it."""
 
 
 class _Schema(GenerateJsonSchema):
-    """Without the titles pydantic makes of names: they are sent with every request and say nothing."""
+    """Without pydantic's titles: they only repeat the names, and are sent with every request."""
 
     def field_title_should_be_set(self, schema: CoreSchema | Any) -> bool:  # noqa: ARG002
         return False
@@ -30,7 +35,7 @@ class _Schema(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """`names` are what a model may send; `context` is the parameter that wants the call's context, if any."""
+    """`names` are the arguments a model may send; `context` is the parameter that receives the ToolContext, if any."""
 
     names: tuple[str, ...]
     context: str | None
@@ -38,109 +43,108 @@ class Arguments:
     schema: str
 
     @classmethod
-    def of(cls, function: Callable[..., Any], said: Mapping[str, str], *, context_type: type) -> "Arguments":
-        """`said`: the docstring on the parameters. Raises TypeError for one that a model could not fill."""
+    def of(cls, function: Callable[..., Any], descriptions: Mapping[str, str], *, context_type: type) -> "Arguments":
+        """`descriptions` are those of the docstring. Raises TypeError for a parameter that a model could not fill."""
         hints = get_type_hints(function, include_extras=True)
         context: str | None = None
-        fields: dict[str, Parameter] = {}
+        names: list[str] = []
+        fields: dict[str, Any] = {}
         for position, (name, parameter) in enumerate(signature(function).parameters.items()):
             if name == "self" and position == 0:
                 continue
             if hints.get(name) is context_type:
                 context = name
-            else:
-                fields[name] = _checked(parameter, hints)
+                continue
+            _check_parameter(parameter, hints)
+            default = ... if parameter.default is Parameter.empty else parameter.default
+            options = _description(hints[name], descriptions.get(name))
+            # Fields are numbered, and the parameter is the alias: pydantic has no fields called `schema` or `copy`.
+            fields[f"field_{len(names)}"] = (hints[name], Field(default, alias=name, **options))
+            names.append(name)
         try:
-            model = _model(function.__name__, fields, hints, said)
-            return cls(tuple(fields), context, model, _schema(model))
+            model: type[BaseModel] = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+            schema = model.model_json_schema(schema_generator=_Schema)
         except PydanticUserError as error:
             raise TypeError(f"the parameters of {function.__name__} have no JSON schema: {error}") from error
+        schema.pop("title")
+        return cls(tuple(names), context, model, msgspec.json.encode(schema).decode())
 
     def parse(self, input_json: str) -> dict[str, Any]:
-        """The validated values by parameter name; raises BadArguments. Those left out have their defaults."""
+        """The validated values by parameter name, with defaults for those left out. Raises BadArguments."""
         try:
             values = self.model.model_validate_json(input_json)
         except ValidationError as error:
-            raise BadArguments(self._complaint(error, input_json)) from None
+            raise BadArguments(self._describe(error, input_json)) from None
         return dict(zip(self.names, vars(values).values(), strict=True))
 
-    def _complaint(self, error: ValidationError, input_json: str) -> str:
+    def _describe(self, error: ValidationError, input_json: str) -> str:
         details = error.errors(include_url=False)
         try:
-            given = from_json(input_json)
+            value = from_json(input_json)
         except ValueError as problem:
             return f"It is not valid JSON: {problem}."
-        said = [self._sentence(detail, given) for detail in details[:_TOLD_AT_ONCE]]
-        if len(details) > _TOLD_AT_ONCE:
-            said.append(f"There are {len(details) - _TOLD_AT_ONCE} more errors.")
-        return " ".join(said)
+        sentences = [self._sentence(detail, value) for detail in details[:_MAX_ERRORS]]
+        if len(details) > _MAX_ERRORS:
+            sentences.append(f"There are {len(details) - _MAX_ERRORS} more errors.")
+        return " ".join(sentences)
 
-    def _sentence(self, detail: ErrorDetails, given: Any) -> str:
-        where = _path(detail["loc"], given)
+    def _sentence(self, detail: ErrorDetails, value: Any) -> str:
+        path = _path(detail["loc"], value)
         if detail["type"] == "missing":
-            return f"`{'.'.join(filter(None, (where, str(detail['loc'][-1]))))}` is required."
+            return f"`{'.'.join(filter(None, (path, str(detail['loc'][-1]))))}` is required."
         if detail["type"] == "extra_forbidden":
-            return f"There is no `{where}`" + (f"; {self._known}." if len(detail["loc"]) == 1 else ".")
-        what = detail["msg"].removeprefix("Value error, ")
-        return f"`{where or 'input'}`: {what} (got {_shown(detail['input'])})."
-
-    @property
-    def _known(self) -> str:
-        return f"the arguments are {', '.join(self.names)}" if self.names else "it takes no arguments"
+            known = f"the arguments are {', '.join(self.names)}" if self.names else "it takes no arguments"
+            return f"There is no `{path}`" + (f"; {known}." if len(detail["loc"]) == 1 else ".")
+        message = detail["msg"].removeprefix("Value error, ")
+        return f"`{path or 'input'}`: {message} (got {_excerpt(detail['input'])})."
 
 
-def _checked(parameter: Parameter, hints: Mapping[str, Any]) -> Parameter:
+def _check_parameter(parameter: Parameter, hints: Mapping[str, Any]) -> None:
     if parameter.kind not in _BY_NAME:
-        raise TypeError(f"a model fills arguments by name, so a tool cannot have {parameter}")
+        raise TypeError(f"a tool cannot have the parameter {parameter}: a model sends arguments by name")
     if isinstance(parameter.default, FieldInfo):
         raise TypeError(f"the Field of {parameter.name} belongs into its type: Annotated[…, Field(…)] = default")
     if parameter.name not in hints:
-        raise TypeError(f"the parameter {parameter.name} needs a type: the model is told what to send")
-    return parameter
+        raise TypeError(f"the parameter {parameter.name} needs a type: the schema for the model is made from it")
 
 
-def _model(
-    name: str, fields: Mapping[str, Parameter], hints: Mapping[str, Any], said: Mapping[str, str]
-) -> type[BaseModel]:
-    """Fields are numbered, with the parameter as alias: a parameter may be called `schema` or `copy`."""
-    definitions: dict[str, Any] = {}
-    for number, (field, parameter) in enumerate(fields.items()):
-        default = ... if parameter.default is Parameter.empty else parameter.default
-        options = _description(hints[field], said.get(field))
-        definitions[f"field_{number}"] = (hints[field], Field(default, alias=field, **options))
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **definitions)
-
-
-def _description(hint: Any, said: str | None) -> dict[str, Any]:
-    """A string in Annotated goes before what the docstring says, and so does the description of a Field."""
+def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
+    """The first of: the description of a Field, a string in Annotated, the docstring."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(note, FieldInfo) and note.description for note in notes):
         return {}
-    words = next((note for note in notes if isinstance(note, str)), said)
-    return {"description": words} if words else {}
+    description = next((note for note in notes if isinstance(note, str)), of_docstring)
+    return {"description": description} if description else {}
 
 
-def _schema(model: type[BaseModel]) -> str:
-    schema = model.model_json_schema(schema_generator=_Schema)
-    schema.pop("title")
-    return msgspec.json.encode(schema).decode()
-
-
-def _path(loc: tuple[int | str, ...], given: Any) -> str:
-    """`loc` as far as it leads into the input, without the names pydantic has for the branches of a union."""
+def _path(loc: tuple[int | str, ...], value: Any) -> str:
+    """The steps of `loc` that exist in the input: pydantic adds names for the branches of a union."""
     steps: list[str] = []
     for part in loc:
-        match given:
-            case dict() if part in given:
-                given = given[part]
+        match value:
+            case dict() if part in value:
+                value = value[part]
             case list() if isinstance(part, int):
-                given = given[part]
+                value = value[part]
             case _:
                 continue
         steps.append(str(part))
     return ".".join(steps)
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _SHOWN_OF_A_VALUE else f"{text[:_SHOWN_OF_A_VALUE]}…"
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
+
+
+def split_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Splits a clean docstring into the description of the tool and those of its parameters, by name.
+
+    A parameter is described by `:param name: text`, or a line `name: text` of an `Args:` section; a line that is
+    indented deeper continues the one before.
+    """
+    bodies = [dedent(found["body"]) for found in _SECTION.finditer(text)]
+    entries = [found for body in bodies for found in _ENTRY.finditer(body)]
+    entries += _FIELD.finditer(text)
+    description = _FIELD.sub("", _SECTION.sub("", text)).strip()
+    return description, {entry["name"]: " ".join(entry["text"].split()) for entry in entries}

@@ -1,7 +1,7 @@
-"""The one toolset of a server, from wherever its tools come."""
+"""Assembly of the toolset of a server from its own tools, installed packages, a module and a tools file."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +10,19 @@ from app.domain.errors import ConfigError
 from app.kit.signature import key_of
 from app.tools.declared.declarations import Declarations, McpServer, read_declarations
 from app.tools.http.addresses import Allowed
-from app.tools.http.toolset import HttpTools
+from app.tools.http.tool import HttpTools
 from app.tools.loading import load_installed, load_toolset
 from app.tools.outputs import Outputs
 from app.tools.tool import Tool
 from app.tools.toolset import Toolset
 
 if TYPE_CHECKING:
-    from app.tools.mcp.toolset import McpServers
+    from app.tools.mcp.servers import McpServers
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What the settings say of tools. `environment` is what `$NAME` stands for in `file`."""
+    """The settings of tools. `environment` has the variables that `file` may name."""
 
     file: Path | None = None
     reference: str | None = None
@@ -36,53 +36,49 @@ class ToolSettings:
 
 @asynccontextmanager
 async def open_toolset(
-    own: Iterable[Tool], wanted: ToolSettings, outputs: Outputs | None = None
+    own: Iterable[Tool], settings: ToolSettings, outputs: Outputs | None = None
 ) -> AsyncIterator[Toolset]:
-    """With the connections that its tools need. Raises ConfigError."""
-    declarations = read_declarations(wanted.file, wanted.environment) if wanted.file else Declarations()
+    """Opens the toolset and the connections that its tools need. Raises ConfigError."""
+    declarations = read_declarations(settings.file, settings.environment) if settings.file else Declarations()
+    with _config_error("TURNSTREAM_HTTP_TOOLS_ALLOW"):
+        allowed = Allowed.of(entry.strip() for entry in (settings.allowed or "").split(",") if entry.strip())
+    with _config_error("TURNSTREAM_SIGNING_SECRET"):
+        if settings.signing_secret is not None:
+            key_of(settings.signing_secret)
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(HttpTools(_allowed(wanted.allowed), _checked(wanted.signing_secret)))
+        http = await stack.enter_async_context(HttpTools(allowed, settings.signing_secret))
         tools = [
             *own,
             *(await load_installed(stack)),
-            *(await load_toolset(wanted.reference, stack) if wanted.reference else ()),
-            *declarations.made(lambda each: http.declared(each.spec, each.policy, internal=each.internal)),
+            *(await load_toolset(settings.reference, stack) if settings.reference else ()),
+            *declarations.http_tools(lambda each: http.declared(each.spec, each.policy, internal=each.internal)),
         ]
-        try:
-            governed = declarations.applied(tools)
+        tools = declarations.apply_policies(tools)
+        with _config_error("the tools do not go together"):
             sources = [await stack.enter_async_context(_mcp(declarations.servers))] if declarations.servers else []
             toolset = Toolset(
-                governed,
-                wanted.max_parallel,
-                wanted.max_result_chars,
-                max_file_bytes=wanted.max_file_bytes,
+                tools,
+                settings.max_parallel,
+                settings.max_result_chars,
+                max_file_bytes=settings.max_file_bytes,
                 outputs=outputs,
                 sources=sources,
                 declared=http.tool_for,
             )
-        except ValueError as error:
-            raise ConfigError(f"the tools do not go together: {error}") from None
         yield toolset
 
 
 def _mcp(servers: Sequence[McpServer]) -> "McpServers":
-    """Its package costs a second to import."""
-    from app.tools.mcp.toolset import McpServers  # noqa: PLC0415
+    """Imported only when needed: the package takes a second."""
+    from app.tools.mcp.servers import McpServers  # noqa: PLC0415
 
     return McpServers(servers)
 
 
-def _allowed(entries: str | None) -> Allowed:
+@contextmanager
+def _config_error(subject: str) -> Iterator[None]:
+    """Turns a ValueError into a ConfigError that names its subject."""
     try:
-        return Allowed.of(entry.strip() for entry in (entries or "").split(",") if entry.strip())
+        yield
     except ValueError as error:
-        raise ConfigError(f"TURNSTREAM_HTTP_TOOLS_ALLOW: {error}") from None
-
-
-def _checked(secret: str | None) -> str | None:
-    try:
-        if secret is not None:
-            key_of(secret)
-    except ValueError as error:
-        raise ConfigError(f"TURNSTREAM_SIGNING_SECRET: {error}") from None
-    return secret
+        raise ConfigError(f"{subject}: {error}") from None

@@ -1,95 +1,84 @@
-"""How a tool is run. Every use of a policy is noted on the result, and counted."""
+"""The policy of a tool: limits, retries, fallback and approval of its calls, and the notes and counts of their use."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from app.domain.turns import ToolSpec
+from app.telemetry import TOOL_POLICIES
 
-# `always` and `never`, or a function of the input (the parsed JSON object) that says whether a person must allow it.
+# Whether a person must allow a call: as a function, of the input (the parsed JSON object).
 Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
 ResultForm = Literal["json", "text"]
+# Fields of Policy that were chosen, by name. Policy checks names and values.
+PolicyOptions = Mapping[str, Any]
+
+# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last three.
+POLICY_NOTES = frozenset(
+    {"retries", "timeout", "breaker", "fallback", "cut", "waited", "memo", "calls_per_turn", "approval"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """After `failures` calls in a row that failed or ran out of time, the tool is left alone for `pause` seconds; then
-    one call tries it. An error that the tool means to tell is no such failure.
+    """Opens after `failures` broken calls in a row, for `pause` seconds; then one call may try. A ToolError, which the
+    tool raises on purpose, is no such failure.
     """
 
     failures: int = 5
     pause: float = 30.0
 
     def __post_init__(self) -> None:
-        _at_least_one("failures of a breaker", self.failures)
-        _above_zero("pause of a breaker", self.pause)
+        if self.failures < 1:
+            raise ValueError(f"`breaker.failures` must be at least 1, not {self.failures}")
+        _check_seconds("breaker.pause", self.pause)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Times are seconds. What concerns a turn is kept over crashes: it is counted from its rows.
+    """How the calls of one tool are run. `@tool` and the tables of a tools file take their options from these fields.
 
-    `timeout`: for the whole call, retries included. `concurrency`: calls at once on one replica. `retries`: after it
-    raised what it did not mean to tell, or was unavailable, if it is read-only or safe to retry. `memo`: an identical
-    call of a read-only tool in one turn is answered from the first. `results`: what is no text is told as JSON, or as
-    indented text. `fallback`: the tool that is run with the same input when this one has failed. `approval_expiry`: how
-    long a person may take. Raises ValueError for what makes no sense.
+    Raises ValueError for a value that makes no sense.
     """
 
-    timeout: float = 30.0
-    concurrency: int | None = None
-    calls_per_turn: int | None = None
-    max_result_chars: int | None = None
-    retries: int = 1
-    memo: bool = False
-    results: ResultForm = "json"
-    fallback: str | None = None
+    timeout: float = 30.0  # seconds for the whole call, retries included
+    concurrency: int | None = None  # calls at once on one replica
+    calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
+    max_result_chars: int | None = None  # None: the limit of the server
+    retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
+    memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
+    results: ResultForm = "json"  # the form of a result that is not text
+    fallback: str | None = None  # the tool that runs with the same input when this one has failed
     breaker: Breaker | None = field(default_factory=Breaker)
     approval: Approval = "never"
-    approval_expiry: float | None = None
+    approval_expiry: float | None = None  # seconds that a person has to decide
 
     def __post_init__(self) -> None:
-        _above_zero("timeout", self.timeout)
-        _at_least_one("concurrency", self.concurrency)
-        _at_least_one("calls_per_turn", self.calls_per_turn)
-        _at_least_one("max_result_chars", self.max_result_chars)
+        _check_seconds("timeout", self.timeout)
+        _check_count("concurrency", self.concurrency)
+        _check_count("calls_per_turn", self.calls_per_turn)
+        _check_count("max_result_chars", self.max_result_chars)
         if self.retries < 0:
-            raise ValueError(f"retries cannot be {self.retries}: 0 is none")
+            raise ValueError(f"`retries` must be 0 (none) or more, not {self.retries}")
         if self.results not in {"json", "text"}:
-            raise ValueError(f'results are told as "json" or "text", not as {self.results!r}')
+            raise ValueError(f'`results` must be "json" or "text", not {self.results!r}')
         if not (self.approval in {"never", "always"} or callable(self.approval)):
-            raise ValueError(f'approval is "never", "always" or a function of the input, not {self.approval!r}')
+            raise ValueError(f'`approval` must be "never", "always" or a function of the input, not {self.approval!r}')
         if self.approval_expiry is not None:
-            _above_zero("approval_expiry", self.approval_expiry)
+            _check_seconds("approval_expiry", self.approval_expiry)
             if self.approval == "never":
-                raise ValueError("approval_expiry says how long an approval may take, but none is asked for")
-
-
-class PolicyOptions(TypedDict, total=False):
-    """The fields of Policy, each of which may be left out."""
-
-    timeout: float
-    concurrency: int | None
-    calls_per_turn: int | None
-    max_result_chars: int | None
-    retries: int
-    memo: bool
-    results: ResultForm
-    fallback: str | None
-    breaker: Breaker | None
-    approval: Approval
-    approval_expiry: float | None
+                raise ValueError('`approval_expiry` needs an `approval` that is not "never": no person is asked')
 
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
-    """Raises ValueError where an option was given that this tool cannot have."""
+    """The policy of a tool; raises ValueError for an option that makes no sense, or not for this tool."""
     if options.get("retries") and not repeatable(spec):
-        raise ValueError(f"{spec.name} cannot have retries: say that it is read_only or retry_safe, if it is")
+        raise ValueError(f"{spec.name} cannot have `retries`: declare it `read_only` or `retry_safe`, if it is")
     if options.get("memo") and not spec.read_only:
-        raise ValueError(f"{spec.name} cannot have a memo: a call of a tool that is not read_only is never left out")
+        raise ValueError(f"{spec.name} cannot have a `memo`: declare it `read_only`, if it is")
     if options.get("fallback") == spec.name:
-        raise ValueError(f"{spec.name} cannot be its own fallback")
+        raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
     try:
         return Policy(**options)
     except ValueError as error:
@@ -100,11 +89,22 @@ def repeatable(spec: ToolSpec) -> bool:
     return spec.read_only or spec.retry_safe
 
 
-def _above_zero(what: str, seconds: float) -> None:
+def count_policies(tool: str, notes: Mapping[str, Any]) -> None:
+    """Counts the policies that a result's notes name; `tool` is the label of the metric."""
+    for policy in POLICY_NOTES & notes.keys():
+        TOOL_POLICIES.labels(tool, policy).inc()
+    match notes.get("fallback"):
+        case {"tool": str(stand_in), "notes": dict(its_notes)}:
+            count_policies(stand_in, its_notes)
+        case _:
+            pass
+
+
+def _check_seconds(option: str, seconds: float) -> None:
     if not 0 < seconds < math.inf:
-        raise ValueError(f"the {what} is a number of seconds above 0, not {seconds}")
+        raise ValueError(f"`{option}` must be a number of seconds above 0, not {seconds}")
 
 
-def _at_least_one(what: str, number: int | None) -> None:
+def _check_count(option: str, number: int | None) -> None:
     if number is not None and number < 1:
-        raise ValueError(f"{what} cannot be {number}: it is at least 1, and None is no limit")
+        raise ValueError(f"`{option}` must be at least 1, or None for no limit, not {number}")

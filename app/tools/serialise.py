@@ -1,4 +1,4 @@
-"""What a tool returns, written for a model: as compact JSON, or as indented text."""
+"""Serialization of tool results for a model: as compact JSON, or as indented text."""
 
 import json
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from app.tools.policy import ResultForm
 
 
-def written(value: object, form: ResultForm) -> str:
-    """`value` may be anything that pydantic can write. Raises what pydantic raises for anything else."""
+def serialize(value: object, form: ResultForm) -> str:
+    """Serializes any value that pydantic can; raises PydanticSerializationError for others."""
     return as_text(value) if form == "text" else as_json(value)
 
 
 def as_json(value: object) -> str:
     try:
         return to_json(value, inf_nan_mode="null").decode()
-    except PydanticSerializationError:  # a lone surrogate is not UTF-8, but can still be told
+    except PydanticSerializationError:  # UTF-8 has no lone surrogates; they are replaced later
         return json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
 
 

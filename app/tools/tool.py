@@ -1,17 +1,19 @@
-"""What a tool is, and the decorator that makes one from a typed async function."""
+"""Tools, their contexts and outcomes, and the decorator that makes a tool from a typed async function."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc, getattr_static, iscoroutinefunction
-from typing import Any, Literal, Protocol, Unpack
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
 from app.domain.turns import ToolSpec
-from app.tools.arguments import Arguments, BadArguments
-from app.tools.docstring import split_docstring
-from app.tools.policy import Policy, PolicyOptions, policy_of
-from app.tools.serialise import written
+from app.tools.arguments import Arguments, BadArguments, split_docstring
+from app.tools.policy import Policy, policy_of
+from app.tools.serialise import serialize
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 OutcomeKind = Literal["ok", "error", "timeout", "unknown", "bad_input", "unavailable", "refused"]
 
@@ -21,10 +23,10 @@ RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """One call: for whom, where, and what it may be recognised by.
+    """The call that a tool is run for.
 
     `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
-    `progress` shows a passing word to whoever is watching; the model does not see it.
+    `progress` shows a short text to the clients that follow the turn; the model does not see it.
     """
 
     owner: str
@@ -37,8 +39,8 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a tool returns besides words: the bytes of a PNG, JPEG, GIF or WebP image, or of a PDF document. `called` is
-    what it is, in words, for where it cannot be shown.
+    """A file in the result of a tool: the bytes of a PNG, JPEG, GIF or WebP image, or of a PDF document. `called`
+    describes it where it cannot be shown.
     """
 
     content: bytes
@@ -46,29 +48,31 @@ class File:
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, bytes):
-            raise TypeError(f"the content of a file is bytes, not {type(self.content).__name__}")
+            raise TypeError(f"the content of a File must be bytes, not {type(self.content).__name__}")
 
 
-Part = str | File
+OutcomePart = str | File
 
 
-def joined(parts: Iterable[Part], between: str) -> list[Part]:
-    """Neighbouring texts as one."""
-    found: list[Part] = []
+def join_texts(parts: Iterable[OutcomePart], separator: str) -> list[OutcomePart]:
+    """Joins texts that stand side by side."""
+    joined: list[OutcomePart] = []
     for part in parts:
-        if isinstance(part, str) and found and isinstance(found[-1], str):
-            found[-1] += between + part
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += separator + part
         else:
-            found.append(part)
-    return found
+            joined.append(part)
+    return joined
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the model is told. A failure is an outcome too; `kind` sorts it for whoever counts. `more` are files, and
-    texts between them, that follow `text`. Once its files are kept, an outcome has a `layout` instead: how all its
-    words, which are then the text, lie between them (app/domain/results.py). `whole` is the full text where the model
-    is told only a part. `notes` says which policies were needed, for whoever looks at the block.
+    """The result of a call, as the model receives it. A failure is an outcome too; `kind` classifies it for metrics and
+    policies.
+
+    `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
+    instead: the places of the files in `text`, which then holds all texts (app/domain/results.py). `whole` is the full
+    text where the model receives only a part. `notes` name the policies that were needed, for readers of the block.
     """
 
     text: str
@@ -76,44 +80,45 @@ class Outcome:
     kind: OutcomeKind = "ok"
     whole: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
-    more: tuple[Part, ...] = ()
+    more: tuple[OutcomePart, ...] = ()
     layout: str | None = None
 
+    def __post_init__(self) -> None:
+        # Either of `is_error` and `kind` may be given alone.
+        if self.is_error != (self.kind != "ok"):
+            object.__setattr__(self, "is_error", True)
+            object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
+
     @classmethod
-    def of(cls, parts: Iterable[Part], *, is_error: bool = False) -> "Outcome":
-        """What consists of several parts, of one at least."""
+    def of(cls, parts: Iterable[OutcomePart], *, is_error: bool = False) -> "Outcome":
+        """An outcome of one or more parts."""
         first, *more = parts
         if isinstance(first, File):
             return cls("", is_error, more=(first, *more))
         return cls(first, is_error, more=tuple(more))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[OutcomePart, ...]:
         return (self.text, *self.more) if self.text else self.more
 
-    def saying(self, *parts: Part) -> "Outcome":
-        """The same outcome with these parts; a blank line is between two texts."""
-        told = Outcome.of(joined(parts, "\n\n"))
-        return replace(self, text=told.text, more=told.more)
-
-    def __post_init__(self) -> None:
-        if self.is_error != (self.kind != "ok"):
-            object.__setattr__(self, "is_error", True)
-            object.__setattr__(self, "kind", "error" if self.kind == "ok" else self.kind)
+    def with_parts(self, *parts: OutcomePart) -> "Outcome":
+        """The same outcome with other parts, and a blank line between two texts."""
+        other = Outcome.of(join_texts(parts, "\n\n"))
+        return replace(self, text=other.text, more=other.more)
 
 
 class ToolError(Exception):
-    """Raised by a tool to tell the model, in these words, that the call failed."""
+    """Raised by a tool to report on purpose that the call failed: the model receives the message."""
 
 
 class ToolUnavailable(ToolError):
-    """The same, where not the call was wrong but what the tool needs is away: it may be retried, and the breaker counts
-    it. An outcome of the kind `unavailable` says as much.
+    """Raised by a tool when something that it needs is away: unlike a ToolError, the call may be retried, and the
+    breaker counts it. An outcome of the kind `unavailable` has the same effect.
     """
 
 
 class Tool(Protocol):
-    """Whatever a tool raises, the toolset makes an outcome of it."""
+    """A tool may raise anything: the toolset makes an outcome of it."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -151,49 +156,64 @@ class FunctionTool:
             return Outcome(RETURNED_NOTHING)
         parts = result if isinstance(result, list | tuple) else [result]
         if not any(isinstance(part, File) for part in parts):
-            return Outcome(self._words(result))
-        return Outcome.of(part if isinstance(part, File) else self._words(part) for part in parts)
+            return Outcome(self._text(result))
+        return Outcome.of(part if isinstance(part, File) else self._text(part) for part in parts)
 
-    def _words(self, result: object) -> str:
-        return result if isinstance(result, str) else written(result, self.policy.results)
+    def _text(self, result: object) -> str:
+        return result if isinstance(result, str) else serialize(result, self.policy.results)
 
 
 class ToolSource(Protocol):
-    """Tools that come and go, by their names: asked whenever a tool is looked up."""
+    """Tools by name that come and go. Asked at every lookup, so it must be quick."""
 
     def tools(self) -> Mapping[str, Tool]: ...
 
 
 def is_name(text: str) -> bool:
-    """Whether models may be told of a tool by it."""
+    """True for a name that providers accept for a tool."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_name(name: str) -> None:
     if not is_name(name):
-        raise ValueError(f"a tool's name has 1-64 letters, digits, _ or -, which {name!r} has not")
+        raise ValueError(f"the name of a tool must have 1-64 letters, digits, _ or -, unlike {name!r}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToolOptions(Policy):
+    """The options of `@tool`, for type checkers: the fields of Policy and three more."""
+
+    read_only: bool = False
+    retry_safe: bool = False
+    name: str | None = None
+
+
+def _has_options(options: Callable[_P, _ToolOptions]) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:  # noqa: ARG001
+    """Gives a function the signature of `options`, so that type checkers know every field of Policy."""
+    return cast("Callable[[Callable[..., _R]], Callable[_P, _R]]", lambda function: function)
+
+
+@_has_options(_ToolOptions)
 def tool(
-    *, read_only: bool = False, retry_safe: bool = False, name: str | None = None, **options: Unpack[PolicyOptions]
+    *, read_only: bool = False, retry_safe: bool = False, name: str | None = None, **options: Any
 ) -> Callable[[Callable[..., Awaitable[object]]], FunctionTool]:
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
-    The function takes what the model sends, and a ToolContext where it asks for one. It returns a str, a File, an
-    Outcome or anything that can be written as JSON; a list of words and files is told part by part. `read_only` says
-    that it has no effects, `retry_safe` that it has some, but may be run again with the same idempotency key. The other
-    options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a tool, or
-    not with these options.
+    The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
+    returns a str, a File, an Outcome, a list of texts and files, or any value that can be serialized as JSON.
+    `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
+    The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a
+    tool, or not with these options.
     """
 
     def make(function: Callable[..., Awaitable[object]]) -> FunctionTool:
         tool_name = name or function.__name__
         check_name(tool_name)
         if not iscoroutinefunction(function):
-            raise TypeError(f"{tool_name} must be `async def`; give blocking work to asyncio.to_thread")
+            raise TypeError(f"{tool_name} must be `async def`: give blocking work to asyncio.to_thread")
         description, parameters = split_docstring(cleandoc(function.__doc__ or ""))
         if not description:
-            raise TypeError(f"{tool_name} needs a docstring: it is how the model knows when to call it")
+            raise TypeError(f"{tool_name} needs a docstring: it tells the model when to call the tool")
         arguments = Arguments.of(function, parameters, context_type=ToolContext)
         spec = ToolSpec(tool_name, description, arguments.schema, read_only, retry_safe)
         return FunctionTool(spec, policy_of(spec, options), function, arguments)
@@ -202,7 +222,7 @@ def tool(
 
 
 def tools_of(holder: object) -> list[Tool]:
-    """The methods of `holder` that are tools, in the order they were written."""
+    """The methods of `holder` that are tools, in the order of their definition."""
     names = dict.fromkeys(name for kind in reversed(type(holder).__mro__) for name in vars(kind))
     found = [name for name in names if isinstance(getattr_static(holder, name), FunctionTool)]
     return [getattr(holder, name) for name in found]

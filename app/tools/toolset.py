@@ -1,4 +1,4 @@
-"""The toolset runs what a model asks for. Whatever happens, the model is told one outcome."""
+"""The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,24 +12,24 @@ from structlog.contextvars import bound_contextvars
 from app.domain.turns import ToolSpec
 from app.kit.text import storable
 from app.tools.outputs import Outputs
-from app.tools.policy import Policy
-from app.tools.running.attempts import Backoff, short_backoff
-from app.tools.running.fallback import HELPS, both, unfit
+from app.tools.policy import Policy, count_policies
 from app.tools.running.fit import Sizes, fit
-from app.tools.running.runner import Runner
+from app.tools.running.limiter import Limiter
+from app.tools.running.tries import FAILURES, Backoff, fallback_problem, short_backoff, with_fallback
 from app.tools.tool import Outcome, Tool, ToolContext, ToolSource
-from app.tools.uses import count_uses
 
 log = structlog.get_logger(__name__)
 
-_SHOWN_OF_A_NAME = 100
+_MAX_NAME_CHARS = 100  # of a name that a model made up
 
 
 class Toolset:
-    """`max_parallel` calls run at once, over all turns. A tool that was told to stop is waited for `patience` seconds
-    and then left to itself. Results are cut to `max_result_chars`, and `max_whole_chars` of them are kept; their files
-    have up to `max_file_bytes`. `declared` makes the tool of a spec that came with a request; `sources` have more
-    tools, which come and go.
+    """The tools of a server.
+
+    `max_parallel` calls run at once, over all turns. A tool that is cancelled has `patience` seconds to stop, and is
+    abandoned after that. A result is cut to `max_result_chars`, and `max_whole_chars` of it are kept; each of its files
+    has up to `max_file_bytes`. `sources` have more tools, which come and go. `declared` makes the tool of a spec that
+    came with a request.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class Toolset:
         self._own: dict[str, Tool] = {}
         for tool in tools:
             if tool.spec.name in self._own:
-                raise ValueError(f"two tools are called {tool.spec.name}")
+                raise ValueError(f"two tools are called {tool.spec.name}: rename one of them")
             self._own[tool.spec.name] = tool
         self.outputs = outputs or Outputs()
         self._sources = sources
         self._declared = declared
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
-        self._runner = Runner(max_parallel, patience, backoff, clock)
+        self._limiter = Limiter(max_parallel, patience, backoff, clock)
         known = self._tools
         for tool in self._own.values():
-            if problem := unfit(tool, known):
+            if problem := fallback_problem(tool, known):
                 raise ValueError(problem)
 
     @property
@@ -67,34 +67,34 @@ class Toolset:
         return tuple(self._tools)
 
     def specs(self, names: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
-        """The named tools in the order named, or all. Raises ValueError for one that does not exist."""
+        """The specs of the named tools in their order, or of all. Raises ValueError for a tool that does not exist."""
         tools = self._tools
-        wanted = tools if names is None else dict.fromkeys(names)
-        for name in wanted:
+        names = list(tools) if names is None else list(dict.fromkeys(names))
+        for name in names:
             if name not in tools:
                 raise ValueError(_unknown(name, tools))
-        return tuple(tools[name].spec for name in wanted)
+        return tuple(tools[name].spec for name in names)
 
     def check(self, spec: ToolSpec) -> None:
-        """Raises ValueError for a tool that came with a request and cannot be called from here."""
+        """Raises ValueError for a tool that came with a request and cannot be called by this server."""
         if spec.http is None:
             return
         if self._declared is None:
-            raise ValueError(f"{spec.name}: this server calls no tools by URL")
+            raise ValueError(f"{spec.name} has a URL, but this server calls no HTTP tools of requests")
         self._declared(spec)
 
     def policy(self, name: str, offered: Sequence[ToolSpec] | None = None) -> Policy:
-        """The policy that a call is run by; the default one for a tool that does not exist."""
+        """The policy that applies to a call; the default one for a tool that does not exist."""
         tool = self._find(name, offered)
         return Policy() if tool is None else tool.policy
 
     def needs_approval(self, name: str, input_json: str, offered: Sequence[ToolSpec] | None = None) -> bool:
-        """Whether a person must allow this call. What cannot be decided needs one."""
+        """Whether a person must allow this call. When the policy cannot decide, a person must."""
         approval = self.policy(name, offered).approval
         if not callable(approval):
             return approval == "always"
         try:
-            return bool(approval(_parsed(input_json)))
+            return bool(approval(_parse(input_json)))
         except Exception as error:
             log.error("tool.approval_undecided", tool=name, exc_info=error)
             return True
@@ -104,66 +104,64 @@ class Toolset:
     ) -> Outcome:
         """The outcome of one call. Raises only CancelledError, after the tool has stopped or was abandoned.
 
-        `offered` are the tools this model was told of; without it, all are.
+        `offered` are the tools that were in the request of the model; None stands for all.
         """
         start = perf_counter()
-        with bound_contextvars(tool=name[:_SHOWN_OF_A_NAME], tool_use_id=context.tool_use_id):
-            outcome = await self._settle(name, input_json, context, offered)
-            seconds = round(perf_counter() - start, 4)
+        known = list(self._tools) if offered is None else [spec.name for spec in offered]
+        with bound_contextvars(tool=name[:_MAX_NAME_CHARS], tool_use_id=context.tool_use_id):
+            match self._resolve(name, input_json, known, offered):
+                case Outcome() as outcome:
+                    pass
+                case tool:
+                    outcome = await self._limiter.call(tool, _clean(input_json), context)
+                    if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
+                        log.warning("tool.fallback", fallback=stand_in.spec.name, kind=outcome.kind)
+                        with bound_contextvars(tool=stand_in.spec.name):
+                            second = await self._limiter.call(stand_in, _clean(input_json), context)
+                        outcome = with_fallback(outcome, stand_in, second)
+                    outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
+                    # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
+                    count_policies(name if tool.spec.http is None else "(declared)", outcome.notes)
             texts = [part for part in outcome.parts if isinstance(part, str)]
             sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
-            log.info("tool.settled", kind=outcome.kind, seconds=seconds, **sizes)
+            log.info("tool.settled", kind=outcome.kind, seconds=round(perf_counter() - start, 4), **sizes)
         return outcome
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """What the model is told of an outcome that comes from elsewhere: cut like one of ours."""
+        """An outcome that a client sent, cut like that of a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
         outcome = fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
-        count_uses("(client)", outcome.notes)
+        count_policies("(client)", outcome.notes)
         return outcome
 
-    async def _settle(
-        self, name: str, input_json: str, context: ToolContext, offered: Sequence[ToolSpec] | None
-    ) -> Outcome:
-        known = list(self._tools) if offered is None else [spec.name for spec in offered]
+    def _resolve(
+        self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None
+    ) -> Tool | Outcome:
+        """The tool to run, or the outcome of a call that reaches no tool."""
         if name not in known:
             return Outcome(_unknown(name, known), kind="unknown")
         try:
-            _parsed(input_json)
+            _parse(input_json)
         except ValueError as error:
             return Outcome(f"The input of {name} {error}; send one JSON object.", kind="bad_input")
         tool = self._find(name, offered)
-        if tool is None:
-            return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable")
-        outcome = await self._run(tool, _clean(input_json), context)
-        outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
-        count_uses(_label(tool.spec), outcome.notes)
-        return outcome
-
-    async def _run(self, tool: Tool, input_json: str, context: ToolContext) -> Outcome:
-        outcome = await self._runner.run(tool, input_json, context)
-        if outcome.kind not in HELPS or (stand_in := self._fallback(tool)) is None:
-            return outcome
-        log.warning("tool.fallback", fallback=stand_in.spec.name, kind=outcome.kind)
-        with bound_contextvars(tool=stand_in.spec.name):
-            return both(outcome, stand_in, await self._runner.run(stand_in, input_json, context))
+        return Outcome(f"The tool {name} is not available at the moment.", kind="unavailable") if tool is None else tool
 
     def _fallback(self, tool: Tool) -> Tool | None:
-        """Looked at again for every call: a tool of a source, or its fallback, may have come later."""
+        """The fallback of a tool. Checked at every call: a tool of a source, or its fallback, may have come late."""
         tools = self._tools
-        if problem := unfit(tool, tools):
+        if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)
             return None
         return tools.get(tool.policy.fallback or "")
 
     def _find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
-        """Never a tool of this server in the place of one that was declared under its name."""
+        """A tool by name. When a request declared a tool of this name, that is never one of the server."""
         spec = next((spec for spec in offered or () if spec.name == name), None)
         if offered is not None and (spec is None or spec.client):
             return None
-        return self._tools.get(name) if spec is None or spec.http is None else self._make(spec)
-
-    def _make(self, spec: ToolSpec) -> Tool | None:
+        if spec is None or spec.http is None:
+            return self._tools.get(name)
         try:
             return None if self._declared is None else self._declared(spec)
         except Exception as error:
@@ -172,7 +170,7 @@ class Toolset:
 
     @property
     def _tools(self) -> Mapping[str, Tool]:
-        """All there are at present; of two with one name the first counts."""
+        """All tools at present. Of two with one name the first counts."""
         tools = dict(self._own)
         for source in self._sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
@@ -181,20 +179,15 @@ class Toolset:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     tools = ", ".join(known)
-    return f"There is no tool {name[:_SHOWN_OF_A_NAME]!r}; the tools are: {tools or 'none'}."
-
-
-def _label(spec: ToolSpec) -> str:
-    """The names of tools that come with requests are anybody's: each would be a metric for ever."""
-    return spec.name if spec.http is None else "(declared)"
+    return f"There is no tool {name[:_MAX_NAME_CHARS]!r}; the tools are: {tools or 'none'}."
 
 
 def _clean(input_json: str) -> str:
     return storable(input_json).strip() or "{}"
 
 
-def _parsed(input_json: str) -> dict[str, Any]:
-    """Raises ValueError for anything but a JSON object, or nothing at all, which stands for an empty one."""
+def _parse(input_json: str) -> dict[str, Any]:
+    """The input as a dict; nothing at all stands for an empty object. Raises ValueError for anything else."""
     try:
         value = from_json(_clean(input_json))
     except ValueError as error:

@@ -12,7 +12,7 @@ import psutil
 
 from app.domain.turns import ToolSpec
 from app.tools.declared.declarations import McpServer
-from app.tools.mcp.toolset import McpServers
+from app.tools.mcp.servers import McpServers
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, Tool, ToolContext
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from app.domain.turns import HttpCall, ToolSpec
 from app.kit.signature import verify
 from app.tools.http.addresses import Allowed
-from app.tools.http.toolset import LONGEST_TIMEOUT, HttpTool, HttpTools
+from app.tools.http.tool import LONGEST_TIMEOUT, HttpTool, HttpTools
 from app.tools.policy import Policy
 from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
@@ -424,14 +424,14 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
         (spec("https://["), "not valid"),
         (spec("https://example.com", timeout=LONGEST_TIMEOUT + 1), "timeout"),
         (spec("https://example.com", timeout=0), "timeout"),
-        (spec("https://example.com", headers={"Host": "internal"}), "'Host'"),
-        (spec("https://example.com", headers={"Transfer-Encoding": "chunked"}), "'Transfer-Encoding'"),
-        (spec("https://example.com", headers={"Webhook-Signature": "v1,x"}), "'Webhook-Signature'"),
+        (spec("https://example.com", headers={"Host": "internal"}), "header Host is set"),
+        (spec("https://example.com", headers={"Transfer-Encoding": "chunked"}), "header Transfer-Encoding is set"),
+        (spec("https://example.com", headers={"Webhook-Signature": "v1,x"}), "header Webhook-Signature is set"),
         (spec("https://example.com", headers={"a b": "c"}), "'a b'"),
         (spec("https://example.com", headers={"x-key": "a\r\nhost: b"}), "line break"),
         (ToolSpec("a b", "", SCHEMA, http=HttpCall("https://example.com")), "letters, digits"),
         (spec("https://ada@example.com/"), "user or a password"),
-        (ToolSpec("weather", "", SCHEMA), "has no URL"),
+        (ToolSpec("weather", "", SCHEMA), "needs a URL"),
     ],
 )
 async def test_what_could_not_work_is_refused_when_it_is_declared(

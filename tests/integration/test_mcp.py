@@ -19,8 +19,8 @@ from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.declared.declarations import McpServer, read_declarations
+from app.tools.mcp.servers import McpServers
 from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
-from app.tools.mcp.toolset import McpServers
 from app.tools.policy import Policy
 from app.tools.running.fit import Sizes, fit
 from app.tools.tool import File, Outcome, Tool, ToolError, ToolUnavailable
@@ -134,7 +134,7 @@ async def test_a_server_killed_over_http_is_an_outcome_and_is_found_when_it_is_b
         with pytest.raises(ToolUnavailable, match="cannot be reached now"):
             await tool(context, BERLIN)
         async with time_over_http(port, *options):
-            await servers.changed.until(lambda: "time" in servers.connected)
+            await servers.changes.until(lambda: "time" in servers.connected)
             assert "Europe/Berlin" in (await tool(context, BERLIN)).text
 
 
@@ -158,7 +158,7 @@ async def test_a_server_that_is_down_keeps_nobody_from_starting_and_is_there_onc
     async with connecting(late, gone, TIME) as servers:
         assert servers.connected == {"time"}
         async with time_over_http(port):
-            await servers.changed.until(lambda: "late" in servers.connected)
+            await servers.changes.until(lambda: "late" in servers.connected)
             assert {"late__get_current_time", NOW} <= servers.tools().keys()
 
 
@@ -166,10 +166,10 @@ async def test_tools_stay_listed_while_their_server_is_away() -> None:
     async with connecting(TIME) as servers:
         assert _gauge("time") == 1
         process_of(TIME).kill()
-        await servers.changed.until(lambda: not servers.connected)
+        await servers.changes.until(lambda: not servers.connected)
         assert sorted(servers.tools()) == ["time__convert_time", NOW]
         assert _gauge("time") == 0
-        await servers.changed.until(lambda: "time" in servers.connected)
+        await servers.changes.until(lambda: "time" in servers.connected)
         assert _gauge("time") == 1
     assert _gauge("time") == 0
 
@@ -193,8 +193,8 @@ async def test_a_server_that_hangs_is_noticed_by_the_first_call_that_was_given_u
         stuck.suspend()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(tool(context, BERLIN), timeout=0.01)
-        await servers.changed.until(lambda: not servers.connected)
-        await servers.changed.until(lambda: "time" in servers.connected)
+        await servers.changes.until(lambda: not servers.connected)
+        await servers.changes.until(lambda: "time" in servers.connected)
         assert "Europe/Berlin" in (await tool(context, BERLIN)).text
         assert not stuck.is_running()
 
@@ -213,7 +213,7 @@ async def test_a_tool_that_comes_later_is_listed_when_the_server_says_so(server:
     async with connecting(server) as servers:
         assert "paces__grown" not in servers.tools()
         await servers.tools()["paces__grow"](context_with(), "{}")
-        await servers.changed.until(lambda: "paces__grown" in servers.tools())
+        await servers.changes.until(lambda: "paces__grown" in servers.tools())
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells of the end of a process of others")

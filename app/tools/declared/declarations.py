@@ -1,28 +1,29 @@
-"""The tools that the file of TURNSTREAM_TOOLS_FILE declares, and how the others are to be run."""
+"""The declarations of a tools file: HTTP tools, MCP servers, and the policies of tools from elsewhere."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from string import Template
-from typing import cast
+from typing import Any, cast
 
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.declared.governed import governed
 from app.tools.declared.tables import HttpTable, McpTable, PolicyTable, ToolsFile, read_file
 from app.tools.policy import Policy, PolicyOptions, policy_of
-from app.tools.tool import Tool
+from app.tools.tool import Outcome, Tool, ToolContext
+
+_CHECKED_WITH_SPEC = frozenset({"memo", "retries", "fallback"})
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
     """An MCP server that is started by `command`, or reached at `url`.
 
-    `prefix` goes before the names of its tools. `tools` (None: all) are offered. In `tools`, `read_only` and `policies`
-    are the server's own names. A server that is `trusted` is believed when it says that a tool is read-only or
-    idempotent. Environment variables are filled in already: `env` and `headers` hold secrets.
+    `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
+    `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
+    idempotent are taken as true. `env` and `headers` hold secrets: environment variables are filled in already.
     """
 
     name: str
@@ -40,8 +41,8 @@ class McpServer:
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
     @property
-    def beginning(self) -> str:
-        """Of the names that its tools have here."""
+    def name_prefix(self) -> str:
+        """The beginning of the names that its tools have in the toolset."""
         return f"{self.prefix or self.name}__"
 
     def policy_of(self, tool: str) -> Policy:
@@ -50,7 +51,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpDeclaration:
-    """A service of the operator; `internal` allows it, and no other, to be internal. `spec.http` holds secrets."""
+    """An HTTP tool of the operator. `internal` allows its own host to be internal. `spec.http` holds secrets."""
 
     spec: ToolSpec
     policy: Policy
@@ -59,77 +60,96 @@ class HttpDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """`policies`: what is chosen for tools by their names, whoever wrote them. `where` begins the words of an error."""
+    """The content of a tools file. `policies` are options for tools by name; `source` is named in error texts."""
 
-    where: str = ""
+    source: str = ""
     http: tuple[HttpDeclaration, ...] = ()
     servers: tuple[McpServer, ...] = ()
     policies: Mapping[str, PolicyOptions] = field(default_factory=dict)
 
-    def made(self, make: Callable[[HttpDeclaration], Tool]) -> list[Tool]:
+    def http_tools(self, make: Callable[[HttpDeclaration], Tool]) -> list[Tool]:
         """The HTTP tools. Raises ConfigError where `make` raises ValueError."""
         tools = []
         for declaration in self.http:
-            with _said_of(f"{self.where}: [http.{declaration.spec.name}]"):
+            with _errors_named(f"{self.source}: [http.{declaration.spec.name}]"):
                 tools.append(make(declaration))
         return tools
 
-    def applied(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools with the policies chosen for them. Raises ConfigError for a policy of a tool that there is not."""
+    def apply_policies(self, tools: Iterable[Tool]) -> list[Tool]:
+        """The tools with the policies declared for them. Raises ConfigError for a policy without a tool."""
         found = list(tools)
-        for name in self.policies:
-            if not (any(tool.spec.name == name for tool in found) or self._may_come(name)):
-                close = difflib.get_close_matches(name, [tool.spec.name for tool in found], n=1)
-                meant = f"; is {close[0]} meant?" if close else ""
-                raise ConfigError(f"{self.where}: [policy.{name}] there is no tool of this name{meant}")
-        return [self._governed(tool) for tool in found]
-
-    def _may_come(self, name: str) -> bool:
-        return any(name.startswith(server.beginning) for server in self.servers)
-
-    def _governed(self, tool: Tool) -> Tool:
-        name = tool.spec.name
-        if name not in self.policies:
-            return tool
-        with _said_of(f"{self.where}: [policy.{name}]"):
-            return governed(tool, self.policies[name])
+        names = [tool.spec.name for tool in found]
+        for name in self.policies.keys() - set(names):
+            if not any(name.startswith(server.name_prefix) for server in self.servers):  # a server may list it later
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"the tools are: {', '.join(names) or 'none'}"
+                raise ConfigError(f"{self.source}: [policy.{name}] there is no tool of this name; {hint}")
+        for index, tool in enumerate(found):
+            if options := self.policies.get(tool.spec.name):
+                with _errors_named(f"{self.source}: [policy.{tool.spec.name}]"):
+                    found[index] = _with_options(tool, options)
+        return found
 
 
 def read_declarations(path: Path, environment: Mapping[str, str]) -> Declarations:
-    """What the file says, with the variables it names filled in. Raises ConfigError with a sentence."""
-    file = read_file(path)
+    """Reads a tools file and fills in the variables that it names. Raises ConfigError with a sentence."""
+    file, variables = read_file(path), _Variables(environment)
     http = []
-    for name, declared in file.http.items():
-        with _said_of(f"{path}: [http.{name}]"):
-            http.append(_http(name, declared, _Variables(environment)))
+    for name, http_table in file.http.items():
+        with _errors_named(f"{path}: [http.{name}]"):
+            http.append(_http(name, http_table, variables))
     servers = []
-    for name, server in file.mcp.items():
-        with _said_of(f"{path}: [mcp.{name}]"):
-            servers.append(_server(name, server, file, _Variables(environment)))
+    for name, mcp_table in file.mcp.items():
+        with _errors_named(f"{path}: [mcp.{name}]"):
+            servers.append(_server(name, mcp_table, file, variables))
     policies = {name: table.options() for name, table in file.policy.items()}
     return Declarations(str(path), tuple(http), tuple(servers), policies)
 
 
+def _with_options(tool: Any, options: PolicyOptions) -> Tool:
+    """The same tool with another policy. Raises ValueError for an option that this tool cannot have."""
+    policy_of(tool.spec, {key: value for key, value in options.items() if key in _CHECKED_WITH_SPEC})
+    policy = replace(tool.policy, **options)
+    # The tool itself may read its policy, for the form of its results: replace the field where there is one.
+    if is_dataclass(tool) and any(each.name == "policy" for each in fields(tool)):
+        return cast("Tool", replace(tool, policy=policy))  # type: ignore[type-var]
+    return _ToolWithPolicy(tool, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolWithPolicy:
+    tool: Tool
+    policy: Policy
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.tool.spec
+
+    async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
+        return await self.tool(context, input_json)
+
+
 class _Variables:
-    """`$NAME` and `${NAME}` stand for variables of the environment, `$$` for a dollar."""
+    """Substitution of `$NAME` and `${NAME}` by variables of the environment, and of `$$` by a dollar."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
-    def filled(self, key: str, text: str) -> str:
+    def fill(self, key: str, text: str) -> str:
         try:
             return Template(text).substitute(self._environment)
         except KeyError as error:
-            raise ValueError(f"{key}: the environment has no {error.args[0]}") from None
+            name = error.args[0]
+            raise ValueError(f"`{key}` names ${name}, which is not set: set it in the environment or in .env") from None
         except ValueError:
-            raise ValueError(f"{key}: $ begins the name of a variable; a dollar is written $$") from None
+            raise ValueError(f"`{key}` has a $ without the name of a variable: write $$ for a dollar") from None
 
-    def all(self, key: str, texts: Mapping[str, str]) -> dict[str, str]:
-        return {name: self.filled(f"{key}.{name}", text) for name, text in texts.items()}
+    def fill_all(self, key: str, texts: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.fill(f"{key}.{name}", text) for name, text in texts.items()}
 
 
 def _http(name: str, table: HttpTable, variables: _Variables) -> HttpDeclaration:
-    call = HttpCall(variables.filled("url", table.url), headers=variables.all("headers", table.headers))
+    call = HttpCall(variables.fill("url", table.url), headers=variables.fill_all("headers", table.headers))
     spec = ToolSpec(name, table.description, table.input_schema, table.read_only, table.retry_safe, http=call)
     return HttpDeclaration(spec, policy_of(spec, table.options()), table.internal)
 
@@ -138,11 +158,11 @@ def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) 
     server = McpServer(
         name,
         command=table.command,
-        args=tuple(variables.filled("args", argument) for argument in table.args),
-        env=variables.all("env", table.env),
+        args=tuple(variables.fill("args", argument) for argument in table.args),
+        env=variables.fill_all("env", table.env),
         cwd=table.cwd,
-        url=None if table.url is None else variables.filled("url", table.url),
-        headers=variables.all("headers", table.headers),
+        url=None if table.url is None else variables.fill("url", table.url),
+        headers=variables.fill_all("headers", table.headers),
         prefix=table.prefix,
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),
@@ -155,20 +175,23 @@ def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) 
 def _policies(
     server: McpServer, table: McpTable, by_full_name: Mapping[str, PolicyTable]
 ) -> Iterator[tuple[str, Policy]]:
-    """For one tool its own choices go before those for the server, and those by its full name before both."""
-    full = {name: said for name, said in by_full_name.items() if name.startswith(server.beginning)}
-    named = {name.removeprefix(server.beginning): said for name, said in full.items()}
+    """The policies of single tools. Options by full name override those in the server's table for the tool, and these
+    override the options for all tools of the server.
+    """
+    prefix = server.name_prefix
+    named = {name.removeprefix(prefix): each for name, each in by_full_name.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:
-        chosen = [each.options() for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
-        options = {key: value for each in chosen for key, value in each.items()}
-        with _said_of(f"policy.{tool}", ValueError):
-            policy = Policy(**cast("PolicyOptions", options))
+        tables = [each for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
+        options = {key: value for each in tables for key, value in each.options().items()}
+        with _errors_named(f"policy.{tool}", ValueError):
+            policy = Policy(**options)
         yield tool, policy
 
 
 @contextmanager
-def _said_of(where: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
+def _errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
+    """Puts the place in the file before the text of a ValueError."""
     try:
         yield
     except ValueError as error:
-        raise kind(f"{where} {error}") from None
+        raise kind(f"{place} {error}") from None

@@ -1,65 +1,78 @@
-"""The tables of a file of tools, as they are written there."""
+"""The tables of a tools file and their keys, as the operator writes them in TOML."""
 
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from types import NoneType, UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from app.domain.errors import ConfigError
-from app.tools.policy import Breaker, PolicyOptions, ResultForm
+from app.tools.policy import Policy, PolicyOptions
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class BreakerTable(_Table):
-    failures: int = Breaker().failures
-    pause: float = Breaker().pause
-
-    def breaker(self) -> Breaker:
-        return Breaker(self.failures, self.pause)
-
-
-def _off(value: object) -> object:
-    """TOML has no word for None."""
+def _false_as_none(value: object) -> object:
+    """TOML has no null: `false` stands for it."""
     return None if value is False else value
 
 
-def _text(value: object) -> object:
+def _as_json(value: object) -> object:
     return json.dumps(value, default=str) if isinstance(value, dict) else value
 
 
-class PolicyTable(_Table):
-    """A key that is not there is a choice that was not made."""
+def _keys_of(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass as keys of a table, with types and defaults."""
+    types = get_type_hints(options)
+    return {field.name: (_key_type(types[field.name]), getattr(options(), field.name)) for field in fields(options)}
 
-    timeout: float = Field(30.0, gt=0)
-    concurrency: Annotated[int | None, BeforeValidator(_off)] = None
-    calls_per_turn: Annotated[int | None, BeforeValidator(_off)] = None
-    max_result_chars: Annotated[int | None, BeforeValidator(_off)] = None
-    retries: int = 1
-    memo: bool = False
-    results: ResultForm = "json"
-    fallback: Annotated[str | None, BeforeValidator(_off)] = None
-    breaker: Annotated[BreakerTable | None, BeforeValidator(_off)] = None
-    approval: Literal["never", "always"] = "never"
-    approval_expiry: Annotated[float | None, BeforeValidator(_off)] = None
+
+def _key_type(hint: Any) -> Any:
+    """The type of a field in a file: a dataclass is a table, `false` stands for None, and there are no functions."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        table = create_model("Table", __base__=_Table, **_keys_of(hint))
+        return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
+    if get_origin(hint) not in {Union, UnionType}:
+        return hint
+    union = reduce(or_, [_key_type(kind) for kind in get_args(hint) if get_origin(kind) is not Callable])
+    return Annotated[union, BeforeValidator(_false_as_none)] if NoneType in get_args(hint) else union
+
+
+def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
+    return create_model(table.__name__, __base__=table, __module__=table.__module__, **_keys_of(Policy))
+
+
+@_with_keys_of_policy
+class PolicyTable(_Table):
+    """A table with the fields of Policy as keys. A key that is missing is an option that was not chosen."""
 
     def options(self) -> PolicyOptions:
-        chosen = {key: getattr(self, key) for key in PolicyTable.model_fields if key in self.model_fields_set}
-        if self.breaker is not None:
-            chosen["breaker"] = self.breaker.breaker()
-        return cast("PolicyOptions", chosen)
+        chosen = self.model_fields_set & {field.name for field in fields(Policy)}
+        return {key: getattr(self, key) for key in chosen}
 
 
 class HttpTable(PolicyTable):
     url: str
     description: str = Field(min_length=1)
-    input_schema: Annotated[str, BeforeValidator(_text)]
+    input_schema: Annotated[str, BeforeValidator(_as_json)]
     headers: dict[str, str] = {}
     read_only: bool = False
     retry_safe: bool = False
@@ -80,12 +93,12 @@ class McpTable(PolicyTable):
     policy: dict[str, PolicyTable] = {}
 
     @model_validator(mode="after")
-    def _one_way_to_it(self) -> Self:
+    def _check_address(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("it needs a command or a url, and not both")
-        unused = {"headers"} if self.url is None else {"args", "env", "cwd"}
+            raise ValueError("a server needs either a `command` or a `url`")
+        kind, unused = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
         for key in sorted(unused & self.model_fields_set):
-            raise ValueError(f"{key} is not for a server with a {'command' if self.url is None else 'url'}")
+            raise ValueError(f"a server with a `{kind}` takes no `{key}`: remove one of them")
         return self
 
 
@@ -95,8 +108,11 @@ class ToolsFile(_Table):
     policy: dict[str, PolicyTable] = {}
 
 
+_TABLES: dict[str, type[_Table]] = {"http": HttpTable, "mcp": McpTable, "policy": PolicyTable}
+
+
 def read_file(path: Path) -> ToolsFile:
-    """Raises ConfigError with a sentence for everything that is wrong."""
+    """Parses and validates a tools file. Raises ConfigError with a sentence for every mistake."""
     try:
         return ToolsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
@@ -108,23 +124,24 @@ def read_file(path: Path) -> ToolsFile:
 
 
 def _sentence(problem: Any) -> str:
-    table, key = _place(problem["loc"])
+    loc: tuple[str | int, ...] = problem["loc"]
+    # The name of a table has two parts or, of the policy of one tool of a server, four.
+    depth = 0 if len(loc) < 2 else 4 if len(loc) > 4 and loc[2] == "policy" else 2
+    table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))
     if problem["type"] == "extra_forbidden":
-        return f"{table} has no key {key}{_meant(problem['loc'])}" if table else f"there is no table [{key}]"
-    message = problem["msg"].removeprefix("Value error, ")
+        if not table:
+            return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in _TABLES)}"
+        known = PolicyTable if depth == 4 else _TABLES[str(loc[0])]
+        return f"[{table}] has no key `{key}`{_hint(key, known)}"
+    message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
     if problem["type"] == "missing":
         message = "is missing"
-    return f"{table} {key}".strip() + f": {message[0].lower()}{message[1:]}"
+    message = f"{message[0].lower()}{message[1:]}"
+    return " ".join(filter(None, (table and f"[{table}]", key and f"`{key}`"))) + f": {message}"
 
 
-def _place(loc: Sequence[str | int]) -> tuple[str, str]:
-    """The table, which has two names or (of the policy of one tool of a server) four, and the key in it."""
-    depth = 4 if len(loc) > 4 and loc[2] == "policy" else 2
-    table = ".".join(map(str, loc[:depth]))
-    return f"[{table}]" if len(loc) >= 2 else "", ".".join(map(str, loc[depth:] if len(loc) >= 2 else loc))
-
-
-def _meant(loc: Sequence[str | int]) -> str:
-    kinds: dict[str | int, type[_Table]] = {"http": HttpTable, "mcp": McpTable, "policy": PolicyTable}
-    close = difflib.get_close_matches(str(loc[-1]), kinds[loc[0]].model_fields, n=1) if len(loc) == 3 else []
-    return f"; is {close[0]} meant?" if close else ""
+def _hint(key: str, table: type[_Table]) -> str:
+    if "." in key:  # it is in a table of its own, such as `breaker`
+        return ""
+    close = difflib.get_close_matches(key, table.model_fields, n=1)
+    return f"; did you mean `{close[0]}`?" if close else f"; the keys are {', '.join(table.model_fields)}"

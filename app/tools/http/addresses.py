@@ -1,4 +1,4 @@
-"""Which addresses a tool's URL may lead to: the public ones, and those the operator allows."""
+"""The addresses that the URL of a tool may lead to: public ones, and those that the operator allows."""
 
 import errno
 import re
@@ -15,73 +15,81 @@ _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 _Address = IPv4Address | IPv6Address
 _Network = IPv4Network | IPv6Network
 
-# What `is_global` takes for public in one of the Pythons we run on, and which leads inside: addresses for protocols,
-# where one cloud keeps its metadata; another cloud's own service; relays of 6to4.
+# Internal addresses that `is_global` calls public in some Python that we support: protocol assignments (metadata of
+# Oracle Cloud), the platform service of Azure, relays of 6to4.
 _INSIDE_V4 = tuple(map(IPv4Network, ["192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24"]))
 _PUBLIC_V6 = IPv6Network("2000::/3")
-# Tunnels, whose far end is an IPv4 address of the sender's choice, and examples.
+# Tunnels (Teredo, 6to4), whose far end is an IPv4 address that the sender chooses, and addresses for documentation.
 _INSIDE_V6 = tuple(map(IPv6Network, ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"]))
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class AddressRefused(OSError):
-    """A connection would have led inside. The words are the same for every address: one of several may be told."""
+    """A connection would have reached an internal address. The message is the same for every address: a host may have
+    several, and the caller sees the error of any of them.
+    """
 
     def __init__(self) -> None:
         super().__init__(errno.EACCES, "the address is internal")
 
 
 class UrlRefused(ValueError):
-    """Why a URL is none that a tool may have, in words without the URL."""
+    """A URL that a tool must not have. The message does not hold the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks that are the operator's own: they may be internal, and need no https."""
+    """Hosts and networks of the operator: they may be internal, and need no https."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[_Network, ...] = ()
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> "Allowed":
-        """Each is an address, a network such as 10.0.0.0/8, or the name of a host. Raises ValueError."""
+        """Parses entries: an address, a network such as 10.0.0.0/8, or the name of a host. Raises ValueError."""
         hosts: set[str] = set()
         networks: list[_Network] = []
         for entry in entries:
             try:
                 networks.append(ip_network(entry))
             except ValueError:
-                hosts.add(_host(entry))
+                if not _HOST.fullmatch(entry):
+                    raise ValueError(
+                        f"{entry!r} must be an address, a network such as 10.0.0.0/8, or the name of a host"
+                    ) from None
+                hosts.add(_normalize(entry))
         return cls(frozenset(hosts), tuple(networks))
 
     def with_host(self, host: str) -> "Allowed":
         address = _literal(host)
         if address is None:
-            return replace(self, hosts=self.hosts | {_plain(host)})
+            return replace(self, hosts=self.hosts | {_normalize(host)})
         return replace(self, networks=(*self.networks, ip_network(_unwrapped(address))))
 
     def names(self, host: str) -> bool:
-        """Whether the host of a URL is on the list, as a name or as an address."""
+        """True if the host of a URL is allowed, by its name or as an address."""
         address = _literal(host)
-        return _plain(host) in self.hosts if address is None else self._holds(address)
+        return _normalize(host) in self.hosts if address is None else self._holds(address)
 
     def permits(self, address: str) -> bool:
         found = ip_address(address)
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """The last moment before a connection, after every lookup: no name can change its address any more."""
+        """Opens a socket for a permitted address. This is after the lookup, so a name cannot change its address between
+        the check and the connection.
+        """
         family, kind, protocol, _, address = info
         if not self.permits(address[0]):
             raise AddressRefused
         return socket.socket(family, kind, protocol)
 
     def check(self, url: URL) -> None:
-        """Raises UrlRefused for what can be seen to be wrong without a lookup."""
+        """Raises UrlRefused for what is wrong before any lookup."""
         if url.scheme not in {"http", "https"} or not url.host:
             raise UrlRefused("the URL must begin with https://")
         if url.raw_user is not None or url.raw_password is not None:
-            raise UrlRefused("the URL must not hold a user or a password; a header can")
+            raise UrlRefused("the URL must not hold a user or a password; put them into a header")
         if self.names(url.host):
             return
         if url.scheme == "http":
@@ -96,7 +104,7 @@ class Allowed:
 
 
 def is_internal(address: _Address) -> bool:
-    """Private, loopback, link-local, shared, multicast, reserved, for documentation …: all that is not public."""
+    """True for every address that is not public: private, loopback, link-local, shared, multicast, reserved, …"""
     address = _unwrapped(address)
     if isinstance(address, IPv4Address):
         inside = any(address in network for network in _INSIDE_V4)
@@ -105,7 +113,7 @@ def is_internal(address: _Address) -> bool:
 
 
 def _unwrapped(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, where it is a mapped or a translated one."""
+    """The IPv4 address that an IPv6 address stands for, if it is mapped (::ffff:…) or translated (NAT64)."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -120,11 +128,5 @@ def _literal(host: str) -> _Address | None:
         return None
 
 
-def _plain(host: str) -> str:
+def _normalize(host: str) -> str:
     return host.lower().rstrip(".")
-
-
-def _host(entry: str) -> str:
-    if not _HOST.fullmatch(entry):
-        raise ValueError(f"{entry!r} is neither an address, nor a network, nor the name of a host")
-    return _plain(entry)

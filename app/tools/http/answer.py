@@ -1,4 +1,4 @@
-"""What the answer of a service tells the model."""
+"""Translation of the answers of services into outcomes."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -9,27 +9,27 @@ import msgspec
 from app.kit.media import IMAGES, PDF, media_type_of
 from app.tools.http.client import HttpResponse
 from app.tools.policy import ResultForm
-from app.tools.serialise import written
+from app.tools.serialise import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome
 
-_SHOWN_OF_AN_ERROR = 2000
-_SHORTEST_SECRET = 6
+_MAX_ERROR_CHARS = 2000
+_SHORTEST_SECRET = 6  # shorter values would hide ordinary words
 _UNKNOWN = "application/octet-stream"
-# Of the many that Python knows, some take time in the square of the length.
+# Some of the many codecs of Python need quadratic time.
 _CHARSETS = frozenset({"us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
 def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
-    """A status that is no success is an error, told with the words that came with it. An image or a PDF is a file."""
+    """The outcome of an answer. An image or a PDF is a file; a status that is not 2xx is an error, with its text."""
     succeeded = 200 <= answer.status < 300
     if succeeded and _is_file(answer):
         return Outcome.of([File(answer.body)])
-    words, failed = _told(answer, results)
-    words = _hidden(words, secrets)
+    text, failed = _read(answer, results)
+    text = _without(secrets, text)
     if succeeded:
         nothing = "The call failed, and nothing is said of why." if failed else RETURNED_NOTHING
-        return Outcome(words if words.strip() else nothing, is_error=failed)
-    shown = words if len(words) <= _SHOWN_OF_AN_ERROR else f"{words[:_SHOWN_OF_AN_ERROR]}…"
+        return Outcome(text if text.strip() else nothing, is_error=failed)
+    shown = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
     return Outcome(f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else "."), is_error=True)
 
 
@@ -40,26 +40,26 @@ def phrase(status: int) -> str:
         return str(status)
 
 
-def _told(answer: HttpResponse, results: ResultForm) -> tuple[str, bool]:
-    """The `text` or the `output` of a JSON object, and whether `is_error`; any other text as it is."""
+def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool]:
+    """The `text` or `output` of a JSON object and its `is_error`, or any other text unchanged."""
     text = _text(answer)
     if text is None:
         return "The answer is not text.", True
     match _json(text):
-        case {"text": str(words)} | {"output": str(words)} as given:
-            return words, given.get("is_error") is True
-        case {"output": output} as given:
-            return "" if output is None else written(output, results), given.get("is_error") is True
+        case {"text": str(inner)} | {"output": str(inner)} as answered:
+            return inner, answered.get("is_error") is True
+        case {"output": output} as answered:
+            return "" if output is None else serialize(output, results), answered.get("is_error") is True
         case _:
             return text, False
 
 
 def _is_file(answer: HttpResponse) -> bool:
-    """An image or a PDF, unless it is said to be something else, or can be read as text where nobody says anything."""
-    found, said = media_type_of(answer.body), answer.media_type or _UNKNOWN
+    """True for the bytes of an image or a PDF, if the header agrees; without a header, if they are not text."""
+    found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
     if found not in IMAGES | {PDF}:
         return False
-    return said == PDF or said.startswith("image/") or (said == _UNKNOWN and _text(answer) is None)
+    return declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
 
 
 def _json(text: str) -> Any:
@@ -77,8 +77,8 @@ def _text(answer: HttpResponse) -> str | None:
         return None
 
 
-def _hidden(text: str, secrets: Mapping[str, str]) -> str:
-    """Without the secrets that a service may repeat when it complains of them."""
+def _without(secrets: Mapping[str, str], text: str) -> str:
+    """Hides the secrets in a text: a service may repeat them when it refuses them."""
     for value in secrets.values():
         for secret in (value, value.rpartition(" ")[2]):
             if len(secret) >= _SHORTEST_SECRET:

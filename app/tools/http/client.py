@@ -1,4 +1,4 @@
-"""Requests to addresses that others chose: none of them leads inside, and no answer is longer than it may be."""
+"""The HTTP client of tools. URLs are untrusted: no request reaches an internal address, and answers are limited."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,25 +22,25 @@ from yarl import URL
 from app.kit.signature import headers_of
 from app.tools.http.addresses import AddressRefused, Allowed, UrlRefused
 
-_MOST_REDIRECTS = 3
+_MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_WITH_THE_BODY = frozenset({307, 308})
-_PIECE = 65_536
+_REPEATED_WITH_BODY = frozenset({307, 308})
+_CHUNK = 65_536
 _ACCEPT = {"accept": "application/json, text/*;q=0.9, */*;q=0.1", "accept-encoding": "gzip, deflate"}
 
 
 class AnswerTooLong(Exception):
-    """There is more of it than is read."""
+    """The body of an answer is longer than the limit."""
 
 
 class HostUnreachable(Exception):
-    """There was no answer. The message is for the log alone."""
+    """No answer arrived. The message is for the log alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A POST of JSON. What is `allowed` may be internal. `secrets` are headers: they, and the signature made with
-    `signing_secret`, are for the origin of `url` alone.
+    """A POST of JSON. `allowed` are the internal addresses that it may reach. `secrets` are headers: they, and the
+    signature made with `signing_secret`, are sent to the origin of `url` alone.
     """
 
     url: str
@@ -53,7 +53,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """`media_type` is what the server says that it is."""
+    """`media_type` and `charset` are those of the header Content-Type."""
 
     status: int
     body: bytes
@@ -63,31 +63,31 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One request on the way to an answer. `at_home`: to the origin that the request named."""
+    """One of the requests of a chain of redirects. `same_origin`: none so far has led away from the first origin."""
 
     url: URL
     body: bytes | None
-    at_home: bool = True
+    same_origin: bool = True
 
-    def to(self, response: ClientResponse, location: str) -> "Hop":
+    def next(self, response: ClientResponse, location: str) -> "Hop":
         try:
             url = self.url.join(URL(location))
-            at_home = self.at_home and url.origin() == self.url.origin()
+            same_origin = self.same_origin and url.origin() == self.url.origin()
         except ValueError:
             raise UrlRefused("it redirects to something that is no URL") from None
-        return Hop(url, self.body if response.status in _WITH_THE_BODY else None, at_home)
+        return Hop(url, self.body if response.status in _REPEATED_WITH_BODY else None, same_origin)
 
     def headers(self, request: HttpRequest, now: float) -> dict[str, str]:
-        headers = {**request.secrets, **_ACCEPT} if self.at_home else dict(_ACCEPT)
+        headers = {**request.secrets, **_ACCEPT} if self.same_origin else dict(_ACCEPT)
         if self.body is not None:
             headers |= {"content-type": "application/json", "idempotency-key": request.idempotency_key}
-        if self.body is not None and self.at_home and request.signing_secret is not None:
+        if self.body is not None and self.same_origin and request.signing_secret is not None:
             headers |= headers_of(request.signing_secret, request.idempotency_key, int(now), self.body)
         return headers
 
 
 class HttpClient:
-    """Reads `max_answer_bytes` of an answer, after decompression. How long that may take is the caller's choice."""
+    """Reads up to `max_answer_bytes` of an answer, after decompression. It sets no timeout: the caller does."""
 
     def __init__(
         self, allowed: Allowed, max_answer_bytes: int = 1_000_000, clock: Callable[[], float] = time.time
@@ -98,7 +98,7 @@ class HttpClient:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Connections to hosts that are allowed by name are kept apart: no others are free to lead inside."""
+        # Two pools: a connection to a host that is allowed by name is not checked, and must not be reused for others.
         self._guarded = await self._stack.enter_async_context(_session(socket_factory=self._allowed.open_socket))
         self._free = await self._stack.enter_async_context(_session())
         return self
@@ -109,7 +109,7 @@ class HttpClient:
         await self._stack.aclose()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
-        """Raises UrlRefused, AnswerTooLong or HostUnreachable. A status of failure is an answer."""
+        """The answer, whatever its status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
         try:
             return await self._follow(request)
         except ClientConnectorError as error:
@@ -118,12 +118,12 @@ class HttpClient:
             raise HostUnreachable(f"{error.host}: {error.os_error}") from None
         except InvalidURL:
             raise UrlRefused("the URL is not valid") from None
-        except (ClientError, OSError) as error:  # its words may hold the whole URL
+        except (ClientError, OSError) as error:  # its message may hold the whole URL, with secrets in it
             raise HostUnreachable(type(error).__name__) from None
 
     async def _follow(self, request: HttpRequest) -> HttpResponse:
-        hop = Hop(parsed(request.url), request.body)
-        for _ in range(_MOST_REDIRECTS + 1):
+        hop = Hop(parse_url(request.url), request.body)
+        for _ in range(_MAX_REDIRECTS + 1):
             request.allowed.check(hop.url)
             async with self._send(hop, request) as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
@@ -132,7 +132,7 @@ class HttpClient:
                         response.status, await self._read(response), response.charset, response.content_type
                     )
                 response.close()
-            hop = hop.to(response, location)
+            hop = hop.next(response, location)
         raise UrlRefused("it redirects too often")
 
     def _send(self, hop: Hop, request: HttpRequest) -> Any:
@@ -143,15 +143,15 @@ class HttpClient:
 
     async def _read(self, response: ClientResponse) -> bytes:
         body = bytearray()
-        async for piece in response.content.iter_chunked(_PIECE):
-            body += piece
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            body += chunk
             if len(body) > self._max_answer_bytes:
                 response.close()
                 raise AnswerTooLong
         return bytes(body)
 
 
-def parsed(url: str) -> URL:
+def parse_url(url: str) -> URL:
     try:
         return URL(url)
     except ValueError:
@@ -159,9 +159,8 @@ def parsed(url: str) -> URL:
 
 
 def _session(**connection: Any) -> ClientSession:
-    """As many connections as calls: those are limited already."""
     return ClientSession(
-        connector=TCPConnector(limit=0, **connection),
+        connector=TCPConnector(limit=0, **connection),  # no limit: the toolset limits the calls
         cookie_jar=DummyCookieJar(),
         timeout=ClientTimeout(total=None),
         headers={"user-agent": "turnstream"},

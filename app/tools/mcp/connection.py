@@ -1,8 +1,8 @@
-"""One MCP server, and whatever it takes to stay connected to it."""
+"""The connection to one MCP server: connecting again after a failure, its tools, their calls."""
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NoReturn
@@ -20,14 +20,14 @@ from app.tools.tool import ToolError, ToolUnavailable
 
 log = structlog.get_logger(__name__)
 
-_STEADY = 10.0  # who stayed for so many seconds is tried again at once
+_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
 _LONGEST_PAUSE = 60.0
-# What is raised inside a client leaves its task groups as an ExceptionGroup.
+# Errors inside a client leave its task groups as an ExceptionGroup.
 _FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
 
 
 class Changes:
-    """Wakes whoever waits for something to have changed."""
+    """Wakes all tasks that wait for a change."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -42,15 +42,17 @@ class Changes:
 
 
 class McpConnection:
-    """`run` connects, and connects again; the `tools` that were listed last stay meanwhile. A server gets
-    `start_timeout` seconds to start, and `answer_timeout` to list its tools again. Pauses between attempts that fail
-    begin with `pause` seconds, and double. A call waits up to `patience` seconds for an attempt that is under way.
+    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile.
+
+    Times are seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. A call
+    waits up to `patience` for a try to connect that is under way.
     """
 
     def __init__(
         self,
         server: McpServer,
-        changed: Changes,
+        changes: Changes,
         *,
         patience: float,
         start_timeout: float,
@@ -60,13 +62,13 @@ class McpConnection:
         self.server = server
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
-        self._changed = changed
+        self._changes = changes
         self._patience = patience
         self._start_timeout = start_timeout
         self._answer_timeout = answer_timeout
         self._pause = pause
         self._session: McpSession | None = None
-        self._since: float | None = None
+        self._connected_at: float | None = None
         self._pausing = False
         MCP_CONNECTED.labels(server.name).set(0)
 
@@ -77,96 +79,85 @@ class McpConnection:
     # --- staying connected -------------------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """In one task: a client must be left in the task that entered it."""
+        """Runs in one task: a client must be left in the task that entered it."""
         failures = 0
         while True:
-            self._since = None
+            self._connected_at = None
             try:
-                await self._attempt()
+                async with asyncio.timeout(self._start_timeout) as limit, session_with(self.server) as session:
+                    await self._list_tools(session)
+                    limit.reschedule(None)
+                    await self._keep(session)
             except _FAILURES as error:
-                self._report(error)
+                self._log_failure(error)
             failures = 0 if self._was_steady() else failures + 1
-            await self._rest(failures)
-
-    async def _attempt(self) -> None:
-        async with asyncio.timeout(self._start_timeout) as limit, session_with(self.server) as session:
-            self._take(await session.list_tools())
-            limit.reschedule(None)
-            await self._keep(session)
+            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+                self._pausing = True
+                self._publish()
+                pause = min(_LONGEST_PAUSE, self._pause * 2.0 ** (failures - 2))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+                self._pausing = False
 
     async def _keep(self, session: McpSession) -> None:
-        self._session, self._since = session, monotonic()
-        self._settle()
-        log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=self._missing())
+        """Offers the session to calls until it ends."""
+        self._session, self._connected_at = session, monotonic()
+        self._publish()
+        missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
+        log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=missing)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(session.listen())
                 while True:
-                    await session.stale()
+                    await session.wait_for_refresh()
                     async with asyncio.timeout(self._answer_timeout):
-                        self._take(await session.list_tools())
-                    self._settle()
+                        await self._list_tools(session)
+                    self._publish()
         finally:
             self._session = None
-            self._settle()
+            self._publish()
+
+    async def _list_tools(self, session: McpSession) -> None:
+        names = self.server.tools
+        listed = await session.list_tools()
+        tools = [tool_of(self.server, tool, self.call) for tool in listed if names is None or tool.name in names]
+        self.tools = {tool.spec.name: tool for tool in tools}
 
     def _was_steady(self) -> bool:
-        return self._since is not None and monotonic() - self._since > _STEADY
+        return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
 
-    def _take(self, tools: Sequence[types.Tool]) -> None:
-        wanted = self.server.tools
-        offered = [tool_of(self.server, tool, self.call) for tool in tools if wanted is None or tool.name in wanted]
-        self.tools = {tool.spec.name: tool for tool in offered}
-
-    def _missing(self) -> list[str]:
-        return sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
-
-    def _settle(self) -> None:
+    def _publish(self) -> None:
         self.tried = True
         MCP_CONNECTED.labels(self.server.name).set(self.connected)
-        self._changed.notify()
+        self._changes.notify()
 
-    def _report(self, error: BaseException) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
-        if self._since is None:
+        if self._connected_at is None:
             log.warning("mcp.failed", server=self.server.name, reason=reason)
         else:
             log.warning("mcp.lost", server=self.server.name, reason=reason)
 
-    async def _rest(self, failures: int) -> None:
-        """The first failure is forgiven: a server that was there a moment ago is likely to be there again."""
-        if failures < 2:
-            return
-        self._pausing = True
-        self._settle()
-        pause = min(_LONGEST_PAUSE, self._pause * 2.0 ** (failures - 2))
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
-        self._pausing = False
-
     # --- calls -------------------------------------------------------------------------------------------------------
 
     async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
-        """Raises ToolError for a call that the server refused, ToolUnavailable where there is no server."""
-        session = await self._reach()
+        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._changes.until(lambda: self.connected or self._pausing)
+        session = self._session
+        if session is None or session.doubted:
+            raise ToolUnavailable(
+                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
+            )
         try:
             return await session.call(tool.name, arguments, progress)
         except MCPError as error:
             if error.code == types.INVALID_PARAMS:
                 raise ToolError(error.message) from error
-            happened = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
-            words = f"The MCP server {self.server.name} {happened} in the middle of the call."
+            event = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
+            text = f"The MCP server {self.server.name} {event} in the middle of the call."
             if not repeatable(tool.spec):
-                words += " What the call had done by then is not known."
-            raise ToolUnavailable(words) from error
-
-    async def _reach(self) -> McpSession:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
-                await self._changed.until(lambda: self.connected or self._pausing)
-        if self._session is None or self._session.doubted:
-            raise ToolUnavailable(
-                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
-            )
-        return self._session
+                text += " What the call had done by then is not known."
+            raise ToolUnavailable(text) from error

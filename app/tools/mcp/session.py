@@ -1,54 +1,65 @@
-"""One connection to an MCP server, from its handshake to its end."""
+"""One connection to an MCP server, from its handshake to its end, as a child process or over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context
 from importlib.metadata import version
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from mcp import MCPError, types
+import httpx2
+from mcp import MCPError, StdioServerParameters, stdio_client, types
 from mcp.client import Client, IncomingMessage
+from mcp.client._transport import ReadStream, TransportStreams
+from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.message import SessionMessage
 
 from app.tools.declared.declarations import McpServer
-from app.tools.mcp.transport import transport_to
 
-_MOST_PAGES = 100
-_LISTEN_AGAIN = 5.0
+_MAX_PAGES = 100
+_LISTEN_AGAIN = 5.0  # seconds
+_TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
+_GOODBYE = httpx2.Timeout(2)
 
 
 class McpSession:
-    """Calls are made from any task. `doubted`: a call failed in a way that may mean that nobody is there."""
+    """The session of one connection. Its methods may be called from any task.
+
+    `doubted`: a call has failed in a way that may mean that the server is gone; listing the tools again tells.
+    """
 
     def __init__(self) -> None:
         self.client: Client
         self.doubted = False
         self._ended = False
         self._calls = 0
-        self._wake = asyncio.Event()
+        self._refresh = asyncio.Event()
 
     def end(self) -> None:
         self._ended = self.doubted = True
-        self._wake.set()
+        self._refresh.set()
 
-    async def hear(self, message: IncomingMessage) -> None:
+    async def receive(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._wake.set()
+            self._refresh.set()
 
-    async def stale(self) -> None:
-        """Returns when the tools should be listed again, because they changed or to see whether anybody is there.
-        Raises ConnectionError when the connection has ended.
+    async def wait_for_refresh(self) -> None:
+        """Returns when the tools should be listed again: they have changed, or the server may be gone. Raises
+        ConnectionError when the connection has ended.
         """
-        await self._wake.wait()
-        self._wake.clear()
+        await self._refresh.wait()
+        self._refresh.clear()
         if self._ended:
             raise ConnectionResetError("the server ended the connection")
 
     async def list_tools(self) -> list[types.Tool]:
         page = await self.client.list_tools()
         tools = page.tools
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             if page.next_cursor is None:
                 break
             page = await self.client.list_tools(cursor=page.next_cursor)
@@ -57,49 +68,113 @@ class McpSession:
         return tools
 
     async def listen(self) -> None:
-        """Keeps a subscription open with servers that tell of changes in no other way."""
+        """Keeps a subscription open: some servers announce changes of their tools in no other way."""
         tools = self.client.server_capabilities.tools
         with suppress(ListenNotSupportedError):
             while tools is not None and tools.list_changed:
                 with suppress(MCPError, SubscriptionLost):
-                    await self._listen_once()
-                self._wake.set()
+                    async with self.client.listen(tools_list_changed=True) as changes:
+                        self._refresh.set()  # for changes between the last list and the subscription
+                        async for _ in changes:
+                            self._refresh.set()
+                self._refresh.set()
                 await asyncio.sleep(_LISTEN_AGAIN)
-
-    async def _listen_once(self) -> None:
-        async with self.client.listen(tools_list_changed=True) as changes:
-            self._wake.set()  # for what changed since they were listed
-            async for _ in changes:
-                self._wake.set()
 
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         self._calls += 1
-        abandoned = False
+        cancelled = False
         try:
             return await self.client.call_tool(tool, dict(arguments), progress_callback=progress)
         except MCPError as error:
             if error.code != types.INVALID_PARAMS:
                 self.doubted = True
-                self._wake.set()
+                self._refresh.set()
             raise
         except asyncio.CancelledError:
-            abandoned = True
+            cancelled = True
             raise
         finally:
             self._calls -= 1
-            if abandoned and not self._calls:  # somebody's patience ended: is the server only slow, or stuck?
-                self._wake.set()
+            if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
+                self._refresh.set()
 
 
 @asynccontextmanager
 async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
-    """To be left in the task that entered it."""
+    """Must be left in the task that entered it."""
     session = McpSession()
     client = Client(
-        transport_to(server, session.end),
-        message_handler=session.hear,
+        _transport(server, session.end),
+        message_handler=session.receive,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
         cache=None,
     )
     async with client as session.client:
         yield session
+
+
+@asynccontextmanager
+async def _transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+    async with _streams(server) as (read, write):
+        yield _WatchedStream(read, ended), write
+
+
+def _streams(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
+    if server.url is not None:
+        return _over_http(server.url, dict(server.headers))
+    # The process gets a group of its own. It ends when its standard input does, or is killed.
+    command, arguments = server.command or "", list(server.args)
+    parameters = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
+    return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+
+
+@asynccontextmanager
+async def _over_http(url: str, headers: dict[str, str]) -> AsyncIterator[TransportStreams]:
+    async def limit_goodbye(request: httpx2.Request) -> None:
+        """The DELETE at the end of a session may go to a server that no longer answers."""
+        if request.method == "DELETE":
+            request.extensions["timeout"] = _GOODBYE.as_dict()
+
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, event_hooks={"request": [limit_goodbye]}) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+class _WatchedStream:
+    """A read stream that reports its end: the SDK's client notices the end only when it is used again."""
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Context | None:
+        """The SDK's client handles a message in this context, where the stream has one."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            self._ended()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, traceback)

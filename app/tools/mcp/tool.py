@@ -1,4 +1,4 @@
-"""A tool of an MCP server: what the server says of it and of its results, in our words."""
+"""Tools of MCP servers: translation of their specs and results."""
 
 import re
 from base64 import b64decode
@@ -16,23 +16,23 @@ from app.domain.turns import ToolSpec
 from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
-from app.tools.serialise import written
-from app.tools.tool import RETURNED_NOTHING, File, Outcome, Part, ToolContext, is_name, joined
+from app.tools.serialise import serialize
+from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
 
-_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
 
-Call = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
+McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """`name` is the server's own for it; `call` asks the server, whoever that is by then."""
+    """`name` is the server's own name for the tool. `call` uses the connection of the moment."""
 
     spec: ToolSpec
     policy: Policy
     name: str
-    call: Call
+    call: McpCall
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         async def show(progress: float, total: float | None, message: str | None) -> None:
@@ -42,47 +42,41 @@ class McpTool:
         return outcome_of(result, self.policy.results)
 
 
-def tool_of(server: McpServer, tool: types.Tool, call: Call) -> McpTool:
-    return McpTool(_spec(server, tool), server.policy_of(tool.name), tool.name, call)
-
-
-def tool_name(beginning: str, name: str) -> str:
-    """A name that models may be told. One that had to be changed carries a digest of what it was, so that no two names
-    become the same, whatever else is listed.
-    """
-    wanted = beginning + name
-    if is_name(wanted):
-        return wanted
-    digest = sha256(wanted.encode()).hexdigest()[:8]
-    return f"{_UNFIT.sub('_', wanted)[:_KEPT_OF_A_NAME]}_{digest}"
-
-
-def _spec(server: McpServer, tool: types.Tool) -> ToolSpec:
-    said = tool.annotations if server.trusted else None
-    return ToolSpec(
-        name=tool_name(server.beginning, tool.name),
+def tool_of(server: McpServer, tool: types.Tool, call: McpCall) -> McpTool:
+    hints = tool.annotations if server.trusted else None
+    spec = ToolSpec(
+        name=tool_name(server.name_prefix, tool.name),
         description=storable(tool.description or tool.title or tool.name),
         input_schema=msgspec.json.encode(tool.input_schema).decode(),
-        read_only=tool.name in server.read_only or bool(said and said.read_only_hint),
-        retry_safe=bool(said and said.idempotent_hint),
+        read_only=tool.name in server.read_only or bool(hints and hints.read_only_hint),
+        retry_safe=bool(hints and hints.idempotent_hint),
     )
+    return McpTool(spec, server.policy_of(tool.name), tool.name, call)
+
+
+def tool_name(prefix: str, name: str) -> str:
+    """A name that providers accept. A changed name ends in a digest of the original, so that two names never become
+    equal, whatever else the server lists.
+    """
+    full = prefix + name
+    if is_name(full):
+        return full
+    digest = sha256(full.encode()).hexdigest()[:8]
+    return f"{_INVALID_CHARACTERS.sub('_', full)[:_KEPT_OF_A_NAME]}_{digest}"
 
 
 def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
-    """Its texts, or what it has in place of them, and its files in their places."""
+    """The texts of a result, or its structured content in place of them, and its files in their order."""
     structured, content = result.structured_content, list(result.content)
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
         content = [part for part in content if not isinstance(part, types.TextContent)]
-        content.insert(0, types.TextContent(text=written(structured, form)))
-    parts = joined((part for block in content for part in _told(block) if part), "\n")
-    return Outcome.of(parts or [_nothing(result)], is_error=result.is_error)
+        content.insert(0, types.TextContent(text=serialize(structured, form)))
+    parts = join_texts((part for block in content for part in _parts(block) if part), "\n")
+    nothing = "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
+    return Outcome.of(parts or [nothing], is_error=result.is_error)
 
 
-def _nothing(result: types.CallToolResult) -> str:
-    return "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
-
-
-def _told(block: types.ContentBlock) -> Iterator[Part]:
+def _parts(block: types.ContentBlock) -> Iterator[OutcomePart]:
     match block:
         case types.TextContent():
             yield block.text
@@ -99,7 +93,7 @@ def _told(block: types.ContentBlock) -> Iterator[Part]:
             pass
 
 
-def _file(base64: str, called: str) -> Part:
+def _file(base64: str, called: str) -> OutcomePart:
     try:
         return File(b64decode("".join(base64.split()), validate=True), called)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A result that is too long is cut for the model, told so, and kept whole. Files that no model can see are named."""
+"""The size of a result: long text is cut for the model and kept whole; files that no model can read become text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +9,16 @@ from app.domain.results import content_of, layout_of, words_of
 from app.kit.media import PLAIN, media_type_of
 from app.kit.text import storable
 from app.tools.policy import Policy
-from app.tools.tool import File, Outcome, Part
+from app.tools.tool import File, Outcome, OutcomePart
 
-# Of one result, which is in a request with others.
+# Limits of one result: a request holds many results, and a provider limits the whole request.
 MOST_FILES = 20
-MOST_LARGE_FILES = 4  # of the largest that may be
+MOST_LARGE_FILES = 4  # of the largest size that is allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """In characters: `shown` to the model, and `kept` of what is longer. A file has up to `file` bytes."""
+    """Limits in characters: `shown` to the model, and `kept` of a longer text. A file has up to `file` bytes."""
 
     shown: int
     kept: int
@@ -29,51 +29,50 @@ class Sizes:
 
 
 def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) -> Outcome:
-    """`tools` are what the model may call: where `read_result` is one of them it is told how to read on. What has to be
-    cut has all its words before its files.
+    """Cuts an outcome to its limits. In one that is cut, all text comes before the files.
+
+    `tools` are the names that the model may call: with `read_result` among them, the text says how to read on.
     """
-    more = tuple(_fitting(outcome.more, sizes.file))
+    more = tuple(_fit_files(outcome.more, sizes.file))
     text = words_of([part for part in (outcome.text, *more) if isinstance(part, str) and part.strip()])
-    of = len(text)
-    if of <= sizes.shown:
+    length = len(text)
+    if length <= sizes.shown:
         return replace(outcome, more=more)
-    said = f"The result was cut here: {of - sizes.shown:,} of its {of:,} characters are missing."
-    note = {"shown": sizes.shown, "of": of}
-    if of > sizes.kept:
-        said += f" Only the first {sizes.kept:,} were kept."
+    hint = f"The result was cut here: {length - sizes.shown:,} of its {length:,} characters are missing."
+    note = {"shown": sizes.shown, "of": length}
+    if length > sizes.kept:
+        hint += f" Only the first {sizes.kept:,} were kept."
         note["kept"] = sizes.kept
     if READ_RESULT in tools:
-        said += f' To read on, call {READ_RESULT} with tool_use_id "{tool_use_id}" and offset {sizes.shown}.'
-    cut = f"{text[: sizes.shown]}\n\n[{said}]"
-    kept = [part for part in content_of(outcome.layout) if part["type"] in FILES] if outcome.layout else []
+        hint += f' To read on, call {READ_RESULT} with tool_use_id "{tool_use_id}" and offset {sizes.shown}.'
+    cut = f"{text[: sizes.shown]}\n\n[{hint}]"
+    files = [part for part in content_of(outcome.layout) if part["type"] in FILES] if outcome.layout else []
     return replace(
         outcome,
         text=cut,
-        layout=layout_of([cut, *kept]),
+        layout=layout_of([cut, *files]),
         more=tuple(part for part in more if isinstance(part, File)),
         whole=text[: sizes.kept] if outcome.whole is None else outcome.whole,
         notes={**outcome.notes, "cut": note},
     )
 
 
-def _fitting(parts: Sequence[Part], most: int) -> Iterator[Part]:
-    """What is no file for a model is said in words; a text is one."""
-    files = size = 0
+def _fit_files(parts: Sequence[OutcomePart], max_bytes: int) -> Iterator[OutcomePart]:
+    """Replaces a text file by its text, and any other file that a model cannot read by a description."""
+    files = total = 0
     for part in parts:
         if isinstance(part, str):
             yield part
-        elif (media_type := media_type_of(part.content)) == PLAIN:
+            continue
+        media_type, size = media_type_of(part.content), f"{len(part.content):,} bytes"
+        if media_type == PLAIN:
             yield storable(part.content.decode())
         elif media_type is None:
-            yield f"[{storable(part.called)}, {_size(part)}: neither an image nor a PDF that can be shown]"
-        elif len(part.content) > most:
-            yield f"[{media_type}, {_size(part)}: too large to be shown]"
-        elif files == MOST_FILES or size + len(part.content) > MOST_LARGE_FILES * most:
-            yield f"[{media_type}, {_size(part)}: left out, since there are too many]"
+            yield f"[{storable(part.called)}, {size}: neither an image nor a PDF that can be shown]"
+        elif len(part.content) > max_bytes:
+            yield f"[{media_type}, {size}: too large to be shown]"
+        elif files == MOST_FILES or total + len(part.content) > MOST_LARGE_FILES * max_bytes:
+            yield f"[{media_type}, {size}: left out, since there are too many]"
         else:
-            files, size = files + 1, size + len(part.content)
+            files, total = files + 1, total + len(part.content)
             yield part
-
-
-def _size(file: File) -> str:
-    return f"{len(file.content):,} bytes"

@@ -1,6 +1,6 @@
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.declared.declarations import Declarations, HttpDeclaration, McpServer, read_declarations
-from app.tools.declared.tables import BreakerTable, PolicyTable
+from app.tools.declared.tables import PolicyTable
 from app.tools.policy import Breaker, Policy, PolicyOptions
 from app.tools.tool import Outcome, Tool, ToolContext, tool
 
@@ -144,10 +144,10 @@ def test_a_file_without_anything_declares_nothing(tmp_path: Path) -> None:
 
 def test_every_field_of_a_policy_can_be_chosen_with_its_own_default() -> None:
     assert set(PolicyTable.model_fields) == {field.name for field in fields(Policy)}
-    assert Policy(**PolicyTable().options()) == Policy()
-    defaults = {name: field.default for name, field in PolicyTable.model_fields.items() if name != "breaker"}
-    assert replace(Policy(), **defaults) == Policy()
-    assert BreakerTable().breaker() == Breaker()
+    assert PolicyTable().options() == {}
+    defaults = {name: field.default for name, field in PolicyTable.model_fields.items()}
+    assert Policy(**defaults) == Policy()
+    assert PolicyTable.model_validate({"breaker": {"pause": 1.0}}).options() == {"breaker": Breaker(pause=1.0)}
 
 
 # --- what is wrong with one ------------------------------------------------------------------------------------------
@@ -163,31 +163,31 @@ input_schema = { type = "object" }
     ("text", "words"),
     [
         ("a = [", " is not TOML: Invalid value (at end of document)"),
-        ("[htp.weather]\nurl = 'x'", ": there is no table [htp]"),
-        ("http = 3", ": http: input should be a valid dictionary"),
-        (HTTP + "timout = 3", ": [http.weather] has no key timout; is timeout meant?"),
-        (HTTP + "zzz = 3", ": [http.weather] has no key zzz"),
-        (HTTP + "timeout = 'soon'", ": [http.weather] timeout: input should be a valid number"),
-        (HTTP + "timeout = 0", ": [http.weather] timeout: input should be greater than 0"),
-        (HTTP + "timeout = inf", ": [http.weather] weather: the timeout is a number of seconds above 0, not inf"),
-        (HTTP + "memo = true", ": [http.weather] weather cannot have a memo: a call of a tool"),
-        (HTTP + "read_only = 1", ": [http.weather] read_only: input should be a valid boolean"),
-        (HTTP + "headers = { a = 1 }", ": [http.weather] headers.a: input should be a valid string"),
-        (HTTP + "headers = { a = '$NONE' }", ": [http.weather] headers.a: the environment has no NONE"),
-        (HTTP + "headers = { a = '5 $' }", ": [http.weather] headers.a: $ begins the name of a variable; a dollar is"),
-        (HTTP + "breaker = { failures = 'x' }", ": [http.weather] breaker.failures: input should be a valid integer"),
-        (HTTP + "breaker = { after = 1 }", ": [http.weather] has no key breaker.after"),
-        (HTTP + "approval = 'often'", ": [http.weather] approval: input should be 'never' or 'always'"),
-        ("[http.weather]", ": [http.weather] url: is missing; "),
-        ("[mcp.time]", ": [mcp.time]: it needs a command or a url, and not both"),
-        ("[mcp.time]\ncommand = 'a'\nurl = 'b'", ": [mcp.time]: it needs a command or a url, and not both"),
-        ("[mcp.time]\ncommand = 'a'\nheaders = {}", ": [mcp.time]: headers is not for a server with a command"),
-        ("[mcp.time]\nurl = 'a'\nargs = []", ": [mcp.time]: args is not for a server with a url"),
-        ("[mcp.time]\nurl = '$NONE'", ": [mcp.time] url: the environment has no NONE"),
-        ("[mcp.time]\nurl = 'a'\nretries = -1", ": [mcp.time] retries cannot be -1: 0 is none"),
-        ("[mcp.time]\nurl = 'a'\n[mcp.time.policy.b]\ntimeot = 1", ": [mcp.time.policy.b] has no key timeot"),
-        ("[mcp.time]\nurl = 'a'\n[policy.time__b]\nretries = -1", ": [mcp.time] policy.b retries cannot be -1"),
-        ("[policy.doc_view]\ntimeout = '1'", ": [policy.doc_view] timeout: input should be a valid number"),
+        ("[htp.weather]\nurl = 'x'", ": there is no table [htp]; the tables are [http.NAME], "),
+        ("http = 3", ": `http`: input should be a valid dictionary"),
+        (HTTP + "timout = 3", ": [http.weather] has no key `timout`; did you mean `timeout`?"),
+        (HTTP + "zzz = 3", ": [http.weather] has no key `zzz`; the keys are timeout, concurrency, "),
+        (HTTP + "timeout = 'soon'", ": [http.weather] `timeout`: input should be a valid number"),
+        (HTTP + "timeout = 0", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not 0"),
+        (HTTP + "timeout = inf", ": [http.weather] weather: `timeout` must be a number of seconds above 0, not inf"),
+        (HTTP + "memo = true", ": [http.weather] weather cannot have a `memo`: declare it `read_only`"),
+        (HTTP + "read_only = 1", ": [http.weather] `read_only`: input should be a valid boolean"),
+        (HTTP + "headers = { a = 1 }", ": [http.weather] `headers.a`: input should be a valid string"),
+        (HTTP + "headers = { a = '$NONE' }", ": [http.weather] `headers.a` names $NONE, which is not set: set it in"),
+        (HTTP + "headers = { a = '5 $' }", ": [http.weather] `headers.a` has a $ without the name of a variable: "),
+        (HTTP + "breaker = { failures = 'x' }", ": [http.weather] `breaker.failures`: input should be a valid integer"),
+        (HTTP + "breaker = { after = 1 }", ": [http.weather] has no key `breaker.after`"),
+        (HTTP + "approval = 'often'", ": [http.weather] `approval`: input should be 'never' or 'always'"),
+        ("[http.weather]", ": [http.weather] `url`: is missing; "),
+        ("[mcp.time]", ": [mcp.time]: a server needs either a `command` or a `url`"),
+        ("[mcp.time]\ncommand = 'a'\nurl = 'b'", ": [mcp.time]: a server needs either a `command` or a `url`"),
+        ("[mcp.time]\ncommand = 'a'\nheaders = {}", ": [mcp.time]: a server with a `command` takes no `headers`"),
+        ("[mcp.time]\nurl = 'a'\nargs = []", ": [mcp.time]: a server with a `url` takes no `args`"),
+        ("[mcp.time]\nurl = '$NONE'", ": [mcp.time] `url` names $NONE, which is not set"),
+        ("[mcp.time]\nurl = 'a'\nretries = -1", ": [mcp.time] `retries` must be 0 (none) or more, not -1"),
+        ("[mcp.time]\nurl = 'a'\n[mcp.time.policy.b]\ntimeot = 1", ": [mcp.time.policy.b] has no key `timeot`; did"),
+        ("[mcp.time]\nurl = 'a'\n[policy.time__b]\nretries = -1", ": [mcp.time] policy.b `retries` must be 0"),
+        ("[policy.doc_view]\ntimeout = '1'", ": [policy.doc_view] `timeout`: input should be a valid number"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_file_table_and_key(tmp_path: Path, text: str, words: str) -> None:
@@ -204,14 +204,14 @@ def test_a_tool_that_cannot_be_made_is_told_with_its_table(tmp_path: Path) -> No
         raise ValueError("the URL is not valid")
 
     with pytest.raises(ConfigError, match=r"tools\.toml: \[http\.weather\] the URL is not valid"):
-        read(tmp_path, HTTP).made(refuse)
+        read(tmp_path, HTTP).http_tools(refuse)
 
 
 # --- policies of other tools -----------------------------------------------------------------------------------------
 
 
 def applied(name: str, options: PolicyOptions, *tools: Tool) -> list[Tool]:
-    return Declarations("tools.toml", policies={name: options}).applied(tools)
+    return Declarations("tools.toml", policies={name: options}).apply_policies(tools)
 
 
 async def test_a_policy_can_be_chosen_for_any_tool(context: ToolContext) -> None:
@@ -231,12 +231,12 @@ async def test_a_policy_can_be_chosen_for_a_tool_of_any_make(context: ToolContex
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("plain", PolicyOptions(retries=2), "plain cannot have retries"),
-        ("plain", PolicyOptions(memo=True), "plain cannot have a memo"),
-        ("plain", PolicyOptions(fallback="plain"), "plain cannot be its own fallback"),
-        ("plain", PolicyOptions(approval_expiry=5.0), "approval_expiry says"),
-        ("doc_veiw", PolicyOptions(timeout=5.0), "there is no tool of this name; is doc_view meant?"),
-        ("zzz", PolicyOptions(timeout=5.0), "there is no tool of this name$"),
+        ("plain", {"retries": 2}, "plain cannot have `retries`"),
+        ("plain", {"memo": True}, "plain cannot have a `memo`"),
+        ("plain", {"fallback": "plain"}, "plain cannot be its own `fallback`"),
+        ("plain", {"approval_expiry": 5.0}, "`approval_expiry` needs"),
+        ("doc_veiw", {"timeout": 5.0}, r"there is no tool of this name; did you mean doc_view\?"),
+        ("zzz", {"timeout": 5.0}, "there is no tool of this name; the tools are: doc_view, plain$"),
     ],
 )
 def test_a_policy_that_a_tool_cannot_have_is_told(name: str, options: PolicyOptions, words: str) -> None:
@@ -245,6 +245,6 @@ def test_a_policy_that_a_tool_cannot_have_is_told(name: str, options: PolicyOpti
 
 
 def test_a_policy_for_a_tool_that_a_server_may_have_is_no_mistake(tmp_path: Path) -> None:
-    assert read(tmp_path, EVERYTHING.replace("doc_view", "w__read")).applied([]) == []
+    assert read(tmp_path, EVERYTHING.replace("doc_view", "w__read")).apply_policies([]) == []
     with pytest.raises(ConfigError, match=r"\[policy\.doc_view\] there is no tool"):
-        read(tmp_path, EVERYTHING).applied([])
+        read(tmp_path, EVERYTHING).apply_policies([])

@@ -6,10 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from app.tools.policy import Policy
+from app.tools.policy import POLICY_NOTES, Policy
 from app.tools.serialise import as_text
 from app.tools.tool import OutcomeKind
-from app.tools.uses import USES
 
 PAGE = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
 
@@ -28,7 +27,7 @@ def test_every_policy_is_told() -> None:
 
 
 def test_every_note_of_the_toolset_is_told() -> None:
-    assert set(column("### What is noted", 0)) >= USES
+    assert set(column("### What is noted", 0)) >= POLICY_NOTES
 
 
 def test_every_kind_of_outcome_is_told() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from app.tools.docstring import split_docstring
+from app.tools.arguments import split_docstring
 
 GOOGLE = """Find things.
 

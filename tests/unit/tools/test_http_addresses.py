@@ -94,5 +94,5 @@ def test_a_host_can_be_added_for_one_tool() -> None:
     "entry", ["", "10.0.0.0/33", "10.0.0.1/8", "*.example.com", "https://example.com", "a:80", "a b"]
 )
 def test_what_is_neither_host_nor_network_cannot_be_allowed(entry: str) -> None:
-    with pytest.raises(ValueError, match="neither an address"):
+    with pytest.raises(ValueError, match="must be an address, a network"):
         Allowed.of([entry])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from app.domain.turns import ToolSpec
 from app.tools.policy import Policy
-from app.tools.running.attempts import short_backoff
 from app.tools.running.fit import Sizes, fit
+from app.tools.running.tries import short_backoff
 from app.tools.tool import File, Outcome, Tool, ToolContext, ToolError, ToolUnavailable, tool
 from app.tools.toolset import Toolset
 from tests.support.pictures import PIXEL
@@ -271,8 +271,13 @@ async def test_files_and_words_of_both_are_told_in_their_order(context: ToolCont
     ("spec", "stand_in", "policy", "complaint"),
     [
         (READS, ToolSpec("other", "Else.", SCHEMA), Policy(), "tide has the fallback almanac, which is not in"),
-        (READS, ToolSpec("almanac", "Act.", SCHEMA, retry_safe=True), Policy(), "which is read_only: it is not"),
-        (SAFE, ToolSpec("almanac", "Act.", SCHEMA), Policy(), "which is retry_safe: it is not"),
+        (
+            READS,
+            ToolSpec("almanac", "Act.", SCHEMA, retry_safe=True),
+            Policy(),
+            "is read_only, and almanac is not",
+        ),
+        (SAFE, ToolSpec("almanac", "Act.", SCHEMA), Policy(), "tide is retry_safe, and almanac is not"),
         (READS, ALMANAC, Policy(approval="always"), "a call of it may need an approval"),
         (READS, ALMANAC, Policy(approval=bool), "a call of it may need an approval"),
     ],

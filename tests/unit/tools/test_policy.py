@@ -1,10 +1,10 @@
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from app.domain.turns import ToolSpec
-from app.tools.policy import Breaker, Policy, PolicyOptions, policy_of
+from app.tools.policy import Breaker, Policy, policy_of
 from app.tools.tool import tool
 from tests.unit.tools.doubles import SCHEMA
 
@@ -14,12 +14,8 @@ async def look(number: int) -> int:
     return number
 
 
-def test_every_policy_can_be_chosen_at_the_decorator() -> None:
-    assert get_type_hints(PolicyOptions) == get_type_hints(Policy)
-
-
 def test_the_decorator_makes_the_policy() -> None:
-    chosen: PolicyOptions = {
+    chosen: dict[str, Any] = {
         "timeout": 1.5,
         "concurrency": 2,
         "calls_per_turn": 3,
@@ -40,22 +36,22 @@ def test_the_decorator_makes_the_policy() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"timeout": 0.0}, "look: the timeout is a number of seconds above 0, not 0.0"),
+        ({"timeout": 0.0}, "look: `timeout` must be a number of seconds above 0, not 0.0"),
         ({"timeout": -1}, "not -1"),
         ({"timeout": float("nan")}, "not nan"),
         ({"timeout": float("inf")}, "not inf"),
-        ({"concurrency": 0}, "look: concurrency cannot be 0: it is at least 1, and None is no limit"),
-        ({"calls_per_turn": 0}, "calls_per_turn cannot be 0"),
-        ({"max_result_chars": -5}, "max_result_chars cannot be -5"),
-        ({"retries": -1, "retry_safe": True}, "look: retries cannot be -1: 0 is none"),
-        ({"retries": 1}, "look cannot have retries: say that it is read_only or retry_safe, if it is"),
-        ({"memo": True}, "look cannot have a memo"),
-        ({"memo": True, "retry_safe": True}, "look cannot have a memo"),
-        ({"fallback": "look"}, "look cannot be its own fallback"),
-        ({"results": "xml"}, 'results are told as "json" or "text", not as \'xml\''),
-        ({"approval": "sometimes"}, 'approval is "never", "always" or a function of the input'),
-        ({"approval_expiry": 60.0}, "but none is asked for"),
-        ({"approval_expiry": 0.0, "approval": "always"}, "approval_expiry is a number of seconds above 0"),
+        ({"concurrency": 0}, "look: `concurrency` must be at least 1, or None for no limit, not 0"),
+        ({"calls_per_turn": 0}, "`calls_per_turn` must be at least 1"),
+        ({"max_result_chars": -5}, "`max_result_chars` must be at least 1"),
+        ({"retries": -1, "retry_safe": True}, r"look: `retries` must be 0 \(none\) or more, not -1"),
+        ({"retries": 1}, "look cannot have `retries`: declare it `read_only` or `retry_safe`, if it is"),
+        ({"memo": True}, "look cannot have a `memo`"),
+        ({"memo": True, "retry_safe": True}, "look cannot have a `memo`"),
+        ({"fallback": "look"}, "look cannot be its own `fallback`"),
+        ({"results": "xml"}, '`results` must be "json" or "text", not \'xml\''),
+        ({"approval": "sometimes"}, '`approval` must be "never", "always" or a function of the input'),
+        ({"approval_expiry": 60.0}, "`approval_expiry` needs an `approval`"),
+        ({"approval_expiry": 0.0, "approval": "always"}, "`approval_expiry` must be a number of seconds above 0"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_at_once(options: dict[str, Any], complaint: str) -> None:
@@ -75,10 +71,10 @@ def test_no_retries_and_no_memo_can_be_said_of_any_tool() -> None:
 
 @pytest.mark.parametrize(("failures", "pause"), [(0, 1.0), (1, 0.0), (1, -1.0)])
 def test_a_breaker_that_makes_no_sense_is_refused_at_once(failures: int, pause: float) -> None:
-    with pytest.raises(ValueError, match="of a breaker"):
+    with pytest.raises(ValueError, match=r"^`breaker\."):
         Breaker(failures, pause)
 
 
 def test_what_is_made_without_the_decorator_is_checked_as_well() -> None:
-    with pytest.raises(ValueError, match="mail cannot have retries"):
+    with pytest.raises(ValueError, match="mail cannot have `retries`"):
         policy_of(ToolSpec("mail", "Send mail.", SCHEMA), {"retries": 2})

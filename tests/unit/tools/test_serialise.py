@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from app.tools.serialise import as_text, written
+from app.tools.serialise import as_text, serialize
 from app.tools.tool import ToolContext, tool
 
 words = st.text(st.characters(categories=["L", "N"]), min_size=1)
@@ -89,7 +89,7 @@ def test_every_word_is_told_in_its_order(value: object) -> None:
 
 @given(nested)
 def test_json_is_compact_and_loses_nothing(value: object) -> None:
-    text = written(value, "json")
+    text = serialize(value, "json")
     assert json.loads(text) == value
     assert text == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 

@@ -102,38 +102,38 @@ async def test_names_that_come_with_requests_are_no_metrics(context: ToolContext
 
 
 def test_nothing_is_kept_of_a_tool_that_is_well_and_idle() -> None:
-    lanes = ToolStates(Clock())
+    states = ToolStates(Clock())
     for number in range(10):
-        with lanes.lane(spec("a", f"https://{number}.example"), Policy(), "ada") as lane:
-            assert len(lanes) == 1
-            lane.circuit.succeeded()
-    assert len(lanes) == 0
+        with states.of(spec("a", f"https://{number}.example"), Policy(), "ada") as state:
+            assert len(states) == 1
+            state.circuit.succeeded()
+    assert len(states) == 0
 
 
 def test_calls_that_overlap_share_what_is_known() -> None:
-    lanes, policy = ToolStates(Clock()), Policy(concurrency=2)
-    with lanes.lane(spec("a"), policy, "ada") as first:
-        with lanes.lane(spec("a"), policy, "eve") as second:
+    states, policy = ToolStates(Clock()), Policy(concurrency=2)
+    with states.of(spec("a"), policy, "ada") as first:
+        with states.of(spec("a"), policy, "eve") as second:
             assert first is second
-        with lanes.lane(spec("a"), policy, "ada") as third:
+        with states.of(spec("a"), policy, "ada") as third:
             assert first is third
 
 
 def test_of_tools_that_failed_only_so_many_are_remembered() -> None:
-    lanes, policy = ToolStates(Clock(), most=3), Policy(breaker=Breaker(failures=1))
+    states, policy = ToolStates(Clock(), limit=3), Policy(breaker=Breaker(failures=1))
 
     def fail(name: str, url: str | None) -> None:
-        with lanes.lane(spec(name, url), policy, "ada") as lane:
-            lane.circuit.failed()
+        with states.of(spec(name, url), policy, "ada") as state:
+            state.circuit.failed()
 
     fail("own", None)
-    with lanes.lane(spec("a", "https://busy.example"), policy, "ada") as busy:
+    with states.of(spec("a", "https://busy.example"), policy, "ada") as busy:
         for number in range(20):
             fail("a", f"https://{number}.example")
-            assert len(lanes) <= 4
-        with lanes.lane(spec("a", "https://busy.example"), policy, "ada") as again:
+            assert len(states) <= 4
+        with states.of(spec("a", "https://busy.example"), policy, "ada") as again:
             assert again is busy, "what is in use is not forgotten"
-    with lanes.lane(spec("own"), policy, "ada") as own:
+    with states.of(spec("own"), policy, "ada") as own:
         assert own.circuit.wait is not None, "nor is what belongs to the server"
-    with lanes.lane(spec("a", "https://19.example"), policy, "ada") as newest:
+    with states.of(spec("a", "https://19.example"), policy, "ada") as newest:
         assert newest.circuit.wait is not None

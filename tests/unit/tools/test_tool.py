@@ -274,7 +274,7 @@ def make_misplaced_field() -> Any:
         (make_plain, "must be `async def`"),
         (make_silent, "needs a docstring"),
         (make_untyped, "parameter x needs a type"),
-        (make_open_ended, "fills arguments by name"),
+        (make_open_ended, "a model sends arguments by name"),
         (make_unspeakable, "unspeakable have no JSON schema"),
         (make_misplaced_field, "Field of limit belongs into its type"),
     ],

@@ -1,4 +1,4 @@
-"""The tools of MCP servers. Servers come and go; their tools stay, and say so when nobody is there to run them."""
+"""The MCP servers of a replica, as one source of tools. Tools stay listed while their server is away."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from app.tools.tool import Tool
 
 
 class McpServers:
-    """Connects on entry, and waits up to `patience` seconds for every server to have been tried once. More of
-    these is told in McpConnection. Raises ValueError where two servers would give their tools the same names.
+    """Connects on entry, and waits up to `patience` seconds until every server was tried once. The other times are
+    those of McpConnection. Raises ValueError if the tools of two servers would have the same names.
     """
 
     def __init__(
@@ -25,17 +25,17 @@ class McpServers:
         answer_timeout: float = 10.0,
         pause: float = 1.0,
     ) -> None:
-        self.changed = Changes()
+        self.changes = Changes()
         self._patience = patience
         self._connections: dict[str, McpConnection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
         for server in servers:
-            beginning = server.beginning
-            if beginning in self._connections:
-                raise ValueError(f"the tools of two MCP servers would begin with {beginning}: give one a prefix")
-            self._connections[beginning] = McpConnection(
+            prefix = server.name_prefix
+            if prefix in self._connections:
+                raise ValueError(f"the tools of two MCP servers would begin with {prefix}: give one server a `prefix`")
+            self._connections[prefix] = McpConnection(
                 server,
-                self.changed,
+                self.changes,
                 patience=patience,
                 start_timeout=start_timeout,
                 answer_timeout=answer_timeout,
@@ -44,11 +44,11 @@ class McpServers:
 
     @property
     def connected(self) -> frozenset[str]:
-        """The names of the servers that are there now."""
+        """The names of the servers that are connected now."""
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
 
     def tools(self) -> Mapping[str, Tool]:
-        """Every tool that was listed last, whether its server is there now or not."""
+        """The tools that each server listed last, connected or not."""
         return {name: tool for each in self._connections.values() for name, tool in each.tools.items()}
 
     async def __aenter__(self) -> Self:
@@ -57,7 +57,7 @@ class McpServers:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience):
-                    await self.changed.until(lambda: all(each.tried for each in self._connections.values()))
+                    await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
         except asyncio.CancelledError:
             await self._stop()
             raise
