@@ -9,7 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from app.cli.chat import server_here
+from app.cli.chat import local_server_url
 from app.domain.errors import TurnstreamError
 from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
 from app.terminal.assembler import Assembler, Json
@@ -45,7 +45,7 @@ def compare(
     and whatever else the POST of a turn takes.
     """
     plan = read_plan(questions, first, second)
-    found = asyncio.run(_compare(Client(server or server_here(), token), plan, at_once))
+    found = asyncio.run(_compare(Client(server or local_server_url(), token), plan, at_once))
     if wants_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_json(plan, found)), indent=2))
     else:

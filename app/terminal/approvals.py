@@ -1,4 +1,4 @@
-"""A turn that waits for a person, brought on: each call is asked about, the server is told, the rest is shown."""
+"""Answers of a person to calls that wait: the loop over a turn, the questions, and the commands for scripts."""
 
 import json
 import shlex
@@ -12,96 +12,96 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.terminal.assembler import Assembler, Json
-from app.terminal.chat_session import Asked, asked
-from app.terminal.errors import Refused
-from app.terminal.text import compact, one_line, pretty, same, sentence, span
+from app.terminal.chat_session import CallKey, call_key
+from app.terminal.errors import RequestRejected
+from app.terminal.text import duration, indented_json, json_line, one_line, same_json, sentence
 
 T = TypeVar("T")
 
-
-class Do(Protocol):
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
-
-
-class Waiting(Protocol):
-    """The turn that is watched, as a session has it."""
-
-    async def waiting(self) -> list[Json]: ...
-    async def act(self, call: Json, action: Json, /) -> None: ...
-    async def go_on(self, passed: Set[Asked], /) -> Assembler: ...
-    async def stop(self) -> Assembler: ...
-
-
-class Person(Protocol):
-    """Somebody who is asked; None leaves the call waiting, EOFError all of them, KeyboardInterrupt stops the turn."""
-
-    def ask(self, call: Json, more: int, /) -> Json | None: ...
-    def say(self, words: str, /) -> None: ...
-
-
-class Attendant:
-    """`do` carries out what has to do with the server."""
-
-    def __init__(self, session: Waiting, person: Person, do: Do) -> None:
-        self._session = session
-        self._person = person
-        self._do = do
-
-    def attend(self, state: Assembler) -> Assembler:
-        """Until the turn has ended, or waits for nothing but what the person has left waiting."""
-        passed: set[Asked] = set()
-        while state.end is None:
-            try:
-                self._ask_all(passed)
-            except KeyboardInterrupt:
-                print()
-                return self._do(self._session.stop())
-            if state.waits:
-                break
-            self._do(self._session.go_on(passed))
-        return state
-
-    def _ask_all(self, passed: set[Asked]) -> None:
-        while calls := [call for call in self._do(self._session.waiting()) if asked(call) not in passed]:
-            try:
-                action = self._person.ask(calls[0], len(calls) - 1)
-            except EOFError:
-                print()
-                passed.update(map(asked, calls))
-                return
-            if action is None:
-                passed.add(asked(calls[0]))
-            else:
-                self._tell(calls[0], action)
-
-    def _tell(self, call: Json, action: Json) -> None:
-        try:
-            self._do(self._session.act(call, action))
-        except Refused as error:
-            self._person.say(str(error))
-
-
-# --- asking ---
-
-
-_ASKS: Final = {"approval": "asks to run", "client": "is for you to run"}
+_QUESTIONS: Final = {"approval": "asks to run", "client": "is for you to run"}
+_UNKNOWN: Final = "waits for an answer that this client does not know: skip it"
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "approval": ("allow", "deny", "edit", "skip"),
     "client": ("result", "decline", "skip"),
 }
-_ALSO: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
+_SYNONYMS: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
+_REASON: Final = "Reason for the model (Enter for none): "
 _DECLINED: Final = "The user declined to run this tool."
-_SOON: Final = 3600  # seconds
+_COUNTDOWN_FROM: Final = 3600  # seconds
+
+
+class RunCoroutine(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
+
+
+class WaitingTurn(Protocol):
+    """The current turn of a `ChatSession`."""
+
+    async def pending_calls(self) -> list[Json]: ...
+    async def answer_call(self, call: Json, action: Json, /) -> None: ...
+    async def resume(self, skipped: Set[CallKey], /) -> Assembler: ...
+    async def stop(self) -> Assembler: ...
+
+
+class Approver(Protocol):
+    """Asks a person. None skips the call, EOFError skips all of them, KeyboardInterrupt stops the turn."""
+
+    def ask(self, call: Json, remaining: int, /) -> Json | None: ...
+    def notify(self, text: str, /) -> None: ...
+
+
+class ApprovalLoop:
+    """Asks about the waiting calls of a turn. `run` runs a coroutine of the session to its end."""
+
+    def __init__(self, session: WaitingTurn, approver: Approver, run: RunCoroutine) -> None:
+        self._session = session
+        self._approver = approver
+        self._run = run
+
+    def complete(self, state: Assembler) -> Assembler:
+        """Returns when the turn has ended, or waits for skipped calls only."""
+        skipped: set[CallKey] = set()
+        while state.end is None:
+            try:
+                self._ask_all(skipped)
+            except KeyboardInterrupt:
+                print()
+                return self._run(self._session.stop())
+            if state.waits:
+                break
+            self._run(self._session.resume(skipped))
+        return state
+
+    def _ask_all(self, skipped: set[CallKey]) -> None:
+        # The calls are read again after each answer: others may answer them too, or they expire meanwhile.
+        while calls := [call for call in self._run(self._session.pending_calls()) if call_key(call) not in skipped]:
+            call = calls[0]
+            try:
+                action = self._approver.ask(call, len(calls) - 1)
+            except EOFError:
+                print()
+                skipped.update(map(call_key, calls))
+                return
+            if action is None:
+                skipped.add(call_key(call))
+                continue
+            try:
+                self._run(self._session.answer_call(call, action))
+            except RequestRejected as error:
+                self._approver.notify(str(error))
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
 
 
 class ReadLine(Protocol):
-    """A line that is typed after `prompt`; EOFError where there is none."""
+    """Reads a line after `prompt`. Raises EOFError at the end of the input."""
 
     def __call__(self, prompt: str, /) -> str: ...
 
 
-class Dialogue:
-    """`edit` gives a text as it was left in an editor, None where nothing was changed."""
+class ApprovalPrompt:
+    """`edit` opens a text in an editor and returns the result; None if nothing was changed."""
 
     def __init__(
         self, console: Console, read: ReadLine, edit: Callable[[str], str | None], now: Callable[[], datetime]
@@ -112,60 +112,57 @@ class Dialogue:
         self._now = now
         self._drafts: dict[str, str] = {}
 
-    def ask(self, call: Json, more: int) -> Json | None:
-        """The answer to `call`, as the server takes it; None when the call is to be left waiting. `more` wait too."""
-        self._show(call, more)
+    def ask(self, call: Json, remaining: int) -> Json | None:
+        """Returns the action for the server; None if the call is skipped. `remaining` more calls wait."""
+        self._show(call, remaining)
         choices = _CHOICES.get(call["type"], ("skip",))
         while (choice := self._choose(choices)) != "skip":
             if (action := self._action(choice, call)) is not None:
                 return action
         return None
 
-    def say(self, words: str) -> None:
-        self._console.print(Text(sentence(words), "yellow"))
+    def notify(self, text: str) -> None:
+        self._console.print(Text(sentence(text), "yellow"))
 
-    def _show(self, call: Json, more: int) -> None:
+    def _show(self, call: Json, remaining: int) -> None:
         heading = Text("\n? ", "yellow").append(one_line(call["name"]), "bold")
-        heading.append(
-            f" {_ASKS.get(call['type'], 'waits for something that cannot be given here')}", "not bold default"
-        )
-        after = [_until(call["expires_at"], self._now())] if call["expires_at"] else []
-        after += [f"{more} more after this"] if more else []
-        heading.append("".join(f" · {words}" for words in after), "dim")
+        heading.append(f" {_QUESTIONS.get(call['type'], _UNKNOWN)}", "not bold default")
+        remarks = [_expiry(call["expires_at"], self._now())] if call["expires_at"] else []
+        remarks += [f"{remaining} more after this"] if remaining else []
+        heading.append("".join(f" · {remark}" for remark in remarks), "dim")
         self._console.print(heading)
         if call["input"]:
-            self._console.print(Padding(JSONHighlighter()(Text(pretty(call["input"]))), (0, 4)))
+            self._console.print(Padding(JSONHighlighter()(Text(indented_json(call["input"]))), (0, 4)))
         else:
             self._console.print(Text("    (no arguments)", "dim"))
 
     def _choose(self, choices: tuple[str, ...]) -> str:
         prompt = ", ".join(f"({choice[0]}){choice[1:]}" for choice in choices)
         while True:
-            said = self._read(f"{prompt}? ").lower()
-            fitting = [choice for choice in choices if said and choice.startswith(_ALSO.get(said, said))]
-            if len(fitting) == 1:
-                return fitting[0]
-            self.say(f"say one of: {', '.join(choices)}")
+            line = self._read(f"{prompt}? ").lower()
+            matches = [choice for choice in choices if line and choice.startswith(_SYNONYMS.get(line, line))]
+            if len(matches) == 1:
+                return matches[0]
+            self.notify(f"answer with one of: {', '.join(choices)}")
 
     def _action(self, choice: str, call: Json) -> Json | None:
         match choice:
             case "allow":
                 return _decision("approve", call)
             case "deny":
-                reason = self._read("Why not? The model is told; Enter for no reason: ")
+                reason = self._read(_REASON)
                 return _decision("deny", call) | ({"reason": reason} if reason else {})
             case "edit":
                 return self._edited(call)
             case "result":
                 return _result(call, self._read("Result: "))
             case _:
-                reason = self._read("Why not? The model is told; Enter for no reason: ")
-                return _result(call, f"{_DECLINED} {reason}".strip()) | {"is_error": True}
+                return _result(call, f"{_DECLINED} {self._read(_REASON)}".strip()) | {"is_error": True}
 
     def _edited(self, call: Json) -> Json | None:
-        """An edit that is no JSON object is kept, to be mended."""
+        """Keeps a text that is not a JSON object as a draft for the next edit."""
         identity = call["tool_use_id"]
-        text = self._edit(self._drafts.get(identity, pretty(call["input"] or {})))
+        text = self._edit(self._drafts.get(identity, indented_json(call["input"] or {})))
         if text is None:
             text = self._drafts.get(identity, "")
         if not text.strip():
@@ -174,52 +171,52 @@ class Dialogue:
         try:
             value = json.loads(text)
         except ValueError as error:
-            self.say(f"That is no JSON: {error}")
+            self.notify(f"the arguments are not valid JSON ({error}); edit them again")
             return None
         if not isinstance(value, dict):
-            self.say("arguments are one JSON object: {…}")
+            self.notify("the arguments must be one JSON object, {…}; edit them again")
             return None
-        return _decision("approve", call) | ({} if same(value, call["input"]) else {"input": value})
+        return _decision("approve", call) | ({} if same_json(value, call["input"]) else {"input": value})
 
 
 def _decision(kind: str, call: Json) -> Json:
     return {"type": kind, "tool_use_id": call["tool_use_id"], "input_digest": call["input_digest"]}
 
 
-def _result(call: Json, output: str) -> dict[str, Any]:
+def _result(call: Json, output: str) -> Json:
     return {"type": "result", "tool_use_id": call["tool_use_id"], "output": output}
 
 
-def _until(time: str, now: datetime) -> str:
+def _expiry(time: str, now: datetime) -> str:
     then = datetime.fromisoformat(time).astimezone(now.tzinfo)
     left = (then - now).total_seconds()
     if left <= 0:
         return "has expired"
-    if left < _SOON:
-        return f"expires at {then:%H:%M:%S}, in {span(left) if left < 60 else f'{left / 60:.0f} min'}"
+    if left < _COUNTDOWN_FROM:
+        return f"expires at {then:%H:%M:%S}, in {duration(left) if left < 60 else f'{left / 60:.0f} min'}"
     return f"expires at {then:%H:%M}" if then.date() == now.date() else f"expires on {then:%Y-%m-%d at %H:%M}"
 
 
-# --- nobody to ask ---
+# --- for scripts -----------------------------------------------------------------------------------------------------
 
 
-def how_to_answer(state: Assembler, server: str, *, token: bool) -> Iterator[str]:
-    """Lines for a person, or for the log of a script: what waits, and the commands that answer it."""
+def answer_commands(state: Assembler, server: str, *, token: bool) -> Iterator[str]:
+    """Yields lines that list the waiting calls and the shell commands that answer them. With `token` the commands send
+    one, by the name of its variable.
+    """
     turn, chat = state.start["turn"], state.start["chat"]
-    calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "a call waits"
-    yield f"{calls} for a person; `turnstream chat {chat}` asks, or answer with"
+    calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "1 call waits"
+    yield f"{calls} for a person; answer in `turnstream chat {chat}`, or run one of the commands for each"
     header = ' -H "Authorization: Bearer $TURNSTREAM_TOKEN"' if token else ""
     url = shlex.quote(f"{server}/api/chats/{chat}/turns/{turn}/actions")
     for call in state.actions:
         until = f" (until {call['expires_at']})" if call["expires_at"] else ""
-        yield f"{compact(call['name'])} {compact(call['input'] or {})}{until}"
-        for action in _answers(call):
-            yield f"  curl --json {shlex.quote(compact({'actions': [action]}))}{header} {url}"
+        yield f"{json_line(call['name'])} {json_line(call['input'] or {})}{until}"
+        for action in _possible_actions(call):
+            yield f"  curl --json {shlex.quote(json_line({'actions': [action]}))}{header} {url}"
 
 
-def _answers(call: Json) -> list[Json]:
-    identity = {"tool_use_id": call["tool_use_id"]}
+def _possible_actions(call: Json) -> list[Json]:
     if call["type"] == "client":
-        return [{"type": "result", **identity, "output": "RESULT"}]
-    identity["input_digest"] = call["input_digest"]
-    return [{"type": "approve", **identity}, {"type": "deny", **identity, "reason": ""}]
+        return [_result(call, "RESULT")]
+    return [_decision("approve", call), _decision("deny", call) | {"reason": ""}]

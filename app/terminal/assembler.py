@@ -1,4 +1,4 @@
-"""Events in, a turn out: what every client of the stream must do, without any I/O."""
+"""Assembly of a turn from the events of its stream, as every client does it. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,10 +11,11 @@ ENDS: Final = frozenset({"turn_complete", "turn_cancelled", "turn_error"})
 
 
 class Assembler:
-    """The state of one turn after the events so far. `blocks` are JSON objects as `GET …/turns/{turn}` has them; the
-    one that is still written has `open` set. `rounds` are by number what their start and stop said; one that is asked
-    for again takes the place of the one before. `actions` are the calls that wait for a person, as far as
-    is known here.
+    """The state of one turn after the events so far.
+
+    `blocks` are JSON objects as in `GET …/turns/{turn}`; a block that still grows has `open` set. `rounds` maps the
+    number of a round to the members of its start and stop; a repeated round replaces the one before. `actions` are the
+    calls that wait for a person, as far as the events tell.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Assembler:
 
     @classmethod
     def of(cls, turn: Mapping[str, Any]) -> "Assembler":
-        """Begins where a turn that was read as JSON is; the events after its `cursor` go on from there."""
+        """Starts from a turn that was read as JSON. Apply the events after its `cursor`."""
         state = cls()
         state.start = {"turn": turn["id"], "chat": turn["chat_id"], "model": turn["model"], "status": turn["status"]}
         state.blocks = [dict(block) for block in turn["blocks"]]
@@ -50,7 +51,7 @@ class Assembler:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing goes on until a person answers: every call without a result is one of `actions`."""
+        """True if every call without a result is one of `actions`, so nothing happens until a person answers."""
         if self.end is not None or not self.actions or self.open_block is not None:
             return False
         answered = {(block["round"], block.get("tool_use_id")) for block in self.blocks}
@@ -59,7 +60,7 @@ class Assembler:
         return open_calls <= {action["tool_use_id"] for action in self.actions}
 
     def apply(self, event: str, data: Mapping[str, Any]) -> None:
-        """Takes the next event. What it does not know, and passing notices, change nothing. Raises StreamError."""
+        """Applies the next event. Notices and unknown events change nothing. Raises StreamError."""
         if self.end is not None:
             raise StreamError(f"{event} came after {self.end}")
         match event:
@@ -72,11 +73,11 @@ class Assembler:
             case "block_start":
                 self._start_block(data)
             case "block_delta":
-                self._extend(data)
+                self._append_text(data)
             case "block_stop":
                 self._stop_block(data)
             case "reset":
-                self._forget(data["index"])
+                self._discard_from(data["index"])
             case "action_required":
                 self.actions = list(data["calls"])
             case "turn_complete" | "turn_cancelled" | "turn_error":
@@ -86,29 +87,29 @@ class Assembler:
 
     def _start_block(self, data: Mapping[str, Any]) -> None:
         if self.open_block is not None or data["index"] != len(self.blocks):
-            raise StreamError(f"block {data['index']} begins where block {len(self.blocks)} was to come")
+            raise StreamError(f"block {data['index']} began, but block {len(self.blocks)} was expected")
         self.blocks.append({**data, "text": "", "open": True})
         if data["type"] == "tool_result":
             self.actions = [action for action in self.actions if action["tool_use_id"] != data.get("tool_use_id")]
 
-    def _extend(self, data: Mapping[str, Any]) -> None:
-        block = self._opened(data["index"])
+    def _append_text(self, data: Mapping[str, Any]) -> None:
+        block = self._open_block_at(data["index"])
         if data["offset"] != len(block["text"]):
-            place = f"{data['offset']} of block {data['index']}"
-            raise StreamError(f"text for offset {place} came at offset {len(block['text'])}")
+            position = f"{data['offset']} of block {data['index']}"
+            raise StreamError(f"text for offset {position} came at offset {len(block['text'])}")
         block["text"] += data["text"]
 
     def _stop_block(self, data: Mapping[str, Any]) -> None:
-        block = self._opened(data["index"])
+        block = self._open_block_at(data["index"])
         del block["open"]
         block.update(data)
 
-    def _forget(self, index: int) -> None:
+    def _discard_from(self, index: int) -> None:
         del self.blocks[index:]
         calls = {block.get("id") for block in self.blocks}
         self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
 
-    def _opened(self, index: int) -> Json:
+    def _open_block_at(self, index: int) -> Json:
         block = self.open_block
         if block is None or block["index"] != index:
             raise StreamError(f"block {index} is not open")

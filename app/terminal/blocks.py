@@ -1,6 +1,4 @@
-"""What is noted between a model's words, in ours: which policies a call needed, what a person decided about it, that
-older results are sent shortened, and what became of an output.
-"""
+"""Blocks of a turn in words: remarks on tool results, decisions of people, shortenings, verdicts, full contents."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,47 +10,47 @@ from rich.rule import Rule
 from rich.text import Text
 
 from app.terminal.assembler import Json
-from app.terminal.text import clean, one_line
+from app.terminal.text import one_line, printable
 
-_WORDS: Final[Mapping[str, str]] = {
+_REMARKS: Final[Mapping[str, str]] = {
     "retries": "tried again",
-    "timeout": "out of time",
-    "breaker": "left alone",
+    "timeout": "timed out",
+    "breaker": "paused after failures",
     "fallback": "replaced by another tool",
     "cut": "cut",
     "waited": "had to wait",
     "calls_per_turn": "called too often",
-    "memo": "as before",
-    "all_tools_failed": "no tool worked",
+    "memo": "result reused",
+    "all_tools_failed": "all tools failed",
 }
-_NOT_RUN: Final[Mapping[str, str]] = {
+_REASONS_NOT_RUN: Final[Mapping[str, str]] = {
     "denied": "not allowed",
-    "expired": "nobody answered in time",
-    "superseded": "not run, because something else was said",
+    "expired": "not answered in time",
+    "superseded": "not run, because the user wrote something else",
 }
-# Every call takes its time, and what became of an approval is told otherwise.
-_UNSAID: Final = frozenset({"started_at", "seconds", "approval"})
+# Every result has the times; the approval is shown by `reason_not_run` and `edited_input`.
+_NOT_REMARKED: Final = frozenset({"started_at", "seconds", "approval"})
 
 
-def remarks(result: Json) -> list[str]:
-    """What is worth a word about a tool_result."""
+def result_remarks(result: Json) -> list[str]:
+    """Describes how a tool_result came about, where that was unusual."""
     edited = ["edited"] if edited_input(result) is not None else []
-    return edited + [_word(note) for note in _notes(result) if note not in _UNSAID]
+    return edited + [_remark(note) for note in _notes(result) if note not in _NOT_REMARKED]
 
 
-def files_in_words(result: Json) -> list[str]:
-    """The images and documents of a tool_result: `[image/png]`."""
+def file_labels(result: Json) -> list[str]:
+    """Names the images and documents of a tool_result: `[image/png]`."""
     content = result.get("content") or ()
     return [f"[{part['source']['media_type']}]" for part in content if part["type"] != "text"]
 
 
-def why_not_run(result: Json) -> str:
-    """Why a call that waited for a person was not run; empty for one that was."""
-    return _NOT_RUN.get(_approval(result).get("decision", ""), "")
+def reason_not_run(result: Json) -> str:
+    """Says why a call that needed an approval did not run; empty for one that ran."""
+    return _REASONS_NOT_RUN.get(_approval(result).get("decision", ""), "")
 
 
 def edited_input(result: Json) -> Any:
-    """What a person made of the arguments; None for nothing."""
+    """Returns the arguments as a person edited them; None where nobody did."""
     text = _approval(result).get("input")
     try:
         return json.loads(text) if isinstance(text, str) else text
@@ -60,41 +58,61 @@ def edited_input(result: Json) -> Any:
         return text
 
 
-def shortened_in_words(data: Json) -> tuple[str, str]:
-    """What a `shortened` did, in a few words: to how many results, and to how many characters of them."""
+def shortened_summary(data: Json) -> tuple[str, str]:
+    """Describes a `shortened` block: the number of results, and the characters or files left out."""
     count, sent, files = data["results"], data["results"] * data["head"], data.get("files", 0)
-    what = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
+    results = f"{count:,} older tool result{'s' if count > 1 else ''} sent shortened"
     if files:
-        return what, f"without {data['left_out']:,} characters and {files:,} file{'s' if files > 1 else ''}"
-    return what, f"from {sent + data['left_out']:,} characters to {sent:,}"
+        return results, f"without {data['left_out']:,} characters and {files:,} file{'s' if files > 1 else ''}"
+    return results, f"from {sent + data['left_out']:,} characters to {sent:,}"
 
 
-def which_were_shortened(data: Json) -> str:
-    first, last, each = data["first"], data["last"], f"the first {data['head']:,} characters of each are sent"
-    if first["turn"] == last["turn"]:
-        return f"Round {first['round']} to round {last['round']} of turn {last['turn']}: {each}."
-    return f"Round {first['round']} of turn {first['turn']} to round {last['round']} of turn {last['turn']}: {each}."
-
-
-def what_is_wrong(verdict: Json) -> str:
-    """Of an output that was not accepted."""
+def verdict_problem(verdict: Json) -> str:
+    """Returns the reason why an output was not accepted."""
     return str(verdict["text"]).removeprefix("The output is not right. ")
 
 
 def degraded_line(degraded: Sequence[Json]) -> str:
-    """`degraded: search cut, tried again · fetch out of time · no tool worked`; empty for nothing."""
+    """Sums up a turn: `degraded: search cut, tried again · fetch timed out · all tools failed`; empty for nothing."""
     by_tool: dict[str, list[str]] = {}
     for item in degraded:
-        words = by_tool.setdefault(item.get("tool", ""), [])
-        if (word := _word(item["what"])) not in words:
-            words.append(word)
-    told = " · ".join(_told(by_tool))
-    return f"degraded: {told}" if told else ""
+        remarks = by_tool.setdefault(item.get("tool", ""), [])
+        if (remark := _remark(item["what"])) not in remarks:
+            remarks.append(remark)
+    tools = " · ".join(f"{tool} {', '.join(remarks)}".strip() for tool, remarks in by_tool.items())
+    return f"degraded: {tools}" if tools else ""
 
 
-def _told(by_tool: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for tool, words in by_tool.items():
-        yield f"{tool} {', '.join(words)}".strip()
+def full_blocks(blocks: Sequence[Json]) -> Iterator[RenderableType]:
+    """Renders everything that a turn is made of, uncut."""
+    for block in blocks:
+        yield Rule(Text(_heading(block)), align="left", style="dim")
+        yield Padding(Text(printable(_content(block))), (0, 2))
+
+
+def _heading(block: Json) -> str:
+    words = [block["type"].replace("_", " "), one_line(block.get("name") or "")]
+    words += ["interrupted"] if block.get("interrupted") else []
+    words += ["failed"] if block.get("is_error") else []
+    if block["type"] == "tool_result":
+        words += map(one_line, result_remarks(block))
+    return " · ".join(filter(None, words))
+
+
+def _content(block: Json) -> str:
+    value: Any = block.get("input")
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False, indent=2)
+    if block["type"] == "shortened" and (data := block.get("data")):
+        return f"{block['text']}\n{_shortened_range(data)}"
+    return "\n".join(filter(None, [block["text"] or value, *file_labels(block)])) or "(nothing)"
+
+
+def _shortened_range(data: Json) -> str:
+    first, last, sent = data["first"], data["last"], f"the first {data['head']:,} characters of each are sent"
+    if first["turn"] == last["turn"]:
+        return f"Round {first['round']} to round {last['round']} of turn {last['turn']}: {sent}."
+    return f"Round {first['round']} of turn {first['turn']} to round {last['round']} of turn {last['turn']}: {sent}."
 
 
 def _notes(result: Json) -> Mapping[str, Any]:
@@ -107,31 +125,5 @@ def _approval(result: Json) -> Mapping[str, Any]:
     return approval if isinstance(approval, dict) else {}
 
 
-def _word(note: str) -> str:
-    return _WORDS.get(note, note.replace("_", " "))
-
-
-# --- at full length ---
-
-
-def unfolded(blocks: Sequence[Json]) -> Iterator[RenderableType]:
-    for block in blocks:
-        yield Rule(Text(_heading(block)), align="left", style="dim")
-        yield Padding(Text(clean(_content(block))), (0, 2))
-
-
-def _heading(block: Json) -> str:
-    words = [block["type"].replace("_", " "), one_line(block.get("name") or "")]
-    words += [word for word in ("interrupted", "is_error") if block.get(word)]
-    if block["type"] == "tool_result":
-        words += map(one_line, remarks(block))
-    return " · ".join(filter(None, words)).replace("is_error", "failed")
-
-
-def _content(block: Json) -> str:
-    value: Any = block.get("input")
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False, indent=2)
-    if block["type"] == "shortened" and block.get("data"):
-        return f"{block['text']}\n{which_were_shortened(block['data'])}"
-    return "\n".join(filter(None, [block["text"] or value, *files_in_words(block)])) or "(nothing)"
+def _remark(note: str) -> str:
+    return _REMARKS.get(note, note.replace("_", " "))

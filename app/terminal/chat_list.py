@@ -1,4 +1,4 @@
-"""Chats as a list to choose from."""
+"""Lists of chats, for a person who chooses one and for other programs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,47 +10,44 @@ from rich.text import Text
 from app.terminal.assembler import Json
 from app.terminal.text import one_line
 
-# An id begins with the time to the millisecond: so many characters tell two chats apart, but for rare ones.
-_SHORT: Final = 13
+# An id begins with its time in milliseconds (12 digits and a hyphen), so this length is nearly always unique.
+_SHORTEST: Final = 13
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """For each id the shortest beginning that no other one of them has, and not less than a person expects."""
+    """Maps each id to its shortest prefix that no other id has."""
     ordered = sorted(ids)
     short = {}
-    for place, identity in enumerate(ordered):
-        peers = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
-        length = max([_SHORT, *(_common(identity, other) + 1 for other in peers)])
+    for index, identity in enumerate(ordered):
+        neighbours = ordered[max(0, index - 1) : index] + ordered[index + 1 : index + 2]
+        length = max([_SHORTEST, *(_common_length(identity, other) + 1 for other in neighbours)])
         short[identity] = identity[:length]
     return short
 
 
-def _common(left: str, right: str) -> int:
+def _common_length(left: str, right: str) -> int:
     return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime) -> None:
     if not chats:
-        console.print(Text("There is no chat yet.", "dim"))
+        console.print(Text("There are no chats yet.", "dim"))
     short = short_ids([chat["id"] for chat in chats])
     for number, chat in enumerate(chats, start=1):
+        changed = datetime.fromisoformat(chat["updated_at"]).astimezone(now.tzinfo)
+        when = f"{changed:%H:%M}" if changed.date() == now.date() else f"{changed:%Y-%m-%d}"
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f"{number:>3}  ", "dim")
         line.append(short[chat["id"]])
-        line.append(f"  {_when(chat['updated_at'], now):>10}  ", "dim")
+        line.append(f"  {when:>10}  ", "dim")
         line.append(title_of(chat))
         console.print(line)
 
 
 def plain_chats(chats: Sequence[Json]) -> str:
-    """One line per chat for other programs: id, time of the last change and title, with tabs between."""
+    """Returns one line per chat for other programs: id, time of the last change and title, separated by tabs."""
     return "".join(f"{chat['id']}\t{chat['updated_at']}\t{title_of(chat)}\n" for chat in chats)
 
 
 def title_of(chat: Json) -> str:
     return one_line(chat["title"] or "(no title)")
-
-
-def _when(time: str, now: datetime) -> str:
-    then = datetime.fromisoformat(time).astimezone(now.tzinfo)
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d}"

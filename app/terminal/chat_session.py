@@ -1,4 +1,4 @@
-"""What one person does with one server: says something, watches the answer, stops it, takes up a chat again."""
+"""One person's session with a server: sends messages, shows the turn, answers waiting calls, stops it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Set
@@ -8,167 +8,169 @@ from typing import Final
 from uuid import uuid4
 
 from app.terminal.assembler import Assembler, Json
-from app.terminal.errors import Lost, Refused
+from app.terminal.errors import ConnectionLost, RequestRejected
 from app.terminal.http_client import Client, TurnFollower
-from app.terminal.turn_view import AnswerView
+from app.terminal.turn_view import TurnView
 
-# A call that waits, with the very input that was looked at.
-Asked = tuple[str, str]
+# Id and input digest: the same id with another input is another question to the person.
+CallKey = tuple[str, str]
 
 _FRAME: Final = 0.08  # seconds
-_PATIENCE: Final = 10.0  # seconds, for a turn that was asked to stop
+_STOP_TIMEOUT: Final = 10.0  # seconds
 _TOO_LATE: Final = frozenset({404, 409})
 
 
 @dataclass(slots=True)
-class _Watched:
-    """The turn that is watched. `gone` are the calls that no answer of ours can reach any more."""
+class _FollowedTurn:
+    """`closed` are calls that cannot be answered any more."""
 
     turn: Json
     follower: TurnFollower
-    answer: AnswerView
-    gone: set[Asked] = field(default_factory=set)
+    view: TurnView
+    closed: set[CallKey] = field(default_factory=set)
 
     @property
-    def place(self) -> tuple[str, str]:
+    def ids(self) -> tuple[str, str]:
         return self.turn["chat_id"], self.turn["id"]
 
 
 class ChatSession:
-    """`show` makes what shows a turn. `chat` is the id of the open one; None until something was said.
+    """`open_view` makes the view of a turn. `chat` is the id of the open chat; None before the first message.
 
-    A turn is shown to its end, or until it waits for a person. Then `waiting` says what for, `act` answers, `go_on`
-    shows the rest.
+    A turn is shown until it ends or waits for a person. Then `pending_calls` returns the calls that wait,
+    `answer_call` answers one, and `resume` shows the rest.
     """
 
-    def __init__(self, client: Client, show: Callable[[Assembler], AnswerView], model: str | None = None) -> None:
+    def __init__(self, client: Client, open_view: Callable[[Assembler], TurnView], model: str | None = None) -> None:
         self._client = client
-        self._show = show
+        self._open_view = open_view
         self._model = model
-        self._watched: _Watched | None = None
+        self._current: _FollowedTurn | None = None
         self.chat: str | None = None
 
-    async def ask(self, text: str) -> Assembler:
-        """Says `text` in the open chat, or in a new one, and shows the answer."""
-        answer = self._show(Assembler())
-        text = text.encode(errors="replace").decode()  # bytes of another encoding, which Python hands on as surrogates
+    async def send(self, text: str) -> Assembler:
+        """Sends `text` in the open chat, or in a new one, and shows the answer."""
+        view = self._open_view(Assembler())
+        text = text.encode(errors="replace").decode()  # input in another encoding arrives as lone surrogates
         try:
-            async with _drawing(answer):
+            async with _drawing(view):
                 exchange = await self._client.post_turn(self.chat, text, self._model, str(uuid4()))
         except BaseException:
-            answer.finish()
+            view.finish()
             raise
         turn: Json = exchange["assistant_turn"]
         self.chat = turn["chat_id"]
-        return await self._follow(turn, answer)
+        return await self._follow(turn, view)
 
     async def follow(self, turn: Json) -> Assembler:
-        """Shows an assistant turn as it is, and then what comes. Being cancelled (by Ctrl-C) stops the turn."""
-        return await self._follow(turn, self._show(Assembler()))
+        """Shows an assistant turn, then the events that follow. A cancellation (Ctrl-C) stops the turn."""
+        return await self._follow(turn, self._open_view(Assembler()))
 
-    async def waiting(self) -> list[Json]:
-        """Those of the calls that were shown which wait for a person at this moment: others are not asked about before
-        the stream has told what led to them.
+    async def pending_calls(self) -> list[Json]:
+        """Returns the calls that wait for a person now and that were shown. A call that is new on the server is left
+        for later: the person has not seen yet what led to it.
         """
-        watched = self._now_watched
-        shown = {asked(action) for action in watched.answer.state.actions} - watched.gone
-        turn = await self._client.turn(*watched.place)
-        actions = [action for action in turn["actions"] if asked(action) in shown]
-        watched.answer.state.actions = actions
+        current = self._followed
+        shown = {call_key(action) for action in current.view.state.actions} - current.closed
+        turn = await self._client.turn(*current.ids)
+        actions = [action for action in turn["actions"] if call_key(action) in shown]
+        current.view.state.actions = actions
         return actions
 
-    async def act(self, call: Json, action: Json) -> None:
-        """Answers `call`. Raises Refused where that is too late, or where the answer does not do."""
-        watched = self._now_watched
+    async def answer_call(self, call: Json, action: Json) -> None:
+        """Raises RequestRejected if the answer is too late or not valid."""
+        current = self._followed
         try:
-            await self._client.act(*watched.place, action, str(uuid4()))
-        except Refused as error:
+            await self._client.answer_call(*current.ids, action, str(uuid4()))
+        except RequestRejected as error:
             if error.status in _TOO_LATE:
-                watched.gone.add(asked(call))
+                current.closed.add(call_key(call))
             raise
 
-    async def go_on(self, passed: Set[Asked] = frozenset()) -> Assembler:
-        """Shows the turn until it ends, or waits again: for something that was not `passed`, or for nothing else."""
-        return await self._show_on(self._now_watched, passed)
+    async def resume(self, skipped: Set[CallKey] = frozenset()) -> Assembler:
+        """Shows the turn until it ends, asks for a call that is not `skipped`, or waits for nothing else."""
+        return await self._show(self._followed, skipped)
 
     async def stop(self) -> Assembler:
         """Stops a turn that waits."""
-        watched = self._now_watched
+        current = self._followed
         try:
-            await self._stop(watched)
+            await self._stop(current)
         finally:
-            watched.answer.finish()
-        return watched.answer.state
+            current.view.finish()
+        return current.view.state
 
     @property
-    def _now_watched(self) -> _Watched:
-        assert self._watched is not None, "no turn was asked for"
-        return self._watched
+    def _followed(self) -> _FollowedTurn:
+        assert self._current is not None, "no turn was sent or followed"
+        return self._current
 
-    async def _follow(self, turn: Json, answer: AnswerView) -> Assembler:
-        answer.state = Assembler.of(turn)
-        self._watched = _Watched(turn, TurnFollower(self._client, turn["chat_id"], turn["id"], turn["cursor"]), answer)
-        return await self._show_on(self._watched, frozenset())
+    async def _follow(self, turn: Json, view: TurnView) -> Assembler:
+        view.state = Assembler.of(turn)
+        follower = TurnFollower(self._client, turn["chat_id"], turn["id"], turn["cursor"])
+        self._current = _FollowedTurn(turn, follower, view)
+        return await self._show(self._current, frozenset())
 
-    async def _show_on(self, watched: _Watched, passed: Set[Asked]) -> Assembler:
-        answer, waits = watched.answer, False
+    async def _show(self, current: _FollowedTurn, skipped: Set[CallKey]) -> Assembler:
+        view, waits = current.view, False
         try:
-            waits = await _watch(watched.follower, answer, lambda: _needs_a_person(answer.state, passed))
+            waits = await _feed_view(current.follower, view, lambda: _needs_a_person(view.state, skipped))
         except asyncio.CancelledError:
+            # Ctrl-C: asyncio.Runner cancels the task once. The turn is stopped in the same task, so the request to
+            # stop must be able to await again.
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            await self._stop(watched)
+            await self._stop(current)
         finally:
             if waits:
-                answer.pause()
+                view.pause()
             else:
-                answer.finish()
-        return answer.state
+                view.finish()
+        return view.state
 
-    async def _stop(self, watched: _Watched) -> None:
-        answer = watched.answer
-        answer.stopping()
+    async def _stop(self, current: _FollowedTurn) -> None:
+        view = current.view
+        view.stopping()
         try:
-            async with asyncio.timeout(_PATIENCE), _drawing(answer):
-                await self._client.cancel(*watched.place)
-            async with asyncio.timeout(_PATIENCE):
-                await _watch(watched.follower, answer, lambda: False)
-        except (Lost, TimeoutError):
-            raise Lost("the server could not be told to stop, or has not done so yet: the answer may go on") from None
+            async with asyncio.timeout(_STOP_TIMEOUT), _drawing(view):
+                await self._client.cancel(*current.ids)
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await _feed_view(current.follower, view, lambda: False)
+        except (ConnectionLost, TimeoutError):
+            raise ConnectionLost("the server did not confirm the stop, so the answer may go on") from None
 
 
-def asked(call: Json) -> Asked:
+def call_key(call: Json) -> CallKey:
     return call["tool_use_id"], call["input_digest"]
 
 
-def _needs_a_person(state: Assembler, passed: Set[Asked]) -> bool:
-    return state.waits or any(asked(action) not in passed for action in state.actions)
+def _needs_a_person(state: Assembler, skipped: Set[CallKey]) -> bool:
+    return state.waits or any(call_key(action) not in skipped for action in state.actions)
 
 
-async def _watch(follower: TurnFollower, answer: AnswerView, enough: Callable[[], bool]) -> bool:
-    """Until the turn has ended, or until it is `enough`, which is returned."""
-    if answer.state.end is not None or enough():
-        return answer.state.end is None
-    async with _drawing(answer), aclosing(follower.events()) as events:
+async def _feed_view(follower: TurnFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:
+    """Feeds events until the turn has ended (returns False) or `is_enough` holds (returns True)."""
+    if view.state.end is not None or is_enough():
+        return view.state.end is None
+    async with _drawing(view), aclosing(follower.events()) as events:
         async for event in events:
-            answer.take(event)
-            if enough():
+            view.apply(event)
+            if is_enough():
                 return True
     return False
 
 
 @asynccontextmanager
-async def _drawing(answer: AnswerView) -> AsyncIterator[None]:
-    task = asyncio.create_task(_draw(answer))
+async def _drawing(view: TurnView) -> AsyncIterator[None]:
+    async def draw() -> None:
+        while True:
+            view.draw()
+            await asyncio.sleep(_FRAME)
+
+    task = asyncio.create_task(draw())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait({task})
-
-
-async def _draw(answer: AnswerView) -> None:
-    while True:
-        answer.draw()
-        await asyncio.sleep(_FRAME)

@@ -1,4 +1,4 @@
-"""The terminal as it is found, and as it is left."""
+"""The terminal of the process: console, line input, editor, and work in the foreground without echo."""
 
 import asyncio
 import shutil
@@ -14,20 +14,20 @@ import click
 from rich.console import Console
 
 from app.terminal.render import THEME
-from app.terminal.screen import Paper, Screen, Surface
+from app.terminal.screen import AppendOnlyScreen, Display, Screen
 
 T = TypeVar("T")
 
 
-def _module(name: str) -> Any:
+def _optional_module(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
         return None
 
 
-# Neither is there on Windows, where the console edits lines itself.
-_readline, _termios = _module("readline"), _module("termios")
+# Both are missing on Windows, where the console itself edits lines.
+_readline, _termios = _optional_module("readline"), _optional_module("termios")
 
 
 def open_console() -> Console:
@@ -35,31 +35,31 @@ def open_console() -> Console:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     console = Console(theme=THEME, highlight=False, markup=False, emoji=False)
-    if console.is_dumb_terminal:  # of which rich thinks that it has 80 columns
+    if console.is_dumb_terminal:  # rich assumes 80 columns for these
         console.width = shutil.get_terminal_size().columns
     return console
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at the output; what rich takes for one can also be a pipe, if FORCE_COLOR says so."""
+    """True if a person sees the output. Not `Console.is_terminal`: that is true of a pipe if FORCE_COLOR is set."""
     return sys.stdout.isatty()
 
 
-def surface_of(console: Console) -> Surface:
-    return Paper(console.file) if console.is_dumb_terminal or console.legacy_windows else Screen(console.file)
+def open_display(console: Console) -> Display:
+    append_only = console.is_dumb_terminal or console.legacy_windows
+    return AppendOnlyScreen(console.file) if append_only else Screen(console.file)
 
 
 def prepare_prompt() -> None:
-    """A text that is pasted with its line breaks is one message, not one for each line."""
+    """Makes a pasted text with line breaks one message instead of one for each line. libedit cannot do that."""
     if _readline is not None and "libedit" not in (_readline.__doc__ or ""):
         _readline.parse_and_bind("set enable-bracketed-paste on")
 
 
-def read_answer(prompt: str, draft: str = "") -> str:
-    """A line that begins with `draft`, where lines can be edited. What was typed before the question is no answer to
-    it. Raises EOFError and KeyboardInterrupt.
-    """
+def read_line(prompt: str, draft: str = "") -> str:
+    """Reads a line that begins with `draft` where lines can be edited. Raises EOFError and KeyboardInterrupt."""
     if _termios is not None and sys.stdin.isatty():
+        # Keys that were pressed before the question appeared must not answer it.
         _termios.tcflush(sys.stdin, _termios.TCIFLUSH)
     with _drafting(draft):
         line = input(prompt)
@@ -67,18 +67,18 @@ def read_answer(prompt: str, draft: str = "") -> str:
 
 
 def edit_text(editor: str | None, text: str) -> str | None:
-    """`text` as it was left in `editor`, or on one line where there is none; None for no change."""
+    """Returns `text` after an edit in `editor`, or on one line if there is no editor; None for no change."""
     if editor is not None:
         try:
             return click.edit(text, editor, extension=".json")
         except click.ClickException as error:
-            click.echo(f"{error.message}; here is one line instead:")
-    return read_answer("", " ".join(line.strip() for line in text.splitlines()))
+            click.echo(f"{error.message}; edit the text on one line instead:")
+    return read_line("", " ".join(line.strip() for line in text.splitlines()))
 
 
 @contextmanager
 def _drafting(draft: str) -> Iterator[None]:
-    """What is answered is not what the arrow keys bring back at the next prompt."""
+    """Puts `draft` on the line, and keeps the line out of the history of the prompt."""
     if _readline is None:
         yield
         return
@@ -91,9 +91,34 @@ def _drafting(draft: str) -> Iterator[None]:
         _readline.set_auto_history(True)
 
 
+@dataclass(frozen=True, slots=True)
+class ForegroundRunner:
+    """Runs coroutines while nothing is read from the terminal."""
+
+    runner: asyncio.Runner
+    console: Console
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` to its end. The first Ctrl-C cancels it and may be handled there; a second one ends it."""
+        with _quiet_terminal(self.console):
+            try:
+                return self.runner.run(work)
+            except KeyboardInterrupt:
+                self.runner.run(_cancel_all())
+                raise
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
 @contextmanager
-def watching(console: Console) -> Iterator[None]:
-    """While an answer is shown no cursor blinks and what is typed is not echoed into it; the next prompt gets it."""
+def _quiet_terminal(console: Console) -> Iterator[None]:
+    """Hides the cursor and the echo of keys, which would break up the answer. The next prompt receives the keys."""
     if console.is_dumb_terminal or not is_terminal():
         yield
         return
@@ -118,28 +143,3 @@ def _without_echo() -> Iterator[None]:
         yield
     finally:
         _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, before)
-
-
-@dataclass(frozen=True, slots=True)
-class Carrier:
-    """In between, the prompt has the terminal to itself."""
-
-    runner: asyncio.Runner
-    console: Console
-
-    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work`. The first Ctrl-C is its own affair; the second ends it where it stands."""
-        with watching(self.console):
-            try:
-                return self.runner.run(work)
-            except KeyboardInterrupt:
-                self.runner.run(_cancel_all())
-                raise
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)

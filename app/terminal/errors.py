@@ -1,4 +1,13 @@
-"""Errors of the terminal client that a person can act on; the command line prints each as one sentence."""
+"""Errors that end a command of the terminal client with one sentence.
+
+TerminalError
+├── StreamError          events are missing, repeated or out of order
+├── ConnectionLost       the server cannot be reached now; a retry may help
+│   └── ServerUnreachable    nothing listens at the address
+└── RequestRejected      the server answered no, and would again
+"""
+
+from typing import ClassVar
 
 
 class TerminalError(Exception):
@@ -6,23 +15,27 @@ class TerminalError(Exception):
 
 
 class StreamError(TerminalError):
-    """The events do not fit together: one is missing, came twice or is out of order."""
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the stream is out of order: {problem}; read the turn again and follow it from its cursor")
 
 
-class Lost(TerminalError):
-    """The connection broke, or the server says that trying again may help; `after` is its word on when, in seconds."""
+class ConnectionLost(TerminalError):
+    """`reason` says what happened, without the remedy. `retry_after` is the wait the server asks for, in seconds."""
 
-    def __init__(self, message: str, after: float | None = None) -> None:
-        super().__init__(message)
-        self.after = after
+    remedy: ClassVar = "try again in a moment"
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        self.reason = reason.rstrip(".")
+        self.retry_after = retry_after
+        super().__init__(f"{self.reason}; {self.remedy}")
 
 
-class ServerUnreachable(Lost):
-    """Nobody listens there."""
+class ServerUnreachable(ConnectionLost):
+    remedy: ClassVar = "start one with `turnstream serve`, or name another one with --server URL"
 
 
-class Refused(TerminalError):
-    """The server says no, and will say so again."""
+class RequestRejected(TerminalError):
+    """`status` is the HTTP status, or 0 where no request was sent."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,32 +1,33 @@
-"""turnstream's own HTTP API, as one who talks to it sees it. What goes wrong is told in sentences for a person."""
+"""HTTP client of a turnstream server: its calls with retries, and the stream of a turn over many connections."""
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import httpx2
 import msgspec
 
 from app.terminal.assembler import ENDS, Json
-from app.terminal.errors import Lost, Refused, ServerUnreachable
+from app.terminal.errors import ConnectionLost, RequestRejected, ServerUnreachable
 
-# Seconds. The server sends a comment every 15 s: a stream that is silent for longer than this is dead.
-_SILENCE: Final = 40.0
-_ANSWER: Final = 20.0
-_CONNECT: Final = 10.0
+# All in seconds. The server sends a comment every 15 s, so a stream that is silent for longer than this is dead.
+_STREAM_TIMEOUT: Final = 40.0
+_RESPONSE_TIMEOUT: Final = 20.0
+_CONNECT_TIMEOUT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
-_PATIENCE: Final = 30.0
-_HURRY: Final = 5.0
-_WHOLE_ID: Final = 36  # characters
-# A server that is being restarted, has too much to do, or that a proxy has lost sight of.
-_PASSING: Final = frozenset({408, 425, 429, 502, 503, 504})
+_RETRY_FOR: Final = 30.0
+_RETRY_CANCEL_FOR: Final = 5.0  # a person waits at Ctrl-C
+_ID_LENGTH: Final = 36
+# The server restarts or is overloaded, or a proxy cannot reach it.
+_TRANSIENT: Final = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class Backoff:
-    """Pauses between tries, in seconds: longer each time, and not the same for two clients of one server."""
+    """Pauses between tries, in seconds: each is longer, and random, so that clients do not come back all at once."""
 
     def __init__(self, first: float = 1.0) -> None:
         self.first = first
@@ -42,7 +43,7 @@ class Backoff:
 
 
 class Client:
-    """`server` is a URL. Every call raises Lost or Refused."""
+    """`server` is a URL. Every call raises ConnectionLost or RequestRejected."""
 
     def __init__(self, server: str, token: str | None = None) -> None:
         self.server = server.rstrip("/")
@@ -50,17 +51,19 @@ class Client:
             self._http = httpx2.AsyncClient(
                 base_url=self.server,
                 headers={"Authorization": f"Bearer {token}"} if token else {},
-                timeout=httpx2.Timeout(_ANSWER, connect=_CONNECT),
+                timeout=httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT),
             )
         except httpx2.InvalidURL as error:
-            raise Refused(0, f"{server} is not the URL of a server: {error}") from None
-        self._met = False
+            raise RequestRejected(
+                0, f"{server} is not the URL of a server ({error}); write it as http://HOST:PORT or https://HOST"
+            ) from None
+        self._has_connected = False
 
     async def aclose(self) -> None:
         await self._http.aclose()
 
     async def chats(self, limit: int) -> list[Json]:
-        """The newest `limit` chats, last changed first."""
+        """Returns the newest `limit` chats, last changed first."""
         found: list[Json] = []
         async for page in self._pages("/api/chats", min(limit, 200)):
             found += page["chats"]
@@ -69,63 +72,63 @@ class Client:
         return found[:limit]
 
     async def find_chat(self, prefix: str) -> Json:
-        """The one chat whose id begins so."""
-        if len(prefix) == _WHOLE_ID:
+        """Returns the one chat whose id begins with `prefix`."""
+        if len(prefix) == _ID_LENGTH:
             return await self._call("GET", f"/api/chats/{prefix}")
-        found = []
+        found: list[Json] = []
         async for page in self._pages("/api/chats", 200):
             found += [chat for chat in page["chats"] if chat["id"].startswith(prefix.lower())]
         if len(found) == 1:
-            chat: Json = found[0]
-            return chat
-        what = f"{len(found)} chats have an id that begins" if found else "no chat has an id that begins"
-        raise Refused(404, f"{what} with {prefix}; /list shows them, and so does `turnstream chat --list`")
+            return found[0]
+        matches = f"{len(found)} chats have an id that begins" if found else "no chat has an id that begins"
+        lists = "/list at the prompt and `turnstream chat --list` show the ids"
+        raise RequestRejected(404, f"{matches} with {prefix}; {lists}")
 
     async def path(self, chat: str, limit: int) -> Json:
-        """The newest `limit` turns of the chat, oldest first; `next` says whether there are older ones."""
+        """Returns the newest `limit` turns of the chat, oldest first; `next` is set if there are older ones."""
         return await self._call("GET", f"/api/chats/{chat}/turns", params={"limit": limit})
 
     async def post_turn(
         self, chat: str | None, text: str, model: str | None, key: str, options: Json | None = None
     ) -> Json:
-        """The exchange. It is the same one however often it is posted with this `key`, so a lost answer is asked for
-        again. `options` are further members of the request.
+        """Returns the exchange, of a new chat where `chat` is None. The idempotency `key` makes a retry after a lost
+        response safe. `options` are further members of the request.
         """
         body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
         body |= {"model": model} if model else {}
         path = f"/api/chats/{chat}/turns" if chat else "/api/turns"
-        return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
+        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
 
     async def turn(self, chat: str, turn: str) -> Json:
-        return await self._insist("GET", f"/api/chats/{chat}/turns/{turn}", _PATIENCE)
+        return await self._retry("GET", f"/api/chats/{chat}/turns/{turn}", _RETRY_FOR)
 
-    async def act(self, chat: str, turn: str, action: Json, key: str) -> Json:
-        """The turn, with the answer to a call that waits; stored once however often it is posted with this `key`."""
+    async def answer_call(self, chat: str, turn: str, action: Json, key: str) -> Json:
+        """Answers a waiting call and returns the turn. The idempotency `key` makes a retry safe."""
         path, body = f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}
-        return await self._insist("POST", path, _PATIENCE, json=body, headers={"Idempotency-Key": key})
+        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
 
     async def cancel(self, chat: str, turn: str) -> Json:
-        return await self._insist("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _HURRY)
+        return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 
     @asynccontextmanager
     async def stream(
         self, chat: str, turn: str, cursor: str | None
     ) -> AsyncIterator[AsyncIterator[httpx2.ServerSentEvent] | None]:
-        """The events after `cursor` until the connection ends; None when there is nothing left."""
+        """Yields the events after `cursor` until the connection ends; None where the turn has no more."""
         path = f"/api/chats/{chat}/turns/{turn}/stream"
         headers = {"Last-Event-ID": cursor} if cursor else {}
-        timeout = httpx2.Timeout(_SILENCE, connect=_CONNECT)
-        with self._told():
+        timeout = httpx2.Timeout(_STREAM_TIMEOUT, connect=_CONNECT_TIMEOUT)
+        with self._errors_translated():
             async with self._http.sse(path, headers=headers, timeout=timeout, max_event_size=None) as source:
-                self._met = True
+                self._has_connected = True
                 if source.response.status_code == 204:
                     yield None
                     return
                 if source.response.status_code != 200:
                     await source.response.aread()
-                    _check(source.response)
+                    _raise_for_status(source.response)
                 if not source.response.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise self._stranger(source.response)
+                    raise self._not_turnstream(source.response)
                 yield aiter(source)
 
     # --- one call --------------------------------------------------------------------------------------------------
@@ -137,66 +140,67 @@ class Client:
             page = await self._call("GET", path, params={"limit": limit, "before": page["next"]})
             yield page
 
-    async def _insist(self, method: str, path: str, patience: float, **words: Any) -> Json:
-        """Tries again for `patience` seconds. A server that was never met is not waited for."""
+    async def _retry(self, method: str, path: str, seconds: float, **request: Any) -> Json:
+        """Retries for `seconds`, unless no server has answered yet: a wrong address must fail at once."""
         clock, backoff = asyncio.get_running_loop().time, Backoff(0.3)
-        give_up = clock() + patience
+        deadline = clock() + seconds
         while True:
             try:
-                return await self._call(method, path, **words)
-            except Lost as error:
-                pause = backoff.next(error.after)
-                never_met = isinstance(error, ServerUnreachable) and not self._met
-                if never_met or clock() + pause > give_up:
+                return await self._call(method, path, **request)
+            except ConnectionLost as error:
+                pause = backoff.next(error.retry_after)
+                never_connected = isinstance(error, ServerUnreachable) and not self._has_connected
+                if never_connected or clock() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
 
-    async def _call(self, method: str, path: str, **words: Any) -> Json:
-        with self._told():
-            response = await self._http.request(method, path, **words)
-        self._met = True
-        _check(response)
+    async def _call(self, method: str, path: str, **request: Any) -> Json:
+        with self._errors_translated():
+            response = await self._http.request(method, path, **request)
+        self._has_connected = True
+        _raise_for_status(response)
         try:
             data: Json = msgspec.json.decode(response.content)
         except ValueError:
-            raise self._stranger(response) from None
+            raise self._not_turnstream(response) from None
         return data
 
-    def _stranger(self, response: httpx2.Response) -> Refused:
-        return Refused(response.status_code, f"{self.server} answers, but not as turnstream does")
+    def _not_turnstream(self, response: httpx2.Response) -> RequestRejected:
+        message = f"{self.server} does not answer like a turnstream server; check --server and TURNSTREAM_URL"
+        return RequestRejected(response.status_code, message)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
             yield
         except httpx2.UnsupportedProtocol:
-            raise Refused(0, f"{self.server} is not the URL of a server: it begins with http:// or https://") from None
-        except httpx2.ConnectError:
-            raise ServerUnreachable(
-                f"no server answers at {self.server}; start one with `turnstream serve`, or name one with --server URL"
+            raise RequestRejected(
+                0, f"{self.server} is not the URL of a server; it must begin with http:// or https://"
             ) from None
+        except httpx2.ConnectError:
+            raise ServerUnreachable(f"no server answers at {self.server}") from None
         except httpx2.RequestError as error:
-            self._met = True
-            raise Lost(f"the connection to {self.server} was lost ({type(error).__name__})") from None
+            self._has_connected = True
+            raise ConnectionLost(f"the connection to {self.server} was lost ({type(error).__name__})") from None
 
 
-def _check(response: httpx2.Response) -> None:
+def _raise_for_status(response: httpx2.Response) -> None:
     if response.is_success:
         return
     status, detail = response.status_code, _detail(response)
-    if status in _PASSING:
+    if status in _TRANSIENT:
         after = response.headers.get("retry-after", "")
-        raise Lost(detail, float(after) if after.isdecimal() else None)
+        raise ConnectionLost(detail, float(after) if after.isdecimal() else None)
     if status == 401:
         detail = (
-            f"the server wants to know who you are: {detail}. Make a token where it runs with"
+            f"the server needs a token: {detail.rstrip('.')}. Make one where the server runs with"
             " `turnstream tokens create NAME`, then set TURNSTREAM_TOKEN or give --token"
         )
-    raise Refused(status, detail)
+    raise RequestRejected(status, detail)
 
 
 def _detail(response: httpx2.Response) -> str:
-    """The sentence of a problem document; for other answers what can be said."""
+    """The sentence of a problem document; of other responses the status."""
     try:
         problem = msgspec.json.decode(response.content)
         return str(problem.get("detail") or problem["title"])
@@ -204,12 +208,14 @@ def _detail(response: httpx2.Response) -> str:
         return f"the server answered {response.status_code} {response.reason_phrase}"
 
 
-# --- the events of a turn ---
+# --- the events of a turn --------------------------------------------------------------------------------------------
 
 
-# Events of our own, told between the server's: the connection is there, and it is gone.
-CONNECTED: Final = "connected"
-DISCONNECTED: Final = "disconnected"
+class ConnectionEvent(StrEnum):
+    """Names of the events that the client adds to those of the server."""
+
+    OPENED = "connected"
+    LOST = "disconnected"  # data: `reason`, and `seconds` until the next try
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,9 @@ class ServerEvent:
 
 
 class TurnFollower:
-    """`cursor` is the id of the last event that was handed on. Who stops listening may begin again where that was."""
+    """The events of one turn, however many connections they take. `cursor` is the id of the last event that was
+    yielded: a reader that stops can call `events` again and continues there.
+    """
 
     def __init__(self, client: Client, chat: str, turn: str, cursor: str | None = None) -> None:
         self.cursor = cursor
@@ -228,15 +236,15 @@ class TurnFollower:
         self._turn = turn
 
     async def events(self) -> AsyncGenerator[ServerEvent, None]:
-        """Until the turn has ended, however long its server is away. Raises Refused."""
+        """Yields events until the turn has ended. Reconnects for ever. Raises RequestRejected."""
         backoff = Backoff()
         while True:
-            lost = Lost("the server closed the stream")
+            lost = ConnectionLost("the server closed the stream")
             try:
                 async with self._client.stream(self._chat, self._turn, self.cursor) as stream:
                     if stream is None:
                         return
-                    yield ServerEvent(CONNECTED, {})
+                    yield ServerEvent(ConnectionEvent.OPENED, {})
                     async for event in stream:
                         if event.retry is not None:
                             backoff.first = event.retry / 1000
@@ -246,8 +254,8 @@ class TurnFollower:
                             yield ServerEvent(event.event, msgspec.json.decode(event.data))
                             if event.event in ENDS:
                                 return
-            except Lost as error:
+            except ConnectionLost as error:
                 lost = error
-            pause = backoff.next(lost.after)
-            yield ServerEvent(DISCONNECTED, {"reason": str(lost), "seconds": pause})
+            pause = backoff.next(lost.retry_after)
+            yield ServerEvent(ConnectionEvent.LOST, {"reason": lost.reason, "seconds": pause})
             await asyncio.sleep(pause)

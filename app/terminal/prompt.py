@@ -1,4 +1,4 @@
-"""The prompt: what is typed goes to the server, but for the few lines that begin with a slash."""
+"""The interactive prompt: each line is a message to the model, or a command that begins with a slash."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,23 +8,23 @@ from typing import Final
 
 from rich.text import Text
 
-from app.terminal.approvals import Attendant
+from app.terminal.approvals import ApprovalLoop
 from app.terminal.assembler import Assembler, Json
-from app.terminal.blocks import unfolded
+from app.terminal.blocks import full_blocks
 from app.terminal.chat_list import print_chats, short_ids, title_of
 from app.terminal.chat_session import ChatSession
-from app.terminal.console import Carrier
-from app.terminal.errors import Refused, TerminalError
+from app.terminal.console import ForegroundRunner
+from app.terminal.errors import RequestRejected, TerminalError
 from app.terminal.http_client import Client
-from app.terminal.text import clean, sentence
+from app.terminal.text import printable, sentence
 
 HELP: Final = """\
-/list          the newest chats
+/list          list the newest chats
 /open N or ID  open a chat, by its number in the list or the beginning of its id
-/open          show this chat again, and what still runs or waits in it
-/new           start another chat
-/more          the last answer with its thinking, and its tools with input and result
-/quit          leave (Ctrl-D does too)
+/open          show this chat again, with any turn that still runs or waits
+/new           start a new chat
+/more          show the last answer in full, with thinking, tool inputs and tool results
+/quit          leave (Ctrl-D leaves too)
 Ctrl-C         stop the answer that is being written; at the prompt, leave
 When a call waits for you: Ctrl-D leaves it waiting, Ctrl-C stops the answer"""
 _COMMAND: Final = re.compile(r"/(\w*)(?:\s+(.*))?", re.DOTALL)
@@ -33,15 +33,15 @@ _TURNS_SHOWN: Final = 20
 _LINES_SHOWN: Final = 12
 
 
-class Conversation:
-    """`attendant` asks about calls that wait; `do` has the terminal while something is done."""
+class ChatPrompt:
+    """`approvals` asks about waiting calls; `run` runs coroutines in the foreground of the terminal."""
 
-    def __init__(self, client: Client, session: ChatSession, attendant: Attendant, do: Carrier) -> None:
+    def __init__(self, client: Client, session: ChatSession, approvals: ApprovalLoop, run: ForegroundRunner) -> None:
         self._client = client
         self._session = session
-        self._attendant = attendant
-        self._do = do
-        self._console = do.console
+        self._approvals = approvals
+        self._run = run
+        self._console = run.console
         self._listed: list[Json] = []
         self._last: Assembler | None = None
         self._commands: Mapping[str, Callable[[str], None]] = {
@@ -52,121 +52,113 @@ class Conversation:
             "more": self._more,
         }
 
-    def run(self, chat: Json | None) -> None:
-        """Until the person leaves."""
-        self._greet()
+    def loop(self, chat: Json | None) -> None:
+        """Reads and executes lines until the person leaves. Opens `chat` first."""
+        self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")
         if chat is not None:
-            self._attempt(partial(self.open, chat))
+            self._report_errors(partial(self.open, chat))
         while (line := _read()) is not None:
             command = _COMMAND.fullmatch(line)
             if command and command[1] in {"quit", "exit", "q"}:
                 break
             if command:
-                self._attempt(partial(self._obey, command[1], command[2] or ""))
+                self._report_errors(partial(self._execute, command[1], command[2] or ""))
             elif line:
-                self._attempt(partial(self._ask, line))
-        self._part()
+                self._report_errors(partial(self._send, line))
+        if self._session.chat:
+            chat_id = short_ids([self._session.chat])[self._session.chat]
+            self._dim(f"Come back with: turnstream chat {chat_id}")
 
     def open(self, chat: Json) -> None:
-        """Shows the chat so far, and follows its newest turn where that still runs."""
-        page = self._do(self._client.path(chat["id"], _TURNS_SHOWN))
+        """Shows the chat so far, and follows its newest turn if that still runs."""
+        page = self._run(self._client.path(chat["id"], _TURNS_SHOWN))
         self._session.chat = chat["id"]
-        self._dim(f"{title_of(chat)}" + ("  (only its newest turns are shown)" if page["next"] else ""))
+        self._dim(f"{title_of(chat)}" + ("  (only the newest turns are shown)" if page["next"] else ""))
         for turn in page["turns"]:
             if turn["role"] == "user":
-                self._show_question(turn)
+                self._print_question(turn)
             else:
-                self._last = self._attended(self._do(self._session.follow(turn)))
-            if self._last and self._last.waits:  # whatever was said after it waits too
+                self._last = self._with_approvals(self._run(self._session.follow(turn)))
+            if self._last and self._last.waits:  # later turns are queued behind this one
                 break
         self._console.print()
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
-    def _obey(self, name: str, rest: str) -> None:
+    def _execute(self, name: str, argument: str) -> None:
         if (command := self._commands.get(name)) is None:
-            self._say(f"There is no /{name}. /help lists what there is.")
+            self._warn(f"There is no command /{name}. /help lists the commands.")
         else:
-            command(rest)
+            command(argument)
 
-    def _ask(self, text: str) -> None:
-        self._last = self._attended(self._do(self._session.ask(text)))
+    def _send(self, text: str) -> None:
+        self._last = self._with_approvals(self._run(self._session.send(text)))
         self._console.print()
 
     def _help(self, _: str) -> None:
         self._dim(HELP)
 
     def _list(self, _: str) -> None:
-        self._listed = self._do(self._client.chats(_LISTED))
+        self._listed = self._run(self._client.chats(_LISTED))
         print_chats(self._console, self._listed, datetime.now().astimezone())
 
     def _open(self, which: str) -> None:
         if which.isdecimal() and 1 <= int(which) <= len(self._listed):
             self.open(self._listed[int(which) - 1])
         elif which or self._session.chat:
-            self.open(self._do(self._client.find_chat(which or self._session.chat or "")))
+            self.open(self._run(self._client.find_chat(which or self._session.chat or "")))
         else:
-            self._say("Say which: /open N, with a number from /list, or the beginning of an id.")
+            self._warn("No chat is open yet. Give /open a number from /list, or the beginning of an id.")
 
     def _new(self, _: str) -> None:
         self._session.chat = self._last = None
-        self._dim("A new chat; it is created with your first words.")
+        self._dim("Your next message starts a new chat.")
 
     def _more(self, _: str) -> None:
         if self._last is None:
-            self._say("There is no answer yet.")
+            self._warn("There is no answer yet.")
         else:
-            self._console.print(*unfolded(self._last.blocks), "", sep="\n")
+            self._console.print(*full_blocks(self._last.blocks), "", sep="\n")
 
     # --- the terminal ------------------------------------------------------------------------------------------------
 
-    def _attended(self, state: Assembler) -> Assembler:
-        state = self._attendant.attend(state)
+    def _with_approvals(self, state: Assembler) -> Assembler:
+        state = self._approvals.complete(state)
         if state.waits:
-            self._say("Left waiting. /open asks again.")
+            self._warn("The skipped calls still wait. /open asks again.")
         return state
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _report_errors(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Refused as error:
-            self._say(sentence(self._why(error)))
         except TerminalError as error:
-            self._say(sentence(str(error)))
+            self._warn(sentence(self._message(error)))
         except KeyboardInterrupt:
-            self._say("Interrupted. What the server was told, it may go on with.")
+            self._warn("Interrupted. The server may go on with the last message or answer that it received.")
 
-    def _why(self, error: Refused) -> str:
-        if error.status != 409:
+    def _message(self, error: TerminalError) -> str:
+        if not isinstance(error, RequestRejected) or error.status != 409:
             return str(error)
         if self._last is not None and self._last.waits:
             return "a call still waits for your answer: /open asks again, and Ctrl-C there stops the turn"
         return f"{str(error).rstrip('.')} (/open shows it)"
 
-    def _greet(self) -> None:
-        self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")
-
-    def _part(self) -> None:
-        if self._session.chat:
-            chat = short_ids([self._session.chat])[self._session.chat]
-            self._dim(f"Come back with: turnstream chat {chat}")
-
-    def _show_question(self, turn: Json) -> None:
-        lines = clean("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
+    def _print_question(self, turn: Json) -> None:
+        lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
         left_out = len(lines) - _LINES_SHOWN
         if left_out > 1:
             lines[_LINES_SHOWN:] = [f"({left_out} more lines)"]
         self._console.print(Text("\n> " + "\n  ".join(lines), "bold"))
 
-    def _dim(self, words: str) -> None:
-        self._console.print(Text(words, "dim"))
+    def _dim(self, text: str) -> None:
+        self._console.print(Text(text, "dim"))
 
-    def _say(self, words: str) -> None:
-        self._console.print(Text(words, "yellow"))
+    def _warn(self, text: str) -> None:
+        self._console.print(Text(text, "yellow"))
 
 
 def _read() -> str | None:
-    """What is typed at the prompt; None when the person wants to leave."""
+    """Reads a line at the prompt; None when the person leaves."""
     try:
         return input("> ").strip()
     except (EOFError, KeyboardInterrupt):

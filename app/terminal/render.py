@@ -1,4 +1,4 @@
-"""Parts of a turn as lines of a terminal."""
+"""Rendering of the parts of a turn to lines of a terminal."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 from rich.theme import Theme
 
-from app.terminal.turn_parts import Fold, Look, Part, Prose, Said
+from app.terminal.turn_parts import LineStatus, Prose, SummaryLine, TurnPart, UserText
 
 THEME: Final = Theme(
     {
@@ -23,9 +23,9 @@ THEME: Final = Theme(
         "markdown.link_url": "dim",
     }
 )
-_FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_PLAIN_FRAMES: Final = "|/-\\"
-_MARKS: Final[Mapping[Look, tuple[str, str, str]]] = {  # sign, sign where there is only ASCII, style
+_SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_ASCII_SPINNER: Final = "|/-\\"
+_SIGNS: Final[Mapping[LineStatus, tuple[str, str, str]]] = {  # sign (none: the spinner), sign in ASCII, style
     "thinking": ("∴", "*", "dim"),
     "thought": ("∴", "*", "dim"),
     "writing": ("", "", "dim"),
@@ -36,114 +36,109 @@ _MARKS: Final[Mapping[Look, tuple[str, str, str]]] = {  # sign, sign where there
     "stopped": ("■", "-", "yellow"),
     "other": ("·", "-", "dim"),
 }
-
-
 _THOUGHTS: Final = frozenset({"thinking", "thought"})
-_APART: Final = frozenset({Prose, Said})
+_SET_APART: Final = frozenset({Prose, UserText})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the screen: what to write, and how many cells wide that is."""
+class ScreenLine:
+    """One line with its escape sequences. `width` is in cells."""
 
     text: str
     width: int
+
+
+EMPTY_LINE: Final = ScreenLine("", 0)
 
 
 class _LeftHeading(Heading):
     LEVEL_ALIGN: ClassVar = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
 
 
-class _Prose(Markdown):
+class _Markdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
 
 
 class Renderer:
-    """`spin` is the phase of everything that turns while something runs."""
+    """`frame` counts the frames drawn so far and turns the spinners."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._ascii = not console.encoding.lower().startswith("utf")
-        self._known: dict[tuple[str, int], list[Line]] = {}
+        ascii_only = not console.encoding.lower().startswith("utf")
+        self._sign_of = {status: plain if ascii_only else sign for status, (sign, plain, _) in _SIGNS.items()}
+        self._spinner = _ASCII_SPINNER if ascii_only else _SPINNER
+        self._cache: dict[tuple[str, int], list[ScreenLine]] = {}
 
-    def lines(
-        self, parts: Iterable[Part], spin: int = 0, *, before: Part | None = None, tallest: int | None = None
-    ) -> list[list[Line]]:
-        """The lines of each part. An empty one goes before words, before what follows words, and before the very first.
-        Of code that is still growing only the last `tallest` lines are rendered.
+    def parts(
+        self, parts: Iterable[TurnPart], frame: int = 0, *, before: TurnPart | None = None, tallest: int | None = None
+    ) -> list[list[ScreenLine]]:
+        """Returns the lines of each part. An empty line comes first, and around prose and messages of the user. Of code
+        that still grows only the last `tallest` lines are rendered.
         """
-        rendered: list[list[Line]] = []
-        known: dict[tuple[str, int], list[Line]] = {}
+        rendered: list[list[ScreenLine]] = []
+        cache: dict[tuple[str, int], list[ScreenLine]] = {}  # keeps only what this frame used
         for part in parts:
-            if isinstance(part.content, Fold):
-                lines = self.fold(part.content, spin)
-            elif isinstance(part.content, Said):
-                lines = self.of(Text("> " + part.content.text.strip().replace("\n", "\n  "), "bold"))
+            if isinstance(part.content, SummaryLine):
+                lines = self.summary_line(part.content, frame)
+            elif isinstance(part.content, UserText):
+                lines = self._lines(Text("> " + part.content.text.strip().replace("\n", "\n  "), "bold"))
             else:
-                key = (_end_of(part, tallest), self._console.width)
-                lines = known[key] = self._known.get(key) or _without_margin(self.of(_prose(key[0])))
-            apart = before is None or not _APART.isdisjoint({type(before.content), type(part.content)})
-            rendered.append([Line("", 0), *lines] if apart else lines)
+                key = (_visible_markdown(part, part.content, tallest), self._console.width)
+                lines = cache[key] = self._cache.get(key) or self._prose(key[0])
+            apart = before is None or not _SET_APART.isdisjoint({type(before.content), type(part.content)})
+            rendered.append([EMPTY_LINE, *lines] if apart else lines)
             before = part
-        self._known = known
+        self._cache = cache
         return rendered
 
-    def fold(self, fold: Fold, spin: int = 0) -> list[Line]:
-        sign, plain, style = _MARKS[fold.look]
-        frames = _PLAIN_FRAMES if self._ascii else _FRAMES
-        mark = (plain if self._ascii else sign) or frames[spin % len(frames)]
-        text = Text(mark, style, overflow="ellipsis")
-        return self.of(self._fitted(text, fold, "dim" if style == "dim" else "not dim"))
+    def summary_line(self, line: SummaryLine, frame: int = 0) -> list[ScreenLine]:
+        style = _SIGNS[line.status][2]
+        text = Text(self._sign_of[line.status] or self._spin(frame), style, overflow="ellipsis")
+        text.append(f" {line.name}", "dim" if style == "dim" else "not dim")
+        if line.details or line.note:
+            # The note stays whole; the details are cut to the rest of the line.
+            room = self._console.width - text.cell_len
+            note = Text(f" · {line.note}" if line.note else "", "red" if line.status == "failed" else "dim")
+            note.truncate(max(room, 0), overflow="ellipsis")
+            separator = " · " if line.status in _THOUGHTS else " "
+            details = Text(f"{separator}{line.details}" if line.details else "", "dim")
+            details.truncate(max(room - note.cell_len, 0), overflow="ellipsis")
+            text.append_text(details).append_text(note)
+        return self._lines(text)
 
-    def status(self, words: str, spin: int) -> list[Line]:
-        frames = _PLAIN_FRAMES if self._ascii else _FRAMES
-        text = Text(f"{frames[spin % len(frames)]} {words}", style="dim", no_wrap=True, overflow="ellipsis")
-        return self.of(text)
+    def status_line(self, text: str, frame: int) -> list[ScreenLine]:
+        return self._lines(Text(f"{self._spin(frame)} {text}", style="dim", no_wrap=True, overflow="ellipsis"))
 
-    def of(self, renderable: RenderableType) -> list[Line]:
-        console = self._console
-        rows = console.render_lines(renderable, console.options.update(height=None), pad=False)
-        return [self._line(_trimmed(row)) for row in rows]
+    def _spin(self, frame: int) -> str:
+        return self._spinner[frame % len(self._spinner)]
 
-    def _line(self, row: list[Segment]) -> Line:
-        with self._console.capture() as captured:
-            self._console.print(Segments(row), end="")
-        return Line(captured.get(), Segment.get_line_length(row))
+    def _prose(self, markdown: str) -> list[ScreenLine]:
+        """Renders without the empty lines that rich puts around."""
+        lines = self._lines(_Markdown(markdown, code_theme="ansi_dark", hyperlinks=False))
+        full = [index for index, line in enumerate(lines) if line.width]
+        return lines[full[0] : full[-1] + 1] if full else []
 
-    def _fitted(self, text: Text, fold: Fold, style: str) -> Text:
-        """The note stays whole; the particulars are cut to what is left of the line."""
-        text.append(f" {fold.name}", style)
-        if not (fold.details or fold.note):
-            return text
-        room = self._console.width - text.cell_len
-        note = Text(f" · {fold.note}" if fold.note else "", "red" if fold.look == "failed" else "dim")
-        note.truncate(max(room, 0), overflow="ellipsis")
-        details = Text(f"{' · ' if fold.look in _THOUGHTS else ' '}{fold.details}" if fold.details else "", "dim")
-        details.truncate(max(room - note.cell_len, 0), overflow="ellipsis")
-        return text.append_text(details).append_text(note)
-
-
-def _prose(markdown: str) -> Markdown:
-    return _Prose(markdown, code_theme="ansi_dark", hyperlinks=False)
+    def _lines(self, renderable: RenderableType) -> list[ScreenLine]:
+        console, lines = self._console, []
+        for row in console.render_lines(renderable, console.options.update(height=None), pad=False):
+            segments = _trimmed(row)
+            with console.capture() as captured:
+                console.print(Segments(segments), end="")
+            lines.append(ScreenLine(captured.get(), Segment.get_line_length(segments)))
+        return lines
 
 
-def _end_of(part: Part, tallest: int | None) -> str:
-    """The markdown of the part; of a code block that grows only the end, which is all that will be seen of it."""
-    assert isinstance(part.content, Prose)
-    text = part.content.markdown
+def _visible_markdown(part: TurnPart, prose: Prose, tallest: int | None) -> str:
+    """Cuts a growing code block to its last lines: more of it does not fit on the screen."""
+    text = prose.markdown
     if part.settled or tallest is None or not text.lstrip().startswith(("```", "~~~")):
         return text
     fence, *lines = text.lstrip().split("\n")
     return "\n".join([fence, *lines[-tallest:]])
 
 
-def _without_margin(lines: list[Line]) -> list[Line]:
-    full = [place for place, line in enumerate(lines) if line.width]
-    return lines[full[0] : full[-1] + 1] if full else []
-
-
 def _trimmed(row: list[Segment]) -> list[Segment]:
-    """Without spaces at the end, which would wrap when the window gets narrower."""
+    """Removes spaces at the end: they would wrap when the window gets narrower."""
     while row and not row[-1].text.strip(" ") and not (row[-1].style and row[-1].style.bgcolor):
         row = row[:-1]
     if row and not (row[-1].style and row[-1].style.bgcolor):

@@ -1,10 +1,10 @@
-"""The lower end of a terminal: lines that may still change, below lines that never will again."""
+"""Lines on a terminal: the last ones may still change, those above them are final."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol
 
-from app.terminal.render import Line
+from app.terminal.render import ScreenLine
 
 
 class TerminalSize(NamedTuple):
@@ -12,69 +12,70 @@ class TerminalSize(NamedTuple):
     height: int
 
 
-class Output(Protocol):
+class TextOutput(Protocol):
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
 
 
-class Surface(Protocol):
-    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:
-        """`lines` take the place of those that may still change; the first `keep` of them stay for good."""
+class Display(Protocol):
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
+        """Replaces the lines that could still change by `lines`; the first `final` of these can not change any more."""
 
     def room(self, size: TerminalSize) -> int:
-        """How many lines may be left changing."""
+        """Returns how many lines can be shown that may still change."""
 
 
-class Paper:
-    """A terminal that can only go on: what may change is not shown yet."""
+class AppendOnlyScreen:
+    """A terminal whose cursor cannot move up: it shows final lines only."""
 
-    def __init__(self, file: Output) -> None:
+    def __init__(self, file: TextOutput) -> None:
         self._file = file
 
-    def room(self, size: TerminalSize) -> int:  # noqa: ARG002, paper has no size
+    def room(self, size: TerminalSize) -> int:  # noqa: ARG002, of the protocol
         return 0
 
-    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:  # noqa: ARG002
-        self._file.write("".join(f"{line.text}\n" for line in lines[:keep]))
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:  # noqa: ARG002
+        self._file.write("".join(f"{line.text}\n" for line in lines[:final]))
         self._file.flush()
 
 
 class Screen:
-    """Writes only the lines that have changed: nothing flickers, and nothing gets into the scrollback twice."""
+    """Writes changed lines only, so nothing flickers, and each line enters the scrollback once."""
 
-    def __init__(self, file: Output) -> None:
+    def __init__(self, file: TextOutput) -> None:
         self._file = file
-        self._lines: list[Line] = []
+        self._lines: list[ScreenLine] = []
         self._width = 0
 
     def room(self, size: TerminalSize) -> int:
-        return size.height - 1  # the cursor waits below
+        return size.height - 1  # the cursor stands below
 
-    def show(self, lines: Sequence[Line], keep: int, size: TerminalSize) -> None:
+    def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
-            written = "".join(self._anew(lines, size))
+            written = "".join(self._redrawn(lines, size))
         else:
             written = "".join(self._changed(lines))
-        self._lines, self._width = list(lines[keep:]), size.width
+        self._lines, self._width = list(lines[final:]), size.width
         if written:
             self._file.write(written)
             self._file.flush()
 
-    def _changed(self, lines: Sequence[Line]) -> Iterator[str]:
+    def _changed(self, lines: Sequence[ScreenLine]) -> Iterator[str]:
         old = self._lines
-        same = next((n for n, (a, b) in enumerate(zip(old, lines, strict=False)) if a != b), min(len(old), len(lines)))
-        if same == len(old) == len(lines):
+        pairs = enumerate(zip(old, lines, strict=False))
+        first_change = next((n for n, (before, after) in pairs if before != after), min(len(old), len(lines)))
+        if first_change == len(old) == len(lines):
             return
-        yield _up(len(old) - same)
-        for place in range(same, len(lines)):
-            unchanged = place < len(old) and old[place] == lines[place]
-            # The line is emptied first: behind a full one the cursor still stands on its last cell.
-            yield "\x1b[B" if unchanged else f"\x1b[2K{lines[place].text}\r\n"
+        yield _up(len(old) - first_change)
+        for row in range(first_change, len(lines)):
+            unchanged = row < len(old) and old[row] == lines[row]
+            # Clear the line before writing it: after a full line the cursor still stands on its last cell.
+            yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
         if len(lines) < len(old):
             yield "\x1b[J"
 
-    def _anew(self, lines: Sequence[Line], size: TerminalSize) -> Iterator[str]:
-        """The window has another width: the terminal has wrapped the old lines, which now take more rows."""
+    def _redrawn(self, lines: Sequence[ScreenLine], size: TerminalSize) -> Iterator[str]:
+        """Writes everything again after a change of the width: the terminal has wrapped the old lines to more rows."""
         rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
         yield _up(min(rows, size.height - 1)) + "\r\x1b[J"
         for line in lines:

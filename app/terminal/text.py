@@ -1,66 +1,71 @@
-"""JSON as it is: nothing in it can look like something else, and a terminal obeys none of it."""
+"""Text that is safe and short enough for a terminal, and JSON in a form that cannot mislead its reader."""
 
 import json
 from typing import Any, Final
 
-# What a terminal would obey instead of showing it.
+# Control characters, which a terminal would obey. Tab (9) and line feed (10) stay.
 _CONTROLS: Final = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "�")
 _LONGEST_VALUE: Final = 60
 LONGEST_LINE: Final = 400
 
 
-def compact(value: Any) -> str:
-    return _visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def pretty(value: Any) -> str:
-    return _visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
-
-
-def same(one: Any, other: Any) -> bool:
-    """As JSON, where 1 is neither true nor 1.0."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def _visible(text: str) -> str:
-    """What is not printed, or turns the line around, is escaped as JSON has it."""
-    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
-
-
-def clean(text: str) -> str:
+def printable(text: str) -> str:
+    """Replaces control characters, so that a model cannot move the cursor or set the window's title."""
     return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
-def span(seconds: float) -> str:
+def one_line(text: str) -> str:
+    return printable(" ".join(text[:LONGEST_LINE].split()))
+
+
+def last_words(text: str) -> str:
+    """The end of a line that grows."""
+    return text if len(text) <= _LONGEST_VALUE else f"… {text[-_LONGEST_VALUE:].partition(' ')[2]}"
+
+
+def sentence(text: str) -> str:
+    text = printable(text).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def one_line(text: str) -> str:
-    return clean(" ".join(text[:LONGEST_LINE].split()))
+# --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def sentence(words: str) -> str:
-    words = clean(words).rstrip(".")
-    return f"{words[:1].upper()}{words[1:]}."
+def json_line(value: Any) -> str:
+    return _escaped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def indented_json(value: Any) -> str:
+    return _escaped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _escaped(text: str) -> str:
+    """Writes invisible characters as JSON escapes. A person approves calls by this text: characters that reverse or
+    hide others must not make one argument look like another.
+    """
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Compares as JSON does: 1, 1.0 and true are three values, which Python takes for equal."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def short_input(value: Any) -> str:
-    """The input of a call as a person would note it down: query="solar panels", limit=3."""
+    """Abbreviates the input of a call: query="solar panels", limit=3."""
     if not isinstance(value, dict):
-        return _short(value) if value else ""
-    return ", ".join(f"{one_line(name)}={_short(one)}" for name, one in value.items())
+        return _short_value(value) if value else ""
+    return ", ".join(f"{one_line(name)}={_short_value(each)}" for name, each in value.items())
 
 
-def tail(words: str) -> str:
-    if len(words) <= _LONGEST_VALUE:
-        return words
-    return f"… {words[-_LONGEST_VALUE:].partition(' ')[2]}"
-
-
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     text = one_line(json.dumps(value, ensure_ascii=False))
     if len(text) <= _LONGEST_VALUE:
         return text

@@ -1,4 +1,4 @@
-"""What is shown of a turn, part by part: prose as it is, thinking and tool calls folded to one line each."""
+"""Parts of a turn as they are shown: prose in full, thinking and tool calls as one line each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,25 +11,25 @@ from app.terminal.assembler import Assembler, Json
 from app.terminal.blocks import (
     degraded_line,
     edited_input,
-    files_in_words,
-    remarks,
-    shortened_in_words,
-    what_is_wrong,
-    why_not_run,
+    file_labels,
+    reason_not_run,
+    result_remarks,
+    shortened_summary,
+    verdict_problem,
 )
-from app.terminal.text import LONGEST_LINE, clean, one_line, short_input, span, tail
+from app.terminal.text import LONGEST_LINE, duration, last_words, one_line, printable, short_input
 
-Look = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
+LineStatus = Literal["thinking", "thought", "writing", "running", "waiting", "ok", "failed", "stopped", "other"]
 
-_SHORTEST_TIME: Final = 0.1  # seconds; what is shorter is not worth a number
+_SHORTEST_TIME: Final = 0.1  # seconds; shorter times are not shown
 _CHANGING: Final = frozenset({"thinking", "writing", "running", "waiting"})
-_AS_USUAL: Final = frozenset({"end_turn", "stop_sequence"})
-_REASONS: Final = {
+_NORMAL_STOP_REASONS: Final = frozenset({"end_turn", "stop_sequence"})
+_STOP_REASONS: Final = {
     "max_tokens": "cut off at max_tokens",
     "model_context_window_exceeded": "cut off at the end of the context window",
     "refusal": "the model refused to go on",
     "max_tool_rounds": "stopped at the limit of tool rounds",
-    "tool_use": "stopped after its tools, as it was asked to",
+    "tool_use": "stopped after its tools, as requested",
 }
 
 
@@ -39,233 +39,240 @@ class Prose:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the user said while the turn ran."""
+class UserText:
+    """A message that the user sent while the turn ran."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """One line: what it is, its particulars, and at the end what must not be cut off."""
+class SummaryLine:
+    """One line. `details` are cut where the line is too long, `note` at its end is not."""
 
-    look: Look
+    status: LineStatus
     name: str
     details: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`first` and `last` are the blocks it is made of, `number` counts the parts of these blocks. A part that is
-    `settled` does not change any more, unless its blocks are taken back.
+class TurnPart:
+    """`first` and `last` are the indexes of its blocks, `number` counts the parts of the same blocks. A `settled` part
+    does not change any more, unless a reset takes its blocks back.
     """
 
     first: int
     last: int
     number: int
-    content: Prose | Said | Fold
+    content: Prose | UserText | SummaryLine
     settled: bool
 
 
 @dataclass(slots=True)
-class Watch:
-    """What was seen beside the blocks: when each began and ended (seconds on some clock), and words in passing."""
+class BlockActivity:
+    """What only a live reader knows: start and end of each block (seconds of some clock), and the progress messages of
+    tools by `tool_use_id`.
+    """
 
     began: dict[int, float] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
 
-    def forget(self, index: int) -> None:
+    def discard_from(self, index: int) -> None:
         for times in (self.began, self.ended):
             for later in [block for block in times if block >= index]:
                 del times[later]
 
 
-class Pieces:
-    """Markdown that grows, cut where nothing that follows can change what stands before."""
+class MarkdownSplitter:
+    """Splits growing Markdown at its top-level blocks: later text can change the last piece only."""
 
     def __init__(self) -> None:
         self._settled: list[str] = []
-        self._taken = ""
+        self._settled_text = ""
 
-    def of(self, text: str) -> list[str]:
-        """All pieces of `text`; the last one may still grow."""
-        if not text.startswith(self._taken):
-            self._settled, self._taken = [], ""
-        rest = text[len(self._taken) :]
+    def split(self, text: str) -> list[str]:
+        """Returns all pieces of `text`; the last one may still grow."""
+        if not text.startswith(self._settled_text):
+            self._settled, self._settled_text = [], ""
+        # Only the unsettled rest is parsed: parsing all of it for each frame would be quadratic.
+        rest = text[len(self._settled_text) :]
         lines = rest.split("\n")
         starts = [token.map[0] for token in Markdown(rest).parsed if token.map and token.level == 0]
         for start, stop in pairwise(starts):
             self._settled.append("\n".join(lines[start:stop]))
         if len(starts) > 1:
             rest = "\n".join(lines[starts[-1] :])
-            self._taken = text[: len(text) - len(rest)]
+            self._settled_text = text[: len(text) - len(rest)]
         return [*self._settled, rest]
 
 
-class Parts:
-    """The parts of one turn as it grows."""
+class PartBuilder:
+    """Builds the parts of one turn again and again while it grows."""
 
     def __init__(self) -> None:
-        self._pieces: dict[int, Pieces] = {}
+        self._splitters: dict[int, MarkdownSplitter] = {}
 
-    def of(self, state: Assembler, watch: Watch, now: float) -> list[Part]:
-        calls = _Calls(state, watch, now)
-        return [part for run in _runs(state.blocks) for part in self._of_run(run, state, calls)]
+    def build(self, state: Assembler, activity: BlockActivity, now: float) -> list[TurnPart]:
+        lines = _SummaryLines(state, activity, now)
+        return [part for run in _runs(state.blocks) for part in self._parts_of_run(run, state, lines)]
 
-    def _of_run(self, run: Sequence[Json], state: Assembler, calls: "_Calls") -> Iterator[Part]:
+    def _parts_of_run(self, run: Sequence[Json], state: Assembler, lines: "_SummaryLines") -> Iterator[TurnPart]:
         first, last = run[0]["index"], run[-1]["index"]
         if run[0]["type"] == "text":
-            pieces = self._pieces.setdefault(first, Pieces()).of(clean("".join(block["text"] for block in run)))
-            over = _is_over(run, state)
+            splitter = self._splitters.setdefault(first, MarkdownSplitter())
+            pieces = splitter.split(printable("".join(block["text"] for block in run)))
+            complete = _is_complete(run, state)
             for number, piece in enumerate(pieces):
                 if piece.strip():
-                    yield Part(first, last, number, Prose(piece), over or number < len(pieces) - 1)
+                    yield TurnPart(first, last, number, Prose(piece), complete or number < len(pieces) - 1)
         elif run[0]["type"] == "user_text":
-            yield Part(first, last, 0, Said(clean(run[0]["text"])), not run[0].get("open"))
-        elif fold := calls.fold(run[0]):
-            settled = state.end is not None or fold.look not in _CHANGING
-            yield Part(first, last, 0, fold, settled)
+            yield TurnPart(first, last, 0, UserText(printable(run[0]["text"])), not run[0].get("open"))
+        elif line := lines.of(run[0]):
+            settled = state.end is not None or line.status not in _CHANGING
+            yield TurnPart(first, last, 0, line, settled)
 
 
-def passages(blocks: Sequence[Json]) -> list[str]:
-    """The prose of these blocks, in pieces that stand apart."""
+def text_passages(blocks: Sequence[Json]) -> list[str]:
+    """Returns the prose of these blocks, one string for each run of text."""
     runs = (run for run in _runs(blocks) if run[0]["type"] == "text")
     return [text for run in runs if (text := "".join(block["text"] for block in run))]
 
 
-def last_words(state: Assembler, seconds: float | None) -> list[Fold]:
-    """How the turn ended, where that is worth a line; with `seconds` also what it took."""
+def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
+    """Describes an unusual end and degraded tools; with `seconds` also what the turn took."""
     degraded = one_line(degraded_line(state.degraded))
-    return ([Fold("other", degraded)] if degraded else []) + _end_of(state, seconds)
+    return ([SummaryLine("other", degraded)] if degraded else []) + _end_lines(state, seconds)
 
 
-def _end_of(state: Assembler, seconds: float | None) -> list[Fold]:
+def _end_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
     match state.end:
         case "turn_cancelled":
-            return [Fold("stopped", "stopped")]
+            return [SummaryLine("stopped", "stopped")]
         case "turn_error":
-            error = state.error or {"type": "error", "message": "it is not known why", "request_id": None}
+            error = state.error or {"type": "error", "message": "the reason is not known", "request_id": None}
             request = f" (request {error['request_id']})" if error["request_id"] else ""
-            return [Fold("failed", one_line(f"the turn failed: {error['type']}: {error['message']}{request}"))]
+            return [SummaryLine("failed", one_line(f"the turn failed: {error['type']}: {error['message']}{request}"))]
         case "turn_complete":
             reason = state.stop_reason or ""
-            odd = [Fold("stopped", _REASONS.get(reason, reason))] if reason not in _AS_USUAL else []
-            return odd + ([Fold("other", _cost(state, seconds))] if seconds is not None else [])
+            unusual = reason not in _NORMAL_STOP_REASONS
+            lines = [SummaryLine("stopped", _STOP_REASONS.get(reason, reason))] if unusual else []
+            return lines + ([SummaryLine("other", _cost(state, seconds))] if seconds is not None else [])
         case _:
             return []
 
 
 def _cost(state: Assembler, seconds: float) -> str:
     usage = state.usage
-    asked = sum(usage.get(f"{kind}input_tokens") or 0 for kind in ("", "cache_read_", "cache_creation_"))
+    read = sum(usage.get(f"{kind}input_tokens") or 0 for kind in ("", "cache_read_", "cache_creation_"))
     rounds = f"{len(state.rounds)} rounds" if len(state.rounds) > 1 else ""
-    tokens = f"{asked:,} tokens in, {usage.get('output_tokens') or 0:,} out"
-    return " · ".join(filter(None, [state.start.get("model"), rounds, tokens, span(seconds)]))
+    tokens = f"{read:,} tokens in, {usage.get('output_tokens') or 0:,} out"
+    return " · ".join(filter(None, [state.start.get("model"), rounds, tokens, duration(seconds)]))
 
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
-    """Neighbouring text blocks of one round are one text: a citation ends a block in mid-sentence."""
-    for key, run in groupby(blocks, key=lambda block: (block["round"], block["type"] == "text")):
-        if key[1]:
+    """Joins neighbouring text blocks of a round: a provider begins a new block at a citation, in mid-sentence."""
+    for (_, is_text), run in groupby(blocks, key=lambda block: (block["round"], block["type"] == "text")):
+        if is_text:
             yield list(run)
         else:
             yield from ([block] for block in run)
 
 
-def _is_over(run: Sequence[Json], state: Assembler) -> bool:
-    """Whether no more text can join the run."""
+def _is_complete(run: Sequence[Json], state: Assembler) -> bool:
+    """True if no more text can join the run."""
     last = run[-1]
     sealed = state.rounds.get(last["round"], {}).get("stop_reason")
     return bool(last["index"] < len(state.blocks) - 1 or sealed or state.end)
 
 
-# --- folded lines ----------------------------------------------------------------------------------------------------
+# --- one line for a block --------------------------------------------------------------------------------------------
 
 
-class _Calls:
-    """Folds blocks that are not text. A call and its result are one line."""
+class _SummaryLines:
+    """Lines for blocks that are not text. A call and its result share one line."""
 
-    def __init__(self, state: Assembler, watch: Watch, now: float) -> None:
+    def __init__(self, state: Assembler, activity: BlockActivity, now: float) -> None:
         self._state = state
-        self._watch = watch
+        self._activity = activity
         self._now = now
-        self._results = {_call_of(block): block for block in state.blocks if block["type"].endswith("_result")}
-        self._asked = {_call_of(block) for block in state.blocks if block["type"].endswith("tool_use")}
+        self._results = {_call_key(block): block for block in state.blocks if block["type"].endswith("_result")}
+        self._calls = {_call_key(block) for block in state.blocks if block["type"].endswith("tool_use")}
 
-    def fold(self, block: Json) -> Fold | None:
+    def of(self, block: Json) -> SummaryLine | None:
+        """Returns None for a result, which is part of the line of its call."""
         kind: str = block["type"]
         if kind == "thinking":
             return self._thinking(block)
         if kind.endswith("tool_use"):
             return self._call(block)
-        if kind.endswith("_result") and _call_of(block) in self._asked:
+        if kind.endswith("_result") and _call_key(block) in self._calls:
             return None
         if kind == "redacted_thinking":
-            return Fold("thought", "thought", "not shown")
-        return _aside(block)
+            return SummaryLine("thought", "thought", "not shown")
+        return _server_line(block)
 
-    def _thinking(self, block: Json) -> Fold:
+    def _thinking(self, block: Json) -> SummaryLine:
         index, text = block["index"], block["text"]
         if block.get("open"):
-            return Fold("thinking", "thinking", tail(one_line(text[-LONGEST_LINE:])))
-        seconds = self._seconds(index, self._watch.ended.get(index))
-        return Fold("thought", f"thought for {seconds}" if seconds else "thought", one_line(text))
+            return SummaryLine("thinking", "thinking", last_words(one_line(text[-LONGEST_LINE:])))
+        seconds = _elapsed(self._activity.began.get(index), self._activity.ended.get(index))
+        return SummaryLine("thought", f"thought for {seconds}" if seconds else "thought", one_line(text))
 
-    def _call(self, block: Json) -> Fold:
-        name, index = one_line(block.get("name") or block["type"]), block["index"]
+    def _call(self, block: Json) -> SummaryLine:
+        name = one_line(block.get("name") or block["type"])
         if block.get("open"):
-            return Fold("writing", name, note=f"{len(block['text']):,} characters" if block["text"] else "")
+            return SummaryLine("writing", name, note=f"{len(block['text']):,} characters" if block["text"] else "")
         details = short_input(block.get("input"))
-        result = self._results.get(_call_of(block))
+        result = self._results.get(_call_key(block))
         if result is not None:
-            return self._answered(block, name, details, result)
+            return self._call_with_result(block, name, details, result)
         if self._state.end or block.get("interrupted"):
-            return Fold("stopped", name, details, "not run to its end")
+            return SummaryLine("stopped", name, details, "did not finish")
         if any(action["tool_use_id"] == block.get("id") for action in self._state.actions):
-            return Fold("waiting", name, details, "waits for a person")
-        waited = self._seconds(index, self._now, since=self._watch.ended)
-        progress = one_line(self._watch.progress.get(block.get("id") or "", ""))
-        return Fold("running", name, details, " · ".join(filter(None, [progress, waited])))
+            return SummaryLine("waiting", name, details, "waits for a person")
+        running_for = _elapsed(self._activity.ended.get(block["index"]), self._now)
+        progress = one_line(self._activity.progress.get(block.get("id") or "", ""))
+        return SummaryLine("running", name, details, " · ".join(filter(None, [progress, running_for])))
 
-    def _answered(self, block: Json, name: str, details: str, result: Json) -> Fold:
-        seconds = self._seconds(block["index"], self._watch.began.get(result["index"]), since=self._watch.ended)
-        if why_not := why_not_run(result):
-            return Fold("stopped", name, details, why_not)
+    def _call_with_result(self, block: Json, name: str, details: str, result: Json) -> SummaryLine:
+        if not_run := reason_not_run(result):
+            return SummaryLine("stopped", name, details, not_run)
         if (edited := edited_input(result)) is not None:
             details = short_input(edited)
-        after = [*map(one_line, [*files_in_words(result), *remarks(result)]), seconds]
+        # A tool runs from the end of its call block to the start of its result block.
+        seconds = _elapsed(self._activity.ended.get(block["index"]), self._activity.began.get(result["index"]))
+        notes = [*map(one_line, [*file_labels(result), *result_remarks(result)]), seconds]
         if not result.get("is_error"):
-            return Fold("ok", name, details, " · ".join(filter(None, after)))
-        said = next(iter(result["text"].strip().splitlines()), "")
-        return Fold("failed", name, details, " · ".join(filter(None, [one_line(said), *after])))
-
-    def _seconds(self, index: int, then: float | None, since: Mapping[int, float] | None = None) -> str:
-        start = (self._watch.began if since is None else since).get(index)
-        if start is None or then is None or then - start < _SHORTEST_TIME:
-            return ""
-        return span(then - start)
+            return SummaryLine("ok", name, details, " · ".join(filter(None, notes)))
+        first_line = next(iter(result["text"].strip().splitlines()), "")
+        return SummaryLine("failed", name, details, " · ".join(filter(None, [one_line(first_line), *notes])))
 
 
-def _aside(block: Json) -> Fold:
-    """A word of the server's between the model's blocks, or a block that nothing is known of."""
+def _elapsed(start: float | None, end: float | None) -> str:
+    """Empty for a time that is short, or was not observed."""
+    return "" if start is None or end is None or end - start < _SHORTEST_TIME else duration(end - start)
+
+
+def _server_line(block: Json) -> SummaryLine:
+    """A note of the server between the model's blocks, or a block of an unknown kind."""
     data = block.get("data")
     match block["type"]:
         case "shortened" if data:
-            what, how_much = shortened_in_words(data)
-            return Fold("other", what, how_much)
+            results, how_much = shortened_summary(data)
+            return SummaryLine("other", results, how_much)
         case "summary" if block.get("open"):
-            return Fold("writing", "summarising the turns before", note=f"{len(block['text']):,} characters")
+            return SummaryLine("writing", "summarising the turns before", note=f"{len(block['text']):,} characters")
         case "summary":
-            return Fold("other", "the turns before were summarised:", one_line(block["text"]))
+            return SummaryLine("other", "the turns before were summarised:", one_line(block["text"]))
         case "verdict" if data and data.get("taken"):
-            return Fold("ok", "output accepted")
+            return SummaryLine("ok", "output accepted")
         case "verdict":
-            return Fold("failed", "output not accepted", note=one_line(what_is_wrong(block)))
+            return SummaryLine("failed", "output not accepted", note=one_line(verdict_problem(block)))
         case kind:
-            return Fold("other", kind.replace("_", " "), one_line(block["text"]))
+            return SummaryLine("other", kind.replace("_", " "), one_line(block["text"]))
 
 
-def _call_of(block: Json) -> tuple[int, str | None]:
+def _call_key(block: Mapping[str, object]) -> tuple[object, object]:
+    """A provider may use the id of a call again in another round."""
     return block["round"], block.get("tool_use_id") or block.get("id")

@@ -1,4 +1,4 @@
-"""A turn as it is shown: live on a terminal, or as bare text for whoever reads from a pipe."""
+"""Views of a growing turn: live on a terminal, or as plain text for a pipe."""
 
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -6,170 +6,180 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from app.terminal import http_client
 from app.terminal.assembler import Assembler
-from app.terminal.http_client import DISCONNECTED, ServerEvent
-from app.terminal.render import Line, Renderer
-from app.terminal.screen import Output, Surface, TerminalSize
-from app.terminal.text import span
-from app.terminal.turn_parts import Fold, Part, Parts, Watch, last_words, passages
+from app.terminal.http_client import ConnectionEvent, ServerEvent
+from app.terminal.render import EMPTY_LINE, Renderer, ScreenLine
+from app.terminal.screen import Display, TerminalSize, TextOutput
+from app.terminal.text import duration
+from app.terminal.turn_parts import BlockActivity, PartBuilder, SummaryLine, TurnPart, closing_lines, text_passages
 
-_FRAMES: Final = 10  # a second
-_AGAIN: Final = Fold("stopped", "the answer was interrupted and is written again from here")
+_FRAMES_PER_SECOND: Final = 10
+_REWRITTEN: Final = SummaryLine("stopped", "the answer was interrupted and is written again from here")
+_RECONNECTING: Final = "connection lost, reconnecting"
 _STOPPING: Final = "stopping"
 _STAGES: Final = {"processing": "waiting for the model", "executing": "running tools"}
-_EMPTY: Final = Line("", 0)
 
 
-class AnswerView(Protocol):
-    """Something that shows a turn while it grows."""
+class TurnView(Protocol):
+    """Shows a turn while it grows."""
 
     state: Assembler
 
-    def take(self, event: ServerEvent) -> None: ...
+    def apply(self, event: ServerEvent) -> None: ...
     def stopping(self) -> None: ...
     def draw(self) -> None: ...
     def pause(self) -> None: ...
     def finish(self) -> None: ...
 
 
-class LiveAnswer:
-    """What does not fit on the screen any more is printed for good as soon as it is settled; the rest may still change.
-    `clock` counts seconds.
+class LiveTurnView:
+    """Redraws the parts that may still change. When they need more lines than the screen has, settled parts become
+    final, top first. `clock` returns seconds.
     """
 
-    def __init__(self, console: Console, surface: Surface, state: Assembler, clock: Callable[[], float]) -> None:
+    def __init__(self, console: Console, display: Display, state: Assembler, clock: Callable[[], float]) -> None:
         self.state = state
         self._console = console
-        self._surface = surface
+        self._display = display
         self._clock = clock
-        self._away = 0.0
-        self._left_at: float | None = None
+        self._paused_seconds = 0.0
+        self._paused_at: float | None = None
         self._began = clock()
         self._renderer = Renderer(console)
-        self._parts = Parts()
-        self._watch = Watch()
-        self._kept: list[Part] = []
-        self._taken_back = False
-        self._apart = False
-        self._passing = ""
+        self._builder = PartBuilder()
+        self._activity = BlockActivity()
+        self._final: list[TurnPart] = []
+        self._taken_back = False  # a final part is no longer true
+        self._interposed = False  # a question to the person stands below the final parts
+        self._notice = ""
         self._stage = ""
 
-    def take(self, event: ServerEvent) -> None:
+    def apply(self, event: ServerEvent) -> None:
         data, now = event.data, self._now()
         match event.name:
             case "block_start":
-                self._watch.began[data["index"]] = now
+                self._activity.began[data["index"]] = now
             case "block_stop":
-                self._watch.ended[data["index"]] = now
+                self._activity.ended[data["index"]] = now
             case "tool_progress":
-                self._watch.progress[data["tool_use_id"]] = data["message"]
+                self._activity.progress[data["tool_use_id"]] = data["message"]
             case "reset":
                 self._take_back(data["index"])
             case "status":
                 self._stage = data.get("stage", self._stage)
-            case http_client.CONNECTED:  # what passed by in between was not heard
+            case ConnectionEvent.OPENED:  # a change of the stage may have been missed
                 self._stage = ""
+            case ConnectionEvent.LOST if not self._display.room(self._size()):
+                # There is no status line to show it in.
+                lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
+                self._display.show(lines, 1, self._size())
             case _:
                 pass
-        if event.name == DISCONNECTED and not self._surface.room(self._size()):
-            self._surface.show(self._renderer.fold(Fold("other", "connection lost, reconnecting")), 1, self._size())
-        self._passing = _in_passing(event, self._passing)
+        self._notice = _notice_after(event, self._notice)
         self.state.apply(event.name, data)
 
     def stopping(self) -> None:
-        self._passing = _STOPPING
+        self._notice = _STOPPING
         self.draw()
 
     def draw(self) -> None:
         size, now = self._size(), self._now()
-        room, spin = self._surface.room(size), int(now * _FRAMES)
-        parts, rendered = self._news(now, spin, room)
-        keys = "Ctrl-C stops" if self._passing != _STOPPING else "Ctrl-C waits no longer"
-        doing = f"{self._doing(parts)} · {span(now - self._began)} · {keys}"
-        status = [_EMPTY, *self._renderer.status(doing, spin)]
-        height, keep = len(status) + sum(map(len, rendered)), 0
-        while keep < len(parts) and parts[keep].settled and height > room:
-            height -= len(rendered[keep])
-            keep += 1
-        changing = [*chain.from_iterable(rendered[keep:]), *status]
-        self._show(parts[:keep], rendered[:keep], changing[-room:] if room else [], size)
+        room, frame = self._display.room(size), int(now * _FRAMES_PER_SECOND)
+        parts, rendered = self._unprinted(now, frame, room)
+        keys = "Ctrl-C stops" if self._notice != _STOPPING else "Ctrl-C waits no longer"
+        status_text = f"{self._current_step(parts)} · {duration(now - self._began)} · {keys}"
+        status = [EMPTY_LINE, *self._renderer.status_line(status_text, frame)]
+        height, final = len(status) + sum(map(len, rendered)), 0
+        while final < len(parts) and parts[final].settled and height > room:
+            height -= len(rendered[final])
+            final += 1
+        changing = [*chain.from_iterable(rendered[final:]), *status]
+        self._show(parts[:final], rendered[:final], changing[-room:] if room else [], size)
 
     def pause(self) -> None:
-        """Leaves the terminal to a person who is asked something. What may still change is shown again afterwards; the
-        time until then does not count.
+        """Leaves the terminal to a question. Removes the parts that may still change, until the next `draw`, and stops
+        the clock of the turn until then.
         """
-        parts, rendered = self._news(self._now())
-        keep = next((place for place, part in enumerate(parts) if not part.settled), len(parts))
-        self._show(parts[:keep], rendered[:keep], [], self._size())
-        self._apart, self._left_at = True, self._clock()
+        parts, rendered = self._unprinted(self._now())
+        final = next((index for index, part in enumerate(parts) if not part.settled), len(parts))
+        self._show(parts[:final], rendered[:final], [], self._size())
+        self._interposed, self._paused_at = True, self._clock()
 
     def finish(self) -> None:
-        """The turn as it is now, for good."""
+        """Prints the turn as it is now, and how it ended."""
         now = self._now()
-        parts, rendered = self._news(now)
-        seconds = now - self._began if self._watch.began else None
-        if words := last_words(self.state, seconds):
-            rendered.append([_EMPTY, *chain.from_iterable(map(self._renderer.fold, words))])
+        parts, rendered = self._unprinted(now)
+        seconds = now - self._began if self._activity.began else None
+        if closing := closing_lines(self.state, seconds):
+            rendered.append([EMPTY_LINE, *chain.from_iterable(map(self._renderer.summary_line, closing))])
         self._show(parts, rendered, [], self._size())
 
-    def _news(self, now: float, spin: int = 0, tallest: int | None = None) -> tuple[list[Part], list[list[Line]]]:
-        """The parts that are not printed yet, and their lines."""
-        parts = self._parts.of(self.state, self._watch, now)[len(self._kept) :]
-        before = self._kept[-1] if self._kept and not (self._taken_back or self._apart) else None
-        return parts, self._renderer.lines(parts, spin, before=before, tallest=tallest)
+    def _unprinted(
+        self, now: float, frame: int = 0, tallest: int | None = None
+    ) -> tuple[list[TurnPart], list[list[ScreenLine]]]:
+        """Returns the parts that are not final yet, and the lines of each."""
+        parts = self._builder.build(self.state, self._activity, now)[len(self._final) :]
+        before = self._final[-1] if self._final and not (self._taken_back or self._interposed) else None
+        return parts, self._renderer.parts(parts, frame, before=before, tallest=tallest)
 
     def _show(
-        self, parts: list[Part], rendered: Iterable[list[Line]], changing: list[Line], size: TerminalSize
+        self,
+        parts: list[TurnPart],
+        rendered: Iterable[list[ScreenLine]],
+        changing: list[ScreenLine],
+        size: TerminalSize,
     ) -> None:
-        kept = list(chain.from_iterable(rendered))
+        final = list(chain.from_iterable(rendered))
         if self._taken_back:
-            kept = [_EMPTY, *self._renderer.fold(_AGAIN), *kept]
+            final = [EMPTY_LINE, *self._renderer.summary_line(_REWRITTEN), *final]
             self._taken_back = False
-        self._surface.show([*kept, *changing], len(kept), size)
-        self._apart = self._apart and not parts
-        self._kept += parts
+        self._display.show([*final, *changing], len(final), size)
+        self._interposed = self._interposed and not parts
+        self._final += parts
 
     def _take_back(self, index: int) -> None:
-        """What is printed cannot be unprinted: it is said, and then printed anew."""
-        self._watch.forget(index)
-        still_good = [part for part in self._kept if part.last < index]
-        self._taken_back = self._taken_back or len(still_good) < len(self._kept)
-        self._kept = still_good
+        """Final lines cannot be removed from a terminal: a line below says that they are void, and they come again."""
+        self._activity.discard_from(index)
+        valid = [part for part in self._final if part.last < index]
+        self._taken_back = self._taken_back or len(valid) < len(self._final)
+        self._final = valid
 
-    def _doing(self, parts: Iterable[Part]) -> str:
-        if self._passing or not self.state.start:
-            return self._passing or "sending"
+    def _current_step(self, parts: Iterable[TurnPart]) -> str:
+        if self._notice or not self.state.start:
+            return self._notice or "sending"
         if block := self.state.open_block:
             return {"thinking": "thinking", "text": "writing"}.get(block["type"], "choosing tools")
         if self._stage in _STAGES:
             return _STAGES[self._stage]
-        runs = any(isinstance(part.content, Fold) and part.content.look == "running" for part in parts)
+        runs = any(isinstance(part.content, SummaryLine) and part.content.status == "running" for part in parts)
         return "running tools" if runs else "waiting for the model"
 
     def _now(self) -> float:
+        """Returns the clock without the time of pauses."""
         now = self._clock()
-        if self._left_at is not None:
-            self._away += now - self._left_at
-            self._left_at = None
-        return now - self._away
+        if self._paused_at is not None:
+            self._paused_seconds += now - self._paused_at
+            self._paused_at = None
+        return now - self._paused_seconds
 
     def _size(self) -> TerminalSize:
         return TerminalSize(self._console.width, self._console.height)
 
 
-class PlainAnswer:
-    """The text and nothing else, as soon as it cannot be taken back. Words about it go to `notes`."""
+class PlainTurnView:
+    """Writes prose only, each round when it is sealed, since a pipe cannot take anything back. What happens to the turn
+    goes to `notes`.
+    """
 
-    def __init__(self, out: Output, notes: Output, state: Assembler) -> None:
+    def __init__(self, out: TextOutput, notes: TextOutput, state: Assembler) -> None:
         self.state = state
         self._out = out
         self._notes = notes
         self._printed: list[str] = []
 
-    def take(self, event: ServerEvent) -> None:
+    def apply(self, event: ServerEvent) -> None:
         self.state.apply(event.name, event.data)
-        if event.name == DISCONNECTED:
+        if event.name == ConnectionEvent.LOST:
             self._note(f"{event.data['reason']}; reconnecting")
         if event.name == "round_stop":
             self._print(event.data["round"])
@@ -181,7 +191,7 @@ class PlainAnswer:
         pass
 
     def pause(self) -> None:
-        """All there is until somebody answers."""
+        """Writes all prose that there is before a question."""
         self._print(None)
         if self._printed and not self._printed[-1].endswith("\n"):
             self._out.write("\n")
@@ -189,32 +199,32 @@ class PlainAnswer:
 
     def finish(self) -> None:
         self.pause()
-        for line in last_words(self.state, None):
+        for line in closing_lines(self.state, None):
             self._note(line.name)
 
-    def _note(self, words: str) -> None:
-        self._notes.write(f"turnstream: {words}\n")
+    def _note(self, text: str) -> None:
+        self._notes.write(f"turnstream: {text}\n")
         self._notes.flush()
 
-    def _print(self, round: int | None) -> None:
-        """The passages up to this round, as far as they are not printed yet; None for all there are."""
-        sealed = [block for block in self.state.blocks if round is None or block["round"] <= round]
-        for passage in passages(sealed)[len(self._printed) :]:
+    def _print(self, last_round: int | None) -> None:
+        """Writes the passages up to `last_round` that are not written yet; None for all rounds."""
+        blocks = [block for block in self.state.blocks if last_round is None or block["round"] <= last_round]
+        for passage in text_passages(blocks)[len(self._printed) :]:
             self._out.write(("\n\n" if self._printed else "") + passage)
             self._printed.append(passage)
         self._out.flush()
 
 
-def _in_passing(event: ServerEvent, now: str) -> str:
-    """What the status line says instead of what the model does."""
+def _notice_after(event: ServerEvent, notice: str) -> str:
+    """Returns the text that replaces the current step in the status line; empty for none."""
     match event.name:
-        case http_client.DISCONNECTED:
-            return "connection lost, reconnecting"
+        case ConnectionEvent.LOST:
+            return _RECONNECTING
         case "retry":
-            return f"the model failed ({event.data['error']}), next try in {span(event.data['seconds'])}"
+            return f"the model failed ({event.data['error']}), next try in {duration(event.data['seconds'])}"
         case "action_required":
             return "waiting for a person to answer"
-        case http_client.CONNECTED | "round_start" | "block_start" | "block_delta" if now != _STOPPING:
+        case ConnectionEvent.OPENED | "round_start" | "block_start" | "block_delta" if notice != _STOPPING:
             return ""
         case _:
-            return now
+            return notice

@@ -6,7 +6,7 @@ import json
 from tests.acceptance.conftest import StartServer
 
 
-async def test_every_line_of_the_log_is_json_also_what_a_library_says_and_the_end_is_a_good_one(
+async def test_every_log_line_is_json_and_sigterm_exits_with_0(
     server: StartServer,
 ) -> None:
     running = await server()

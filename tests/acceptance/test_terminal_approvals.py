@@ -1,4 +1,4 @@
-"""`turnstream chat` where calls wait for a person, against a server whose tools nobody may run unasked."""
+"""`turnstream chat` against a server whose tools need an approval."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ CLIENT_TOOL: Final[Json] = {
     "input_schema": {"type": "object", "properties": {"window": {"type": "string"}}},
 }
 CHOICES: Final = "(a)llow, (d)eny, (e)dit, (s)kip?"
-LINE_OF_ITS_OWN: Final = "\x15"  # Ctrl-U: away with what stands there
+CLEAR_LINE: Final = "\x15"  # Ctrl-U
 
 
 class FrontDesk(Server):
@@ -50,7 +50,7 @@ async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
         yield start
 
 
-WHY: Final = "Why not? The model is told; Enter for no reason:"
+REASON: Final = "Reason for the model (Enter for none):"
 
 
 def results(turn: Json) -> dict[str, Json]:
@@ -62,21 +62,21 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
 ) -> None:
     terminal = sit(desk)
     await terminal.sees_prompt()
-    terminal.type(f"{BOTH}\rallow\r")  # what is typed before it is asked for allows nothing
+    terminal.type(f"{BOTH}\rallow\r")  # keys that are typed before the question must not answer it
     await terminal.sees("? book_room asks to run · expires at", "1 more after this", '      "room": "12",')
     await terminal.sees_prompt(CHOICES)
     terminal.type("edit\r")
     await terminal.sees_prompt('{ "room": "12", "nights": 2 }')
-    terminal.type(LINE_OF_ITS_OWN + '{"room": "21", "nights": "three"}\r')
+    terminal.type(CLEAR_LINE + '{"room": "21", "nights": "three"}\r')
     await terminal.sees("'three' is not of type 'integer'.")
     await terminal.sees_prompt(CHOICES)
     terminal.type("e\r")
     await terminal.sees_prompt('{"room": "21", "nights": "three"}')
-    terminal.type(LINE_OF_ITS_OWN + '{"room": "21", "nights": 3}\r')
+    terminal.type(CLEAR_LINE + '{"room": "21", "nights": 3}\r')
     await terminal.sees("? send_invoice asks to run")
     await terminal.sees_prompt(CHOICES)
     terminal.type("d\r")
-    await terminal.sees_prompt(WHY)
+    await terminal.sees_prompt(REASON)
     terminal.type("I pay at the desk\r")
     await terminal.sees(
         '✓ book_room room="21", nights=3 · edited',
@@ -87,10 +87,10 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
     await terminal.sees_prompt()
     async with Look(desk) as look:
         turn = await look.until(lambda turn: turn["status"] == "complete")
-    told = results(turn)
-    assert "Room 21 is booked for 3 nights" in told["book_room"]["text"]
-    assert told["send_invoice"]["text"].endswith("The user says: I pay at the desk")
-    assert terminal.glass.text.count("I ask the desk.") == 1
+    outcomes = results(turn)
+    assert "Room 21 is booked for 3 nights" in outcomes["book_room"]["text"]
+    assert outcomes["send_invoice"]["text"].endswith("The user says: I pay at the desk")
+    assert terminal.screen.text.count("I ask the desk.") == 1
 
 
 async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a_restart(
@@ -104,7 +104,7 @@ async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a
     await terminal.sees("? send_invoice asks to run")
     await terminal.sees_prompt(CHOICES)
     terminal.type("s\r")
-    await terminal.sees('✓ book_room room="12"', "Left waiting. /open asks again.")
+    await terminal.sees('✓ book_room room="12"', "The skipped calls still wait. /open asks again.")
     await terminal.sees_prompt()
     terminal.type("Never mind\r")
     await terminal.sees("A call still waits for your answer: /open asks again")
@@ -116,7 +116,7 @@ async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a
     again = sit(desk, "--continue", EDITOR=str(editor(desk, "s/ada@/bob@/")))
     await again.sees(f"> {BOTH}", "I ask the desk.", "? send_invoice asks to run")
     await again.sees_prompt(CHOICES)
-    assert "book_room asks" not in again.glass.text
+    assert "book_room asks" not in again.screen.text
     again.type("e\r")
     await again.sees("The invoice was sent to bob@example.org")
     await again.sees_prompt()
@@ -132,7 +132,7 @@ async def test_ctrl_c_at_a_question_stops_the_answer(desk: FrontDesk, sit: Sit) 
         assert (await look.until(lambda turn: turn["status"] != "waiting"))["status"] == "cancelled"
 
 
-async def test_what_was_said_elsewhere_instead_of_an_answer_is_shown_in_its_place(desk: FrontDesk, sit: Sit) -> None:
+async def test_a_message_sent_elsewhere_instead_of_an_answer_is_shown_in_its_place(desk: FrontDesk, sit: Sit) -> None:
     terminal = sit(desk, "A room, please")
     await terminal.sees_prompt(CHOICES)
     async with Look(desk) as look:
@@ -143,7 +143,7 @@ async def test_what_was_said_elsewhere_instead_of_an_answer_is_shown_in_its_plac
     terminal.type("a\r")
     await terminal.sees(
         "has its answer already (superseded",
-        "not run, because something else was said",
+        "not run, because the user wrote something else",
         "\n> Rather room 40\n",
         '"room": "40"',
     )
@@ -153,7 +153,7 @@ async def test_what_was_said_elsewhere_instead_of_an_answer_is_shown_in_its_plac
     assert await terminal.ended() == 0
 
 
-async def test_a_tool_of_the_client_is_answered_by_the_person(desk: FrontDesk, sit: Sit) -> None:
+async def test_a_client_tool_is_answered_by_the_person(desk: FrontDesk, sit: Sit) -> None:
     async with httpx2.AsyncClient(base_url=desk.url) as http:
         for _ in range(2):
             body = {"blocks": [{"type": "text", "text": OUTLOOK}], "tools": [CLIENT_TOOL]}
@@ -171,18 +171,18 @@ async def test_a_tool_of_the_client_is_answered_by_the_person(desk: FrontDesk, s
     terminal.type("/open 2\r")
     await terminal.sees_prompt("(r)esult, (d)ecline, (s)kip?")
     terminal.type("d\r")
-    await terminal.sees_prompt(WHY)
+    await terminal.sees_prompt(REASON)
     terminal.type("It is night\r")
     await terminal.sees("✗ look_out", "declined to run this tool. It is night")
     await terminal.sees_prompt()
 
 
 @pytest.mark.needs("curl")
-async def test_a_script_is_told_what_waits_and_the_commands_that_answer_it(desk: FrontDesk, run: Run) -> None:
+async def test_a_script_gets_the_waiting_calls_and_the_commands_that_answer_them(desk: FrontDesk, run: Run) -> None:
     code, out, notes = await run(desk.url, BOTH).end()
     assert (code, out) == (3, "I ask the desk.\n")
     lines = [line.removeprefix("turnstream: ") for line in notes.splitlines()]
-    assert lines[0].startswith("2 calls wait for a person; `turnstream chat 0")
+    assert lines[0].startswith("2 calls wait for a person; answer in `turnstream chat 0")
     assert lines[1].startswith('book_room {"room": "12", "nights": 2} (until 2')
     approve, _, _, deny = [line for line in lines if "curl" in line]
     for command in (approve, deny):

@@ -1,4 +1,4 @@
-"""`turnstream chat` as a person and as a script use it, against the real server."""
+"""`turnstream chat` in a terminal and in a script, against the real server."""
 
 import asyncio
 import signal
@@ -37,7 +37,7 @@ def text_of(turn: Json) -> str:
 
 
 def answering(turn: Json) -> bool:
-    """In the middle of its last text, after the tools."""
+    """True in the middle of the last text, after the tools."""
     return turn["status"] == "running" and any(
         block["type"] == "text" and block["round"] == 3 and len(block["text"]) > 60 for block in turn["blocks"]
     )
@@ -53,7 +53,7 @@ async def test_a_question_as_an_argument_prints_the_answer_and_nothing_else(serv
     assert "twelfths of the range" in out
 
 
-async def test_a_question_can_be_piped_and_a_chat_gone_on_with_and_listed(server: StartServer, run: Run) -> None:
+async def test_a_question_can_be_piped_and_a_chat_continued_and_listed(server: StartServer, run: Run) -> None:
     one = await server()
     assert (await run(one.url, stdin=QUESTION).end())[0] == 0
     code, out, _ = await run(one.url, "--list").end()
@@ -67,7 +67,7 @@ async def test_a_question_can_be_piped_and_a_chat_gone_on_with_and_listed(server
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_server_that_stops_in_mid_answer_and_comes_back_costs_no_word(
+async def test_a_restart_of_the_server_in_mid_answer_loses_no_text(
     server: StartServer, run: Run, how: signal.Signals
 ) -> None:
     one = await server(**SLOW)
@@ -83,7 +83,7 @@ async def test_a_server_that_stops_in_mid_answer_and_comes_back_costs_no_word(
     assert out == text_of(turn)
 
 
-async def test_an_interrupted_script_stops_the_turn_and_prints_what_there_is(server: StartServer, run: Run) -> None:
+async def test_an_interrupted_script_stops_the_turn_and_prints_the_text_so_far(server: StartServer, run: Run) -> None:
     one = await server(**SLOW)
     script = run(one.url, QUESTION)
     async with Look(one) as look:
@@ -107,7 +107,7 @@ async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_n
     terminal.type(f"{QUESTION}\r")
     await terminal.sees("∴ thought", '✓ doc_search query="rule twelfths", limit=3', "✓ doc_view", "as far as a script")
     await terminal.sees_prompt()
-    assert "toolu_demo" not in terminal.glass.text
+    assert "toolu_demo" not in terminal.screen.text
 
     await one.restart(signal.SIGTERM, **SLOW)
     async with Look(one) as look:
@@ -120,12 +120,10 @@ async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_n
     assert turn["status"] == "cancelled"
     terminal.type("\x04")
     assert await terminal.ended() == 0
-    assert f"Come back with: turnstream chat {turn['chat_id'][:13]}" in terminal.glass.text
+    assert f"Come back with: turnstream chat {turn['chat_id'][:13]}" in terminal.screen.text
 
 
-async def test_a_person_takes_up_a_turn_that_still_runs_while_the_server_is_killed(
-    server: StartServer, sit: Sit
-) -> None:
+async def test_a_person_opens_a_running_turn_while_the_server_is_killed(server: StartServer, sit: Sit) -> None:
     one = await server(TURNSTREAM_DEMO_DELAY="0.3")
     async with Look(one) as look:
         await look.ask(QUESTION)
@@ -138,9 +136,9 @@ async def test_a_person_takes_up_a_turn_that_still_runs_while_the_server_is_kill
         await terminal.sees("That is as far as a script can go.")
         await terminal.sees_prompt()
         await look.until(lambda turn: turn["status"] == "complete")
-    assert terminal.glass.text.count("This is a scripted demo") == 1
-    assert terminal.glass.text.count("I found this in") == 1
-    assert "reconnecting" not in terminal.glass.text
+    assert terminal.screen.text.count("This is a scripted demo") == 1
+    assert terminal.screen.text.count("I found this in") == 1
+    assert "reconnecting" not in terminal.screen.text
 
 
 async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, sit: Sit) -> None:
@@ -158,23 +156,23 @@ async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, si
     terminal.type("/more\r")
     await terminal.sees('"query": "rule twelfths"')
     terminal.type("/nonsense\r")
-    await terminal.sees("There is no /nonsense")
+    await terminal.sees("There is no command /nonsense")
     terminal.type("/quit\r")
     assert await terminal.ended() == 0
 
 
-async def test_what_is_missing_is_said_in_a_sentence(server: StartServer, run: Run, database_url: str) -> None:
+async def test_errors_are_sentences_with_a_remedy(server: StartServer, run: Run, database_url: str) -> None:
     async with connect(database_url, size=2) as database:
         token = await Tokens(database).create("ada", "ada")
     one = await server()
-    nobody, stranger, mistaken, ada = await asyncio.gather(
+    unreachable, no_token, wrong_model, ada = await asyncio.gather(
         run(f"http://127.0.0.1:{free_port()}", "Hello?").end(),
         run(one.url, "Hello?").end(),
         run(one.url, "--model", "no-such-model", "Hello?", TURNSTREAM_TOKEN=token).end(),
         run(one.url, "Hello?", TURNSTREAM_TOKEN=token).end(),
     )
-    assert [script[:2] for script in (nobody, stranger, mistaken)] == [(1, "")] * 3
-    assert "start one with `turnstream serve`" in nobody[2]
-    assert "turnstream tokens create NAME" in stranger[2]
-    assert "no-such-model" in mistaken[2]
+    assert [script[:2] for script in (unreachable, no_token, wrong_model)] == [(1, "")] * 3
+    assert "start one with `turnstream serve`" in unreachable[2]
+    assert "turnstream tokens create NAME" in no_token[2]
+    assert "no-such-model" in wrong_model[2]
     assert ada == (0, ada[1], "")

@@ -47,7 +47,7 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
         ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),
     ],
 )
-def test_where_no_database_is_none_is_made_by_the_way(
+def test_commands_that_need_a_database_do_not_create_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_where_no_database_is_none_is_made_by_the_way(
     assert not (tmp_path / ".data").exists()
 
 
-async def test_a_folder_becomes_documents_and_what_is_left_out_is_named(database_url: str, tmp_path: Path) -> None:
+async def test_a_folder_is_imported_and_skipped_files_are_named(database_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     (folder / ".git").mkdir(parents=True)
     (folder / ".git" / "config").write_text("hidden")
@@ -96,7 +96,7 @@ async def test_a_folder_becomes_documents_and_what_is_left_out_is_named(database
         assert [document.path for document in await Documents(database).tree("ada")] == ["notes.md", "same.md"]
 
 
-async def test_the_first_documents_of_ones_own_take_the_place_of_the_samples(database_url: str, tmp_path: Path) -> None:
+async def test_the_first_imported_documents_replace_the_samples(database_url: str, tmp_path: Path) -> None:
     async with connect(database_url, size=2) as database:
         documents = Documents(database)
         await offer_samples(documents, "local")
@@ -111,7 +111,7 @@ async def test_the_first_documents_of_ones_own_take_the_place_of_the_samples(dat
         assert [document.path for document in await documents.tree("local")] == ["a.md", "handbook/setup.md"]
 
 
-def test_a_token_says_into_which_database_it_went_and_never_the_password(database_url: str, tmp_path: Path) -> None:
+def test_token_commands_name_the_database_without_its_password(database_url: str, tmp_path: Path) -> None:
     url = database_url.replace("postgresql://postgres@", "postgresql://postgres:hunter2@")
     assert "hunter2" in url
     done = turnstream(tmp_path, "tokens", "create", "Ada L. (phone)", "--owner", "ada@example.org", DATABASE_URL=url)
@@ -127,7 +127,7 @@ def test_a_token_says_into_which_database_it_went_and_never_the_password(databas
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\tb", "a\nb", "x" * 101, " ada", "\u202eada"])
-def test_a_name_that_would_break_the_list_is_refused(name: str) -> None:
+def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
     for arguments in (
         ("tokens", "create", name),
         ("tokens", "create", "ada", "--owner", name),
@@ -138,7 +138,7 @@ def test_a_name_that_would_break_the_list_is_refused(name: str) -> None:
         assert "wanted are 1 to 100 printable characters, without a blank at the ends" in done.output
 
 
-def test_a_model_that_is_not_there_is_named_before_a_database_is_made(tmp_path: Path) -> None:
+def test_an_unknown_model_is_reported_before_a_database_is_created(tmp_path: Path) -> None:
     done = turnstream(tmp_path, "serve", TURNSTREAM_MODEL="nope")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "turnstream: TURNSTREAM_MODEL: there is no model 'nope' here; there are: demo\n"

@@ -1,4 +1,4 @@
-"""A terminal to look at: what a program writes to it, as a person would see it, scrollback included."""
+"""A terminal in memory: the lines that a person would see, with the scrollback."""
 
 import re
 
@@ -7,7 +7,7 @@ _TOKEN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _UNFINISHED = re.compile(r"\x1b(\[[?\d;]*)?$")
 
 
-class Glass:
+class VirtualTerminal:
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.width = width
         self.height = height
@@ -19,7 +19,7 @@ class Glass:
 
     @property
     def lines(self) -> list[str]:
-        """Everything from the first line on, without what is blank at the ends."""
+        """All lines from the first one, without trailing blanks."""
         rows = [row.rstrip() for row in self._rows]
         while rows and not rows[-1]:
             rows.pop()
@@ -30,7 +30,7 @@ class Glass:
         return "\n".join(self.lines)
 
     def narrow(self, width: int) -> None:
-        """The window gets narrower: long lines are wrapped, the cursor stays behind the last one."""
+        """Makes the window narrower: wraps long lines, and leaves the cursor after the last one."""
         self.width = width
         wrapped = [[row[start : start + width] for start in range(0, len(row), width)] or [""] for row in self._rows]
         self._rows = [row for rows in wrapped for row in rows]
@@ -53,7 +53,7 @@ class Glass:
     def _put(self, character: str) -> None:
         if character == "\r":
             self._column = 0
-        elif character == "\n":  # the kernel puts a carriage return before it
+        elif character == "\n":  # the terminal driver adds a carriage return
             self._column = 0
             self._down()
         elif character == "\b":

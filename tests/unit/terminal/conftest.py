@@ -18,7 +18,7 @@ class Request:
 
 @dataclass
 class ScriptedServer:
-    """Answers each request with the next of `answers`, byte for byte, and hangs up; `requests` is what it got."""
+    """Sends the next of `answers`, byte for byte, for each request, then hangs up. Keeps the `requests`."""
 
     answers: list[bytes] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)

@@ -2,7 +2,7 @@ import shlex
 
 import msgspec
 
-from app.terminal.approvals import how_to_answer
+from app.terminal.approvals import answer_commands
 from app.terminal.assembler import Assembler, Json
 
 TURN = "http://127.0.0.1:8000/api/chats/c/turns/t/actions"
@@ -12,7 +12,7 @@ def lines(*calls: Json, token: bool = False) -> list[str]:
     state = Assembler()
     state.start = {"turn": "t", "chat": "c"}
     state.actions = list(calls)
-    return list(how_to_answer(state, "http://127.0.0.1:8000", token=token))
+    return list(answer_commands(state, "http://127.0.0.1:8000", token=token))
 
 
 def call(kind: str, **more: object) -> Json:
@@ -26,10 +26,10 @@ def call(kind: str, **more: object) -> Json:
     } | more
 
 
-def test_each_call_is_told_with_a_command_for_each_answer_that_a_shell_takes_as_it_is() -> None:
-    first, told, *commands = lines(call("approval", input={"to": "a\x1b"}, expires_at="2026-05-01T12:00:00Z"))
-    assert first == "a call waits for a person; `turnstream chat c` asks, or answer with"
-    assert told == r'x {"to": "a\u001b"} (until 2026-05-01T12:00:00Z)'
+def test_each_waiting_call_is_listed_with_a_shell_command_for_each_answer() -> None:
+    first, described, *commands = lines(call("approval", input={"to": "a\x1b"}, expires_at="2026-05-01T12:00:00Z"))
+    assert first == "1 call waits for a person; answer in `turnstream chat c`, or run one of the commands for each"
+    assert described == r'x {"to": "a\u001b"} (until 2026-05-01T12:00:00Z)'
     words = [shlex.split(command) for command in commands]
     assert [word[:2] + word[3:] for word in words] == [["curl", "--json", TURN]] * 2
     decision = {"tool_use_id": "it's", "input_digest": "d"}
@@ -39,9 +39,9 @@ def test_each_call_is_told_with_a_command_for_each_answer_that_a_shell_takes_as_
     ]
 
 
-def test_a_tool_of_the_client_wants_a_result() -> None:
-    _, told, command = lines(call("client"))
-    assert told == "x {}"
+def test_a_client_tool_is_answered_with_a_result() -> None:
+    _, described, command = lines(call("client"))
+    assert described == "x {}"
     assert msgspec.json.decode(shlex.split(command)[2]) == {
         "actions": [{"type": "result", "tool_use_id": "it's", "output": "RESULT"}]
     }

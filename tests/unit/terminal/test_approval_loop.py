@@ -1,12 +1,12 @@
-"""Which calls a person is asked about, and when the turn is shown on."""
+"""The loop that asks about waiting calls and resumes the turn."""
 
 from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
-from app.terminal.approvals import Attendant
+from app.terminal.approvals import ApprovalLoop
 from app.terminal.assembler import Assembler, Json
-from app.terminal.chat_session import Asked
-from app.terminal.errors import Refused
+from app.terminal.chat_session import CallKey
+from app.terminal.errors import RequestRejected
 
 T = TypeVar("T")
 
@@ -15,18 +15,18 @@ def call(identity: str) -> Json:
     return {"tool_use_id": identity, "input_digest": f"digest of {identity}"}
 
 
-def do(work: Coroutine[Any, Any, T]) -> T:
-    """None of the work waits for anything."""
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration as done:
         value: T = done.value
         return value
-    raise AssertionError("it waits")
+    raise AssertionError("the coroutine suspended")
 
 
 class Turn:
-    """A session with one turn: a call that is answered has its result when the turn is shown on."""
+    """A session with one turn. A call that was answered has its result after `resume`."""
 
     def __init__(self, *calls: str) -> None:
         self.state = Assembler()
@@ -34,22 +34,22 @@ class Turn:
             self.state.apply("block_start", {"index": index, "round": 1, "type": "tool_use", "id": identity})
             self.state.apply("block_stop", {"index": index})
         self._left = [call(identity) for identity in calls]
-        self.refusals: list[Refused] = []
-        self.did: list[Any] = []
+        self.refusals: list[RequestRejected] = []
+        self.actions: list[Any] = []
         self.state.actions = self._left
 
-    async def waiting(self) -> list[Json]:
+    async def pending_calls(self) -> list[Json]:
         self.state.actions = list(self._left)
         return self.state.actions
 
-    async def act(self, asked: Json, action: Json) -> None:
-        self.did.append((asked["tool_use_id"], action["type"]))
+    async def answer_call(self, call: Json, action: Json) -> None:
+        self.actions.append((call["tool_use_id"], action["type"]))
         if self.refusals:
             raise self.refusals.pop()
-        self._left.remove(asked)
+        self._left.remove(call)
 
-    async def go_on(self, passed: Set[Asked]) -> Assembler:
-        self.did.append("on")
+    async def resume(self, skipped: Set[CallKey]) -> Assembler:
+        self.actions.append("resumed")
         if not self._left:
             self.state.apply("turn_complete", {"stop_reason": "end_turn", "usage": {}})
         for identity in {block["id"] for block in self.state.blocks} - {one["tool_use_id"] for one in self._left}:
@@ -57,67 +57,67 @@ class Turn:
         return self.state
 
     async def stop(self) -> Assembler:
-        self.did.append("stopped")
+        self.actions.append("stopped")
         return self.state
 
 
 class Person:
     def __init__(self, *answers: str | type[BaseException] | None) -> None:
         self._answers = list(answers)
-        self.asked: list[tuple[str, int]] = []
-        self.told: list[str] = []
+        self.questions: list[tuple[str, int]] = []
+        self.notices: list[str] = []
 
-    def ask(self, call: Json, more: int) -> Json | None:
-        self.asked.append((call["tool_use_id"], more))
-        said = self._answers.pop(0)
-        if isinstance(said, type):
-            raise said
-        return None if said is None else {"type": said}
+    def ask(self, call: Json, remaining: int) -> Json | None:
+        self.questions.append((call["tool_use_id"], remaining))
+        answer = self._answers.pop(0)
+        if isinstance(answer, type):
+            raise answer
+        return None if answer is None else {"type": answer}
 
-    def say(self, words: str) -> None:
-        self.told.append(words)
-
-
-def attend(turn: Turn, person: Person) -> Assembler:
-    return Attendant(turn, person, do).attend(turn.state)
+    def notify(self, text: str) -> None:
+        self.notices.append(text)
 
 
-def test_calls_are_asked_about_one_by_one_and_each_answer_is_told_at_once() -> None:
+def complete(turn: Turn, person: Person) -> Assembler:
+    return ApprovalLoop(turn, person, run).complete(turn.state)
+
+
+def test_calls_are_asked_about_one_by_one_and_each_answer_is_sent_at_once() -> None:
     turn, person = Turn("a", "b"), Person("approve", "deny")
-    assert attend(turn, person).end == "turn_complete"
-    assert person.asked == [("a", 1), ("b", 0)]
-    assert turn.did == [("a", "approve"), ("b", "deny"), "on"]
+    assert complete(turn, person).end == "turn_complete"
+    assert person.questions == [("a", 1), ("b", 0)]
+    assert turn.actions == [("a", "approve"), ("b", "deny"), "resumed"]
 
 
-def test_what_is_left_waiting_is_not_asked_about_again_and_the_rest_is_shown() -> None:
+def test_a_skipped_call_is_not_asked_about_again_and_the_rest_is_shown() -> None:
     turn, person = Turn("a", "b"), Person(None, "approve")
-    assert attend(turn, person).waits
-    assert turn.did == [("b", "approve"), "on"]
-    assert len(person.asked) == 2
+    assert complete(turn, person).waits
+    assert turn.actions == [("b", "approve"), "resumed"]
+    assert len(person.questions) == 2
 
 
-def test_whoever_leaves_everything_waiting_gets_the_prompt_back_at_once() -> None:
+def test_ctrl_d_skips_all_calls_and_returns_at_once() -> None:
     turn, person = Turn("a", "b"), Person(EOFError)
-    assert attend(turn, person).waits
-    assert turn.did == []
+    assert complete(turn, person).waits
+    assert turn.actions == []
 
 
-def test_a_refused_answer_is_told_and_the_call_is_asked_about_again_while_it_waits() -> None:
+def test_a_rejected_answer_is_reported_and_the_call_is_asked_about_again() -> None:
     turn, person = Turn("a"), Person("approve", "deny")
-    turn.refusals = [Refused(422, "room is a number")]
-    assert attend(turn, person).end == "turn_complete"
-    assert person.told == ["room is a number"]
-    assert turn.did == [("a", "approve"), ("a", "deny"), "on"]
+    turn.refusals = [RequestRejected(422, "room is a number")]
+    assert complete(turn, person).end == "turn_complete"
+    assert person.notices == ["room is a number"]
+    assert turn.actions == [("a", "approve"), ("a", "deny"), "resumed"]
 
 
 def test_ctrl_c_at_a_question_stops_the_turn() -> None:
     turn = Turn("a", "b")
-    attend(turn, Person("approve", KeyboardInterrupt))
-    assert turn.did == [("a", "approve"), "stopped"]
+    complete(turn, Person("approve", KeyboardInterrupt))
+    assert turn.actions == [("a", "approve"), "stopped"]
 
 
 def test_a_turn_that_has_ended_is_left_alone() -> None:
     turn = Turn()
     turn.state.apply("turn_complete", {"stop_reason": "end_turn", "usage": {}})
-    attend(turn, Person())
-    assert turn.did == []
+    complete(turn, Person())
+    assert turn.actions == []

@@ -6,29 +6,29 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.terminal.approvals import Dialogue
+from app.terminal.approvals import ApprovalPrompt
 from app.terminal.assembler import Json
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
 
 class Person:
-    """Answers each question with the next line, and edits with the next text; `seen` is what was shown."""
+    """Answers each question with the next line, and edits with the next text. `seen` is the text that was shown."""
 
     def __init__(self, *lines: str, edits: tuple[str | None, ...] = ()) -> None:
         self._lines = iter(lines)
         self._edits: Iterator[str | None] = iter(edits)
         self._paper = io.StringIO()
         self.drafts: list[str] = []
-        self.asked: list[str] = []
-        self.dialogue = Dialogue(Console(file=self._paper, width=80), self._read, self._edit, lambda: NOW)
+        self.prompts: list[str] = []
+        self.prompt = ApprovalPrompt(Console(file=self._paper, width=80), self._read, self._edit, lambda: NOW)
 
     @property
     def seen(self) -> str:
         return self._paper.getvalue()
 
     def _read(self, prompt: str) -> str:
-        self.asked.append(prompt)
+        self.prompts.append(prompt)
         try:
             return next(self._lines)
         except StopIteration:
@@ -54,50 +54,53 @@ DECIDED = {"tool_use_id": "call_1", "input_digest": "d1"}
 
 
 @pytest.mark.parametrize("word", ["a", "allow", "ALL", "y", "yes"])
-def test_a_call_is_allowed_as_it_is_in_the_name_of_what_was_looked_at(word: str) -> None:
-    assert Person(word).dialogue.ask(call(), 0) == {"type": "approve", **DECIDED}
+def test_allow_sends_the_digest_of_the_input_that_was_shown(word: str) -> None:
+    assert Person(word).prompt.ask(call(), 0) == {"type": "approve", **DECIDED}
 
 
-def test_a_call_is_denied_with_a_reason_or_without() -> None:
-    assert Person("d", "too dear").dialogue.ask(call(), 0) == {"type": "deny", **DECIDED, "reason": "too dear"}
-    assert Person("no", "").dialogue.ask(call(), 0) == {"type": "deny", **DECIDED}
+def test_a_call_is_denied_with_or_without_a_reason() -> None:
+    assert Person("d", "too dear").prompt.ask(call(), 0) == {"type": "deny", **DECIDED, "reason": "too dear"}
+    assert Person("no", "").prompt.ask(call(), 0) == {"type": "deny", **DECIDED}
 
 
 def test_a_call_that_is_skipped_is_left_waiting() -> None:
-    assert Person("s").dialogue.ask(call(), 0) is None
+    assert Person("s").prompt.ask(call(), 0) is None
 
 
-@pytest.mark.parametrize("said", ["", "what?", "allowed", "and then?"])
-def test_nothing_is_decided_by_accident(said: str) -> None:
-    person = Person(said, "s")
-    assert person.dialogue.ask(call(), 0) is None
-    assert "Say one of: allow, deny, edit, skip." in person.seen
+@pytest.mark.parametrize("line", ["", "what?", "allowed", "and then?"])
+def test_nothing_is_decided_by_accident(line: str) -> None:
+    person = Person(line, "s")
+    assert person.prompt.ask(call(), 0) is None
+    assert "Answer with one of: allow, deny, edit, skip." in person.seen
 
 
-def test_whoever_leaves_decides_nothing() -> None:
+def test_ctrl_d_decides_nothing() -> None:
     with pytest.raises(EOFError):
-        Person().dialogue.ask(call(), 0)
+        Person().prompt.ask(call(), 0)
     with pytest.raises(EOFError):
-        Person("d").dialogue.ask(call(), 0)
+        Person("d").prompt.ask(call(), 0)
 
 
-def test_edited_arguments_go_along() -> None:
+def test_edited_arguments_are_sent() -> None:
     person = Person("e", edits=('{"room": "21"}',))
-    assert person.dialogue.ask(call(), 0) == {"type": "approve", **DECIDED, "input": {"room": "21"}}
+    assert person.prompt.ask(call(), 0) == {"type": "approve", **DECIDED, "input": {"room": "21"}}
     assert person.drafts == ['{\n  "room": "12"\n}']
 
 
-def test_arguments_that_were_edited_to_what_they_were_are_not_edited() -> None:
-    assert Person("e", edits=('{ "room" : "12" }',)).dialogue.ask(call(), 0) == {"type": "approve", **DECIDED}
+def test_an_edit_that_changes_nothing_sends_no_input() -> None:
+    assert Person("e", edits=('{ "room" : "12" }',)).prompt.ask(call(), 0) == {"type": "approve", **DECIDED}
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [('{"room": ', "That is no JSON: "), ('["21"]', "Arguments are one JSON object: {…}.")],
+    [
+        ('{"room": ', "The arguments are not valid JSON ("),
+        ('["21"]', "The arguments must be one JSON object, {…}; edit them again."),
+    ],
 )
-def test_an_edit_that_makes_no_sense_is_kept_to_be_mended(text: str, words: str) -> None:
+def test_an_invalid_edit_is_kept_as_the_draft_of_the_next(text: str, words: str) -> None:
     person = Person("e", "e", edits=(text, '{"room": "21"}'))
-    action = person.dialogue.ask(call(), 0)
+    action = person.prompt.ask(call(), 0)
     assert action is not None
     assert action["input"] == {"room": "21"}
     assert person.drafts[1] == text
@@ -105,30 +108,30 @@ def test_an_edit_that_makes_no_sense_is_kept_to_be_mended(text: str, words: str)
 
 
 @pytest.mark.parametrize("left", [None, "", "  \n"])
-def test_an_editor_that_is_left_without_a_change_decides_nothing(left: str | None) -> None:
-    assert Person("e", "s", edits=(left,)).dialogue.ask(call(), 0) is None
+def test_an_editor_closed_without_a_change_decides_nothing(left: str | None) -> None:
+    assert Person("e", "s", edits=(left,)).prompt.ask(call(), 0) is None
 
 
-def test_a_tool_of_the_client_gets_a_result_from_the_person_or_is_declined() -> None:
+def test_a_client_tool_gets_a_result_or_is_declined() -> None:
     result = {"type": "result", "tool_use_id": "call_1"}
-    assert Person("r", "the sea").dialogue.ask(call("client"), 0) == {**result, "output": "the sea"}
-    assert Person("d", "no window").dialogue.ask(call("client"), 0) == {
+    assert Person("r", "the sea").prompt.ask(call("client"), 0) == {**result, "output": "the sea"}
+    assert Person("d", "no window").prompt.ask(call("client"), 0) == {
         **result,
         "output": "The user declined to run this tool. no window",
         "is_error": True,
     }
 
 
-def test_what_a_later_server_wants_can_only_be_skipped() -> None:
+def test_an_unknown_kind_of_call_can_only_be_skipped() -> None:
     person = Person("a", "s")
-    assert person.dialogue.ask(call("vote"), 0) is None
-    assert "waits for something that cannot be given here" in person.seen
-    assert person.asked == ["(s)kip? "] * 2
+    assert person.prompt.ask(call("vote"), 0) is None
+    assert "waits for an answer that this client does not know" in person.seen
+    assert person.prompts == ["(s)kip? "] * 2
 
 
 def test_a_call_is_shown_with_its_arguments_and_how_many_more_wait() -> None:
     person = Person("s")
-    person.dialogue.ask(call(input={"room": "12", "why": "a\x1b[2Jb"}), 2)
+    person.prompt.ask(call(input={"room": "12", "why": "a\x1b[2Jb"}), 2)
     assert person.seen.splitlines() == [
         "",
         "? book_room asks to run · 2 more after this",
@@ -140,9 +143,9 @@ def test_a_call_is_shown_with_its_arguments_and_how_many_more_wait() -> None:
 
 
 @pytest.mark.parametrize(("input", "shown"), [({}, "(no arguments)"), ("{not JSON", "    {not JSON")])
-def test_arguments_that_are_none_or_no_json_are_shown_too(input: Any, shown: str) -> None:
+def test_missing_and_invalid_arguments_are_shown(input: Any, shown: str) -> None:
     person = Person("s")
-    person.dialogue.ask(call(input=input), 0)
+    person.prompt.ask(call(input=input), 0)
     assert shown in person.seen
 
 
@@ -156,7 +159,7 @@ def test_arguments_that_are_none_or_no_json_are_shown_too(input: Any, shown: str
         (timedelta(days=2), "expires on 2026-05-03 at 12:00"),
     ],
 )
-def test_how_long_there_is_to_answer_is_said(left: timedelta, words: str) -> None:
+def test_the_time_left_to_answer_is_shown(left: timedelta, words: str) -> None:
     person = Person("s")
-    person.dialogue.ask(call(expires_at=(NOW + left).isoformat()), 0)
+    person.prompt.ask(call(expires_at=(NOW + left).isoformat()), 0)
     assert person.seen.splitlines()[1] == f"? book_room asks to run · {words}"

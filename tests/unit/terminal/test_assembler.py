@@ -50,7 +50,7 @@ def events_after(cursor: Cursor) -> Iterator[tuple[str, Json, Cursor]]:
         yield name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: ")), cursor
 
 
-def test_a_turn_put_together_from_its_events_is_the_turn_that_the_api_shows() -> None:
+def test_a_turn_assembled_from_its_events_is_the_turn_of_the_api() -> None:
     state = Assembler()
     for name, data, _ in events_after(START):
         state.apply(name, data)
@@ -61,7 +61,7 @@ def test_a_turn_put_together_from_its_events_is_the_turn_that_the_api_shows() ->
     assert [round["stop_reason"] for round in state.rounds.values()] == ["tool_use", "cancelled"]
 
 
-def test_whoever_comes_back_with_any_cursor_ends_with_the_same_turn() -> None:
+def test_a_client_that_resumes_at_any_cursor_assembles_the_same_turn() -> None:
     events = list(events_after(START))
     for cut in range(len(events)):
         state, cursor = Assembler(), START
@@ -73,7 +73,7 @@ def test_whoever_comes_back_with_any_cursor_ends_with_the_same_turn() -> None:
         assert state.blocks == [block_json(block) for block in BLOCKS]
 
 
-def test_a_turn_read_as_json_goes_on_where_its_open_block_is() -> None:
+def test_a_turn_read_as_json_continues_in_its_open_block() -> None:
     turn: Json = {
         "id": "t",
         "chat_id": "c",
@@ -98,7 +98,7 @@ def test_a_turn_read_as_json_goes_on_where_its_open_block_is() -> None:
     assert Assembler.of({**turn, "degraded": [{"what": "cut"}]}).degraded == [{"what": "cut"}]
 
 
-def test_a_reset_forgets_the_blocks_that_are_written_anew() -> None:
+def test_a_reset_removes_the_blocks_that_are_written_again() -> None:
     state = started("text")
     state.apply("block_delta", {"index": 0, "offset": 0, "text": "never mind"})
     state.apply("reset", {"attempt": 2, "index": 0})
@@ -125,19 +125,19 @@ def test_notices_and_events_of_a_later_version_change_nothing() -> None:
         ("turn_complete", {"stop_reason": "end_turn", "usage": {}}),
     ],
 )
-def test_what_does_not_fit_is_refused(event: str, data: Json) -> None:
+def test_events_out_of_order_are_rejected(event: str, data: Json) -> None:
     with pytest.raises(StreamError):
         started("text").apply(event, data)
 
 
-def test_text_that_comes_twice_is_refused() -> None:
+def test_repeated_text_is_rejected() -> None:
     state = started("text")
     state.apply("block_delta", {"index": 0, "offset": 0, "text": "once"})
     with pytest.raises(StreamError, match="offset 0 of block 0 came at offset 4"):
         state.apply("block_delta", {"index": 0, "offset": 0, "text": "once"})
 
 
-def test_nothing_comes_after_the_end() -> None:
+def test_an_event_after_the_end_is_rejected() -> None:
     state = Assembler()
     state.apply("turn_complete", {"stop_reason": "end_turn", "usage": {}})
     with pytest.raises(StreamError):
@@ -184,7 +184,7 @@ def test_a_turn_does_not_wait_while_another_call_runs() -> None:
     assert state.waits
 
 
-def test_a_call_that_is_taken_back_waits_no_more_and_nothing_waits_after_the_end() -> None:
+def test_a_reset_removes_waiting_calls_and_the_end_all_of_them() -> None:
     state = asking("a", "b")
     state.apply("reset", {"attempt": 2, "index": 1})
     assert [action["tool_use_id"] for action in state.actions] == ["a"]

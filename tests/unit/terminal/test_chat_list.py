@@ -20,7 +20,7 @@ def test_a_short_id_is_the_beginning_of_one_id_only(ids: list[str]) -> None:
         assert [other for other in ids if other.startswith(short)] == [identity]
 
 
-def test_ids_of_the_same_moment_get_as_long_as_they_must() -> None:
+def test_short_ids_of_the_same_moment_are_longer() -> None:
     assert list(short_ids([chat["id"] for chat in CHATS]).values()) == ["01a2005f-4a6e-73", "01a2005f-4a6e-79"]
 
 
@@ -33,5 +33,5 @@ def test_a_list_has_a_number_an_id_a_time_and_a_title() -> None:
     ]
 
 
-def test_for_other_programs_there_are_tabs() -> None:
+def test_plain_chats_are_separated_by_tabs() -> None:
     assert plain_chats(CHATS[:1]) == "01a2005f-4a6e-7307-afc2-3c133026f358\t2026-11-21T23:09:34Z\tThe tides\n"

@@ -5,10 +5,10 @@ import msgspec
 import pytest
 
 from app.terminal.assembler import Json
-from app.terminal.chat_session import ChatSession, asked
-from app.terminal.errors import Refused
+from app.terminal.chat_session import ChatSession, call_key
+from app.terminal.errors import RequestRejected
 from app.terminal.http_client import Client
-from app.terminal.turn_view import PlainAnswer
+from app.terminal.turn_view import PlainTurnView
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 BOOK: Json = {
@@ -52,16 +52,16 @@ def result_of(identity: str, index: int) -> str:
     )
 
 
-def said(value: Json, status: str = "200 OK") -> bytes:
+def json_answer(value: Json, status: str = "200 OK") -> bytes:
     return answer(msgspec.json.encode(value), status)
 
 
 @pytest.fixture
 def session(client: Client) -> ChatSession:
-    return ChatSession(client, lambda state: PlainAnswer(io.StringIO(), io.StringIO(), state))
+    return ChatSession(client, lambda state: PlainTurnView(io.StringIO(), io.StringIO(), state))
 
 
-async def test_a_turn_that_waits_already_is_not_followed_until_somebody_has_answered(
+async def test_a_turn_that_waits_is_not_followed_before_an_answer(
     session: ChatSession, scripted: ScriptedServer
 ) -> None:
     state = await session.follow(turn(BOOK, SEND))
@@ -69,61 +69,61 @@ async def test_a_turn_that_waits_already_is_not_followed_until_somebody_has_answ
     assert scripted.requests == []
 
 
-async def test_it_is_followed_from_its_cursor_until_it_waits_for_nothing_but_what_was_left_waiting(
+async def test_an_answered_turn_is_followed_from_its_cursor_until_only_skipped_calls_wait(
     session: ChatSession, scripted: ScriptedServer
 ) -> None:
     await session.follow(turn(BOOK, SEND))
-    scripted.answers = [said(turn(BOOK, SEND)), said(turn(SEND), "202 Accepted"), said(turn(SEND))]
-    assert await session.waiting() == [BOOK, SEND]
-    await session.act(BOOK, {"type": "approve"})
-    assert await session.waiting() == [SEND]
+    scripted.answers = [json_answer(turn(BOOK, SEND)), json_answer(turn(SEND), "202 Accepted"), json_answer(turn(SEND))]
+    assert await session.pending_calls() == [BOOK, SEND]
+    await session.answer_call(BOOK, {"type": "approve"})
+    assert await session.pending_calls() == [SEND]
     scripted.answers = [stream(result_of("a", 2), sse("2-8-0", "round_start", "{}"))]
-    state = await session.go_on({asked(SEND)})
+    state = await session.resume({call_key(SEND)})
     assert state.waits
     assert state.end is None
     assert scripted.requests[-1].headers["last-event-id"] == "1-5-0"
-    act = scripted.requests[1]
-    assert (act.method, act.path) == ("POST", "/api/chats/c/turns/t/actions")
-    assert act.body == b'{"actions":[{"type":"approve"}]}'
-    assert act.headers["idempotency-key"]
+    request = scripted.requests[1]
+    assert (request.method, request.path) == ("POST", "/api/chats/c/turns/t/actions")
+    assert request.body == b'{"actions":[{"type":"approve"}]}'
+    assert request.headers["idempotency-key"]
 
 
-async def test_a_call_that_is_asked_about_stops_the_stream_and_a_new_connection_goes_on_behind_it(
+async def test_a_waiting_call_ends_the_stream_and_a_new_connection_continues_after_it(
     session: ChatSession, scripted: ScriptedServer
 ) -> None:
     required = sse("1-6-0", "action_required", msgspec.json.encode({"round": 1, "calls": [BOOK]}).decode())
     scripted.answers = [stream(required, END), stream(END)]
     state = await session.follow(turn(status="running"))
     assert (state.actions, state.end) == ([BOOK], None)
-    assert (await session.go_on({asked(BOOK)})).end == "turn_complete"
+    assert (await session.resume({call_key(BOOK)})).end == "turn_complete"
     assert scripted.requests[-1].headers["last-event-id"] == "1-6-0"
 
 
-async def test_what_can_no_more_be_answered_is_not_asked_about_again_but_waited_for(
+async def test_a_call_that_was_answered_too_late_is_not_pending_any_more(
     session: ChatSession, scripted: ScriptedServer
 ) -> None:
     await session.follow(turn(BOOK))
-    scripted.answers = [said({"title": "Conflict", "detail": "the answer came too late"}, "409 Conflict")]
-    with pytest.raises(Refused, match="too late"):
-        await session.act(BOOK, {"type": "approve"})
-    scripted.answers = [said(turn(BOOK))]
-    assert await session.waiting() == []
+    scripted.answers = [json_answer({"title": "Conflict", "detail": "the answer came too late"}, "409 Conflict")]
+    with pytest.raises(RequestRejected, match="too late"):
+        await session.answer_call(BOOK, {"type": "approve"})
+    scripted.answers = [json_answer(turn(BOOK))]
+    assert await session.pending_calls() == []
     scripted.answers = [stream(result_of("a", 2), END)]
-    assert (await session.go_on()).end == "turn_complete"
+    assert (await session.resume()).end == "turn_complete"
 
 
-async def test_an_answer_that_does_not_do_is_asked_for_again(session: ChatSession, scripted: ScriptedServer) -> None:
+async def test_a_call_with_a_rejected_answer_stays_pending(session: ChatSession, scripted: ScriptedServer) -> None:
     await session.follow(turn(BOOK))
-    scripted.answers = [said({"title": "Invalid", "detail": "room is a number"}, "422 Unprocessable")]
-    with pytest.raises(Refused, match="room is a number"):
-        await session.act(BOOK, {"type": "approve", "input": {"room": "x"}})
-    scripted.answers = [said(turn(BOOK))]
-    assert await session.waiting() == [BOOK]
+    scripted.answers = [json_answer({"title": "Invalid", "detail": "room is a number"}, "422 Unprocessable")]
+    with pytest.raises(RequestRejected, match="room is a number"):
+        await session.answer_call(BOOK, {"type": "approve", "input": {"room": "x"}})
+    scripted.answers = [json_answer(turn(BOOK))]
+    assert await session.pending_calls() == [BOOK]
 
 
 async def test_a_turn_that_waits_can_be_stopped(session: ChatSession, scripted: ScriptedServer) -> None:
     await session.follow(turn(BOOK))
     cancelled = sse("2-9-0", "turn_cancelled", '{"stop_reason":"cancelled","usage":{}}')
-    scripted.answers = [said(turn(BOOK), "202 Accepted"), stream(cancelled)]
+    scripted.answers = [json_answer(turn(BOOK), "202 Accepted"), stream(cancelled)]
     assert (await session.stop()).end == "turn_cancelled"
     assert scripted.requests[0].path == "/api/chats/c/turns/t/cancel"

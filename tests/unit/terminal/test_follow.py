@@ -2,8 +2,8 @@ from contextlib import aclosing
 
 import pytest
 
-from app.terminal.errors import Refused
-from app.terminal.http_client import CONNECTED, DISCONNECTED, Client, ServerEvent, TurnFollower
+from app.terminal.errors import RequestRejected
+from app.terminal.http_client import Client, ConnectionEvent, ServerEvent, TurnFollower
 from tests.unit.terminal.conftest import ScriptedServer, answer, sse, stream
 
 SOON = "retry: 1\n\n"
@@ -19,16 +19,16 @@ def names(events: list[ServerEvent]) -> list[str]:
     return [event.name for event in events]
 
 
-async def test_the_events_of_a_turn_come_in_order_until_its_end(client: Client, scripted: ScriptedServer) -> None:
+async def test_events_are_yielded_in_order_until_the_end(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(SOON, sse("1-1-0", "turn_start"), ": a comment\n\n", END)]
-    assert names(await follow(client)) == [CONNECTED, "turn_start", "turn_complete"]
+    assert names(await follow(client)) == [ConnectionEvent.OPENED, "turn_start", "turn_complete"]
     (request,) = scripted.requests
     assert request.path == "/api/chats/c/turns/t/stream"
     assert request.headers["authorization"] == "Bearer secret"
     assert "last-event-id" not in request.headers
 
 
-async def test_after_a_lost_connection_it_goes_on_behind_the_last_event_it_has_whole(
+async def test_a_lost_connection_resumes_after_the_last_complete_event(
     client: Client, scripted: ScriptedServer
 ) -> None:
     scripted.answers = [
@@ -37,7 +37,7 @@ async def test_after_a_lost_connection_it_goes_on_behind_the_last_event_it_has_w
         stream(END),
     ]
     events = await follow(client)
-    assert [name for name in names(events) if name not in {CONNECTED, DISCONNECTED}] == [
+    assert [name for name in names(events) if name not in {ConnectionEvent.OPENED, ConnectionEvent.LOST}] == [
         "turn_start",
         "round_start",
         "tool_progress",
@@ -46,7 +46,7 @@ async def test_after_a_lost_connection_it_goes_on_behind_the_last_event_it_has_w
     assert [request.headers.get("last-event-id") for request in scripted.requests] == [None, "1-1-0", "1-2-0"]
 
 
-async def test_it_begins_where_it_is_told_to(client: Client, scripted: ScriptedServer) -> None:
+async def test_it_begins_at_the_given_cursor(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(END)]
     await follow(client, "1-4-7")
     assert scripted.requests[0].headers["last-event-id"] == "1-4-7"
@@ -57,7 +57,7 @@ async def test_no_content_is_the_end(client: Client, scripted: ScriptedServer) -
     assert await follow(client, "1-9-0") == []
 
 
-async def test_whoever_stops_listening_can_go_on_where_that_was(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_reader_that_stops_can_continue_there(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [stream(sse("1-1-0", "turn_start"), sse("1-2-0", "round_start")), stream(END)]
     follower = TurnFollower(client, "c", "t")
     async with aclosing(follower.events()) as events:
@@ -70,24 +70,30 @@ async def test_whoever_stops_listening_can_go_on_where_that_was(client: Client, 
     assert scripted.requests[1].headers["last-event-id"] == "1-1-0"
 
 
-async def test_a_server_that_is_too_busy_is_asked_again(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_busy_server_is_asked_again(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [
         stream(SOON),
         answer(b"", "503 Service Unavailable", "text/plain", "Retry-After: 0"),
         stream(END),
     ]
     events = await follow(client)
-    assert names(events) == [CONNECTED, DISCONNECTED, DISCONNECTED, CONNECTED, "turn_complete"]
+    assert names(events) == [
+        ConnectionEvent.OPENED,
+        ConnectionEvent.LOST,
+        ConnectionEvent.LOST,
+        ConnectionEvent.OPENED,
+        "turn_complete",
+    ]
     assert events[2].data["reason"] == "the server answered 503 Service Unavailable"
 
 
 async def test_a_turn_that_is_gone_is_not_asked_for_again(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [answer(b'{"title":"Not found","status":404,"detail":"there is no turn t"}', "404 Not Found")]
-    with pytest.raises(Refused, match="there is no turn t"):
+    with pytest.raises(RequestRejected, match="there is no turn t"):
         await follow(client)
 
 
-async def test_what_is_no_stream_is_not_asked_for_again(client: Client, scripted: ScriptedServer) -> None:
+async def test_a_response_that_is_no_stream_is_not_asked_for_again(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [answer(b"<html>", kind="text/html")]
-    with pytest.raises(Refused, match="not as turnstream does"):
+    with pytest.raises(RequestRejected, match="does not answer like a turnstream server"):
         await follow(client)

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from app.terminal.errors import Lost, Refused, ServerUnreachable
+from app.terminal.errors import ConnectionLost, RequestRejected, ServerUnreachable
 from app.terminal.http_client import Backoff, Client
 from tests.support.server_process import free_port
 from tests.unit.terminal.conftest import ScriptedServer, answer
@@ -14,7 +14,7 @@ def page(chats: list[str], next: str | None = None) -> bytes:
     return answer(msgspec.json.encode({"chats": [{"id": chat} for chat in chats], "next": next}))
 
 
-async def test_a_turn_whose_answer_got_lost_is_posted_again_with_the_same_key(
+async def test_a_turn_whose_response_was_lost_is_posted_again_with_the_same_key(
     client: Client, scripted: ScriptedServer
 ) -> None:
     scripted.answers = [b"", answer(status="503 Service Unavailable"), answer(EXCHANGE, "201 Created")]
@@ -27,9 +27,7 @@ async def test_a_turn_whose_answer_got_lost_is_posted_again_with_the_same_key(
     }
 
 
-async def test_a_chat_is_found_by_the_beginning_of_its_id_on_whatever_page(
-    client: Client, scripted: ScriptedServer
-) -> None:
+async def test_a_chat_is_found_by_the_beginning_of_its_id_on_any_page(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [page(CHATS[:1], next="more"), page(CHATS[1:])]
     assert (await client.find_chat("01A2005F-4b"))["id"] == CHATS[1]
     assert scripted.requests[1].path.endswith("before=more")
@@ -39,15 +37,15 @@ async def test_a_chat_is_found_by_the_beginning_of_its_id_on_whatever_page(
     ("prefix", "sentence"),
     [("01a2", "2 chats have an id that begins with 01a2"), ("02", "no chat has an id that begins with 02")],
 )
-async def test_a_beginning_that_names_no_single_chat_is_refused(
+async def test_an_unknown_or_ambiguous_beginning_of_an_id_is_rejected(
     client: Client, scripted: ScriptedServer, prefix: str, sentence: str
 ) -> None:
     scripted.answers = [page(CHATS)]
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(RequestRejected, match=sentence):
         await client.find_chat(prefix)
 
 
-async def test_only_so_many_chats_are_asked_for_as_are_wanted(client: Client, scripted: ScriptedServer) -> None:
+async def test_no_more_chats_are_requested_than_the_limit(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [page(CHATS, next="more")]
     assert len(await client.chats(1)) == 1
     assert scripted.requests[0].path == "/api/chats?limit=1"
@@ -60,18 +58,18 @@ async def test_only_so_many_chats_are_asked_for_as_are_wanted(client: Client, sc
         ("409 Conflict", b'{"title":"Conflict with the present state"}', "^Conflict with the present state$"),
         ("403 Forbidden", b"<html>", "^the server answered 403 Forbidden$"),
         ("401 Unauthorized", b'{"detail":"send a token"}', "tokens create NAME.*TURNSTREAM_TOKEN"),
-        ("200 OK", b"<html>", "answers, but not as turnstream does"),
+        ("200 OK", b"<html>", "does not answer like a turnstream server; check --server"),
     ],
 )
 async def test_a_refusal_is_a_sentence(
     client: Client, scripted: ScriptedServer, status: str, body: bytes, sentence: str
 ) -> None:
     scripted.answers = [answer(body, status)]
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(RequestRejected, match=sentence):
         await client.path("c", 1)
 
 
-async def test_a_server_that_is_not_there_is_said_to_be_started_how() -> None:
+async def test_the_error_of_an_unreachable_server_tells_how_to_start_one() -> None:
     client = Client(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ServerUnreachable, match=r"no server answers at .* start one with `turnstream serve`"):
         await client.post_turn(None, "Hello", None, "key-1")
@@ -79,14 +77,14 @@ async def test_a_server_that_is_not_there_is_said_to_be_started_how() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8000", "http://127.0.0.1:port"])
-async def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(Refused, match="is not the URL of a server"):
+async def test_an_invalid_url_is_rejected(url: str) -> None:
+    with pytest.raises(RequestRejected, match="is not the URL of a server"):
         await Client(url).chats(1)
 
 
 async def test_a_connection_that_breaks_is_lost(client: Client, scripted: ScriptedServer) -> None:
     scripted.answers = [b""]
-    with pytest.raises(Lost, match="was lost"):
+    with pytest.raises(ConnectionLost, match="was lost"):
         await client.chats(1)
 
 

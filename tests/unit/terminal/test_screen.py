@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.terminal.render import Line
-from app.terminal.screen import Paper, Screen, TerminalSize
-from tests.support.virtual_terminal import Glass
+from app.terminal.render import ScreenLine
+from app.terminal.screen import AppendOnlyScreen, Screen, TerminalSize
+from tests.support.virtual_terminal import VirtualTerminal
 
 SIZE = TerminalSize(12, 6)
 
@@ -11,15 +11,15 @@ words = st.text("abc", min_size=1, max_size=SIZE.width)
 frames = st.lists(words, max_size=SIZE.height - 1)
 
 
-def lines(*texts: str) -> list[Line]:
-    return [Line(text, len(text)) for text in texts]
+def lines(*texts: str) -> list[ScreenLine]:
+    return [ScreenLine(text, len(text)) for text in texts]
 
 
 @given(st.lists(st.tuples(frames, frames)))
-def test_whatever_changes_every_kept_line_is_there_once_and_the_rest_is_the_last_frame(
+def test_every_final_line_appears_once_above_the_last_frame(
     steps: list[tuple[list[str], list[str]]],
 ) -> None:
-    glass = Glass(*SIZE)
+    glass = VirtualTerminal(*SIZE)
     screen, kept, frame = Screen(glass), list[str](), list[str]()
     for settled, changing in steps:
         screen.show(lines(*settled, *changing), len(settled), SIZE)
@@ -29,7 +29,7 @@ def test_whatever_changes_every_kept_line_is_there_once_and_the_rest_is_the_last
 
 
 def test_a_frame_like_the_one_before_writes_nothing() -> None:
-    glass = Glass(*SIZE)
+    glass = VirtualTerminal(*SIZE)
     screen = Screen(glass)
     screen.show(lines("one", "two"), 0, SIZE)
     glass.write = lambda text: 1 / 0  # type: ignore[method-assign, assignment, return-value]
@@ -40,7 +40,7 @@ def test_a_frame_like_the_one_before_writes_nothing() -> None:
 def test_a_line_that_stays_the_same_between_others_is_not_written_again() -> None:
     written: list[str] = []
 
-    class Spy(Glass):
+    class Spy(VirtualTerminal):
         def write(self, text: str) -> int:
             written.append(text)
             return super().write(text)
@@ -52,7 +52,7 @@ def test_a_line_that_stays_the_same_between_others_is_not_written_again() -> Non
 
 
 def test_in_a_narrower_window_the_lines_that_the_terminal_has_wrapped_are_replaced() -> None:
-    glass = Glass(12, 6)
+    glass = VirtualTerminal(12, 6)
     screen = Screen(glass)
     screen.show(lines("kept", "x" * 10, "y" * 10), 1, TerminalSize(12, 6))
     glass.narrow(6)
@@ -60,9 +60,9 @@ def test_in_a_narrower_window_the_lines_that_the_terminal_has_wrapped_are_replac
     assert glass.lines == ["kept", "x" * 6, "y" * 6]
 
 
-def test_paper_shows_only_what_is_settled_and_never_moves_back() -> None:
-    glass = Glass(*SIZE)
-    paper = Paper(glass)
+def test_an_append_only_screen_shows_final_lines_only() -> None:
+    glass = VirtualTerminal(*SIZE)
+    paper = AppendOnlyScreen(glass)
     paper.show(lines("one", "may change"), 1, SIZE)
     paper.show(lines("two"), 1, SIZE)
     assert glass.lines == ["one", "two"]
