@@ -37,7 +37,7 @@ from app.llm.openai.chat.render import render as render_chat
 from app.llm.openai.responses.render import render as render_responses
 from app.llm.provider import Message, ModelRequest
 from app.terminal.assembler import Assembler
-from app.terminal.turn_parts import Fold, Part, Parts, Prose, Said, Watch
+from app.terminal.turn_parts import BlockActivity, PartBuilder, Prose, SummaryLine, TurnPart, UserText
 from tests.support.turns import USER_TURN, call, sealed, text, turn_of
 
 ROOT = Path(__file__).parents[2]
@@ -250,26 +250,26 @@ def test_the_terminal_shows_every_kind(kind: BlockKind) -> None:
     state = Assembler()
     state.start, state.blocks = {"turn": "1"}, list(map(block_json, turn.blocks))
     state.rounds = {1: {"stop_reason": "tool_use"}}
-    parts = Parts().of(state, Watch(), 0)
+    parts = PartBuilder().build(state, BlockActivity(), 0)
     assert len(parts) == 1, "a result has no part beside that of its call"
     assert _look(parts[0], kind) == kind.shown
 
 
-def _look(part: Part, kind: BlockKind) -> Shown:
+def _look(part: TurnPart, kind: BlockKind) -> Shown:
     match part.content:
         case Prose(markdown):
             assert CONTENT in markdown
             return "prose"
-        case Said(text):
+        case UserText(text):
             assert CONTENT in text
             return "user_text"
-        case Fold(look="thought", details=details):
+        case SummaryLine(status="thought", details=details):
             return "thought" if CONTENT in details else "hidden_thought"
-        case Fold(look="running", name="look"):
+        case SummaryLine(status="running", name="look"):
             return "call"
-        case Fold(look="ok", name="look"):
+        case SummaryLine(status="ok", name="look"):
             return "inside_call"
-        case Fold(name=name) if name != kind.name.replace("_", " "):
+        case SummaryLine(name=name) if name != kind.name.replace("_", " "):
             return "note"
         case _:  # the terminal shows the names of files only
             return "file" if kind.family == "file" else "raw"
