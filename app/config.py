@@ -11,6 +11,7 @@ from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, SecretStr, Va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.domain.errors import ConfigError
+from app.kit.requirements import requirement
 
 # Settings of `turnstream chat`, which stands in for any client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
@@ -113,7 +114,8 @@ def read_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        raise ConfigError("; ".join(_sentence(problem["loc"], problem["msg"]) for problem in error.errors())) from None
+        sentences = [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+        raise ConfigError(" ".join(sentences)) from None
 
 
 def read_environment() -> Mapping[str, str]:
@@ -123,14 +125,11 @@ def read_environment() -> Mapping[str, str]:
 
 
 def _refuse_unknown() -> None:
-    """A misspelt name would be a setting that silently does nothing."""
+    """Raises ConfigError for a misspelt name, which would be a setting without an effect."""
     known = list(map(_variable, Settings.model_fields))
     for name in read_environment():
         if name.startswith("TURNSTREAM_") and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "
             close = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(f"{where}{name} is no setting" + (f"; is {close[0]} meant?" if close else ""))
-
-
-def _sentence(location: tuple[int | str, ...], message: str) -> str:
-    return f"{location[0]}: {message[0].lower()}{message[1:]}"
+            remedy = f"did you mean {close[0]}?" if close else "`turnstream doctor` lists all settings."
+            raise ConfigError(f"{where}{name} is not a setting; {remedy}")

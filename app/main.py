@@ -115,6 +115,6 @@ def _on_loopback(settings: Settings) -> bool:
 async def _check_exposure(settings: Settings, tokens: Tokens) -> None:
     if not _on_loopback(settings) and not await tokens.exist():
         raise ConfigError(
-            f"TURNSTREAM_HOST is {settings.host}, which others can reach, and there is no token yet: make one with"
-            " `turnstream tokens create NAME`, or listen on 127.0.0.1"
+            f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and there is no token yet: create one"
+            " with `turnstream tokens create NAME`, or listen on 127.0.0.1."
         )

@@ -54,7 +54,10 @@ async def _decisions(actions: Sequence[ActionIn], turn: Turn, result: ReadResult
     seen: set[str] = set()
     for place, action in enumerate(actions):
         if action.tool_use_id in seen:
-            raise RequestRefused("is answered twice in this request", field=f"actions.{place}.tool_use_id")
+            raise RequestRefused(
+                f"`actions.{place}.tool_use_id` must name another call: {action.tool_use_id} is answered twice.",
+                field=f"actions.{place}.tool_use_id",
+            )
         seen.add(action.tool_use_id)
     return [await _decision(action, turn, result, f"actions.{place}") for place, action in enumerate(actions)]
 

@@ -76,12 +76,12 @@ async def delete_chat(request: Request) -> Response:
 def _words(asked: str) -> list[str]:
     """What is searched for. Raises RequestRefused."""
     if len(asked) > _LONGEST_SEARCH:
-        raise RequestRefused(f"is longer than {_LONGEST_SEARCH} characters", field="q")
+        raise RequestRefused(f"`q` must have at most {_LONGEST_SEARCH} characters.", field="q")
     if problem := unstorable(asked):
-        raise RequestRefused(f"{problem}, which nothing that is stored does", field="q")
+        raise RequestRefused(f"`q` {problem}, which no stored text does; search for other words.", field="q")
     words = list(dict.fromkeys(asked.split()))
     if len(words) > _MOST_WORDS:
-        raise RequestRefused(f"a search has up to {_MOST_WORDS} words", field="q")
+        raise RequestRefused(f"`q` must have at most {_MOST_WORDS} words.", field="q")
     return words
 
 
@@ -92,5 +92,7 @@ def _token(chat: ListedChat) -> str:
 def _position(token: str) -> tuple[datetime, UUID]:
     found = _TOKEN.fullmatch(token)
     if found is None:
-        raise BadRequest("is the `next` of an earlier page", field="before")
+        raise BadRequest(
+            "`before` must be the `next` of an earlier page; leave it out for the first page.", field="before"
+        )
     return _EPOCH + int(found[1]) * _MICROSECOND, UUID(found[2])

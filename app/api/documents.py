@@ -32,7 +32,7 @@ async def get_document(request: Request) -> Response:
     path = _path_of(request)
     content = await services.storage.documents.read(owner, path)
     if content is None:
-        raise NotFound(f"there is no document {path}")
+        raise NotFound(f"There is no document {path}.")
     return PlainTextResponse(content)
 
 
@@ -40,7 +40,7 @@ async def delete_document(request: Request) -> Response:
     services, owner = await begin(request)
     path = _path_of(request)
     if not await services.storage.documents.delete(owner, path):
-        raise NotFound(f"there is no document {path}")
+        raise NotFound(f"There is no document {path}.")
     return json_response(DocumentDeleted(deleted=path))
 
 
@@ -77,7 +77,7 @@ def check_path(path: str, field: str = "path") -> None:
 def _query(request: Request, name: str) -> str:
     text = request.query_params.get(name, "")
     if problem := unstorable(text):
-        raise RequestRefused(problem, field=name)
+        raise RequestRefused(f"`{name}` {problem}, which no path of a document does.", field=name)
     return text
 
 
@@ -85,7 +85,7 @@ def _text(body: bytes) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise UnsupportedMedia(f"a document is UTF-8 text; byte {error.start} is not") from None
+        raise UnsupportedMedia(f"The body must be UTF-8 text; byte {error.start} is not.") from None
     if problem := unstorable(text):
-        raise RequestRefused(f"the document {problem}, which cannot be stored", field="(body)")
+        raise RequestRefused(f"The body {problem}, which cannot be stored; remove it.", field="(body)")
     return text

@@ -27,7 +27,7 @@ async def put_upload(request: Request) -> Response:
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
-        raise UnsupportedMedia("what can be uploaded is a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text")
+        raise UnsupportedMedia("The body must be a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text.")
     upload = await services.storage.uploads.put(owner, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(body, 201 if upload.created else 200, {"Location": f"/api/uploads/{upload.id}"})
@@ -41,7 +41,7 @@ async def get_upload(request: Request) -> Response:
         return Response(status_code=304, headers=_HARMLESS | {"ETag": tag})
     found = await services.storage.uploads.read(owner, upload)
     if found is None:
-        raise NotFound(f"there is no upload {upload}")
+        raise NotFound(f"There is no upload {upload}.")
     media_type, content = found
     return Response(content, media_type=media_type, headers=_HARMLESS | {"ETag": tag})
 
@@ -53,5 +53,5 @@ async def delete_upload(request: Request) -> Response:
     if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):
         return json_response(UploadDeleted(deleted=upload))
     if only_unused and await services.storage.uploads.describe(owner, [upload]):
-        raise Conflict("a turn says this upload")
-    raise NotFound(f"there is no upload {upload}")
+        raise Conflict("A turn refers to this upload; delete it without `if=unused` to delete it all the same.")
+    raise NotFound(f"There is no upload {upload}.")

@@ -29,7 +29,9 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
 
 def _offered(settings: Settings, offers: list[ProviderModels]) -> Models:
     if not offers and settings.chaos:
-        raise ConfigError("TURNSTREAM_CHAOS: the demo has no provider whose calls could fail; set a provider's key")
+        raise ConfigError(
+            "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail; or set the key of a provider."
+        )
     if not offers:
         log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
         offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
@@ -93,7 +95,7 @@ def default_model(settings: Settings) -> str:
         return settings.model
     listed = [model.id for provider in providers for model in provider.models]
     if not listed:
-        raise ConfigError("TURNSTREAM_MODEL: say which model answers where nobody names one")
+        raise ConfigError("TURNSTREAM_MODEL must name the default model: the registry lists none.")
     return PREFERRED if PREFERRED in listed else listed[0]
 
 

@@ -54,7 +54,7 @@ def webhook_receiver(settings: Settings) -> Receiver | None:
     if settings.webhook_url is None:
         return None
     if settings.webhook_secret is None:
-        raise ConfigError("TURNSTREAM_WEBHOOK_URL is set, so TURNSTREAM_WEBHOOK_SECRET must be: it signs what is told")
+        raise ConfigError("TURNSTREAM_WEBHOOK_SECRET must be set with TURNSTREAM_WEBHOOK_URL: it signs the deliveries.")
     secret = settings.webhook_secret.get_secret_value()
     try:
         key_of(secret)

@@ -54,7 +54,7 @@ def test_commands_that_need_a_database_do_not_create_one(
     monkeypatch.setattr("os.environ", clean_environment())
     done = CliRunner().invoke(commands, arguments)
     assert done.exit_code == 1
-    assert f"there is no database in {tmp_path / '.data'}: go to the folder" in f"{done.exception} {done.output}"
+    assert f"There is no database in {tmp_path / '.data'}: change to the folder" in f"{done.exception} {done.output}"
     assert not (tmp_path / ".data").exists()
 
 

@@ -49,5 +49,5 @@ def _approval(ask: Ask, part: Json) -> Decision | None:
 
 def _storable(text: str) -> str:
     if problem := unstorable(text):
-        raise RequestRefused(f"{problem}, which cannot be stored", field="messages")
+        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
     return text

@@ -17,7 +17,8 @@ from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest,
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import frame, to_json
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
-from app.api.http.reading import invalid, read_body
+from app.api.http.reading import read_body
+from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin
 from app.api.views import json_response
@@ -39,7 +40,7 @@ async def converse(request: Request) -> Response:
     services, owner = await begin(request)
     asked, _ = await read_body(request, UiRequest)
     if not asked.all_messages:
-        raise RequestRefused("holds at least the last message", field="messages")
+        raise RequestRefused("`messages` must hold at least the last message.", field="messages")
     id = await chat_of(services, owner, asked.id)
     if asked.trigger == "regenerate-message":
         exchange = await _regenerate(services, owner, id, asked)
@@ -114,7 +115,7 @@ def _new_turn(message: UiMessageIn, options: UiOptions) -> NewTurn:
     try:
         return new_turn(message.parts, options)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(NewTurn, error) from None
 
 
 async def _place(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Parent:
@@ -163,7 +164,7 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, asked: 
         return turn
     message = asked.all_messages[-1]
     if message.role != "user":
-        raise RequestRefused("the last message is the one to answer again", field="messages")
+        raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
     said = await _turn_of(services, owner, chat, message)
     if said is None:
         said = await _said_before(services, owner, _key(chat, message, await _place(services, owner, chat, asked)))
@@ -188,7 +189,7 @@ async def _ended(services: Services, owner: str, turn: Turn) -> None:
             async for _ in frames:
                 pass
     except TimeoutError:
-        raise Conflict(f"turn {turn.id} was told to stop and is still running; try again") from None
+        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
 # --- what waits for a person -----------------------------------------------------------------------------------------
@@ -198,7 +199,9 @@ async def _go_on(services: Services, owner: str, chat: UUID, message: UiMessageI
     """Takes the answers that the message has for calls that wait, and tells how the turn goes on."""
     turn = await _turn_of(services, owner, chat, message)
     if turn is None:
-        raise RequestRefused("the last message is no answer of this chat", field="messages")
+        raise RequestRefused(
+            "`messages` must end with a user message, or with an answer of this chat.", field="messages"
+        )
     calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
     decisions = decisions_in(calls, turn)
     if decisions and not turn.ended:

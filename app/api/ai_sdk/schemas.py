@@ -87,7 +87,8 @@ def _file(part: dict[str, Any]) -> dict[str, Any]:
         source = {"type": "base64", "data": data}
     else:
         raise RequestRefused(
-            "a file has a data: URL in base64, or that of an upload (/api/uploads/…)", field="messages"
+            "`messages`: the `url` of a file must be a data: URL in base64, or that of an upload (/api/uploads/…).",
+            field="messages",
         )
     if str(part.get("mediaType", header.removeprefix("data:"))).startswith("image"):
         return {"type": "image", "source": source}

@@ -34,7 +34,7 @@ class Authenticator:
             return await self._owner_of_token(token.strip())
         if self._on_loopback and await self._is_open():
             return _local_owner(headers)
-        raise Unauthorized("send Authorization: Bearer TOKEN; `turnstream tokens create NAME` makes one")
+        raise Unauthorized("Send `Authorization: Bearer TOKEN`; `turnstream tokens create NAME` creates a token.")
 
     async def _owner_of_token(self, token: str) -> str:
         owner, until = self._known.get(token, ("", 0.0))
@@ -43,7 +43,7 @@ class Authenticator:
         self._known.pop(token, None)
         found = await self._tokens.owner_of(token)
         if found is None:
-            raise Unauthorized("this token is not known here, or no more")
+            raise Unauthorized("The token of `Authorization` is not known here, or was revoked; send another one.")
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
         self._known[token] = (found, time.monotonic() + BELIEVED)
@@ -62,9 +62,9 @@ def _local_owner(headers: Headers) -> str:
     """Without tokens the server trusts this machine, and nothing a foreign web page makes a browser send here."""
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _THIS_MACHINE.fullmatch(host):
-        raise Unauthorized(f"without tokens this server answers to localhost only, not to {host!r}")
+        raise Unauthorized(f"`Host` must be localhost while the server has no tokens, not {host!r}.")
     if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):
-        raise Unauthorized(f"without tokens this server answers to pages of localhost only, not to those of {origin!r}")
+        raise Unauthorized(f"`Origin` must be a page of localhost while the server has no tokens, not {origin!r}.")
     if origin is None and headers.get("sec-fetch-site") == "cross-site":
-        raise Unauthorized("without tokens this server answers to pages of localhost only, not to those of other sites")
+        raise Unauthorized("The request must come from a page of localhost while the server has no tokens.")
     return LOCAL_OWNER

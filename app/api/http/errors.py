@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the one place where an error becomes an answer."""
+"""Problem documents (RFC 9457): the one place where an error becomes a response."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from app.api.codec import to_json
 from app.domain.errors import RequestRefused, StorageUnavailable
+from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +36,10 @@ class BadRequest(RequestRefused):
 
 
 class Invalid(RequestRefused):
-    """Several fields are wrong; each is named with what would be right."""
+    """One sentence for each field that is wrong: members `field` and `message`."""
 
     def __init__(self, errors: Sequence[Mapping[str, str]]) -> None:
-        first = errors[0]
-        super().__init__(f"{first['field']}: {first['message']}", field=first["field"])
+        super().__init__(errors[0]["message"], field=errors[0]["field"])
         self.errors = errors
 
 
@@ -61,11 +61,12 @@ def problem(
 async def refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestRefused)
     if isinstance(error, Invalid):
-        errors = error.errors
+        detail, errors = error.detail, error.errors
     else:
-        errors = [{"field": error.field, "message": error.detail}] if error.field else []
+        detail = sentence(error.detail, error.field)
+        errors = [{"field": error.field, "message": detail}] if error.field else []
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
-    return problem(error.status, error.title, error.detail, errors, headers)
+    return problem(error.status, error.title, detail, errors, headers)
 
 
 async def unavailable(_request: Request, error: Exception) -> Response:
@@ -75,25 +76,27 @@ async def unavailable(_request: Request, error: Exception) -> Response:
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """Nothing is there, or not with this method."""
+    """The path does not exist, or does not take this method."""
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
-    detail = f"{request.method} is not one of {allowed}" if allowed else "See /openapi.json for what there is"
-    return problem(error.status_code, error.detail, f"{detail}.", headers=error.headers)
+    detail = "This path does not exist; /openapi.json lists those that do."
+    if allowed:
+        detail = f"This path does not take {request.method}; it takes {allowed}."
+    return problem(error.status_code, error.detail, detail, headers=error.headers)
 
 
 async def failed(request: Request, error: Exception) -> Response:
     log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
-    return problem(500, "The server failed", "Its log says more; nothing is told here.")
+    return problem(500, "The server failed", "The cause is in the server's log.")
 
 
-async def hung_up(_request: Request, _error: Exception) -> Response:
-    """Whoever asked left in the middle of the body; nobody reads this."""
+async def disconnected(_request: Request, _error: Exception) -> Response:
+    """The client left in the middle of its body, so nobody reads this response."""
     return Response(status_code=400)
 
 
 HANDLERS = {
-    ClientDisconnect: hung_up,
+    ClientDisconnect: disconnected,
     RequestRefused: refused,
     StorageUnavailable: unavailable,
     HTTPException: no_route,

@@ -7,9 +7,8 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, storable_throughout
 
-# A tool of the server is named; a path to a field tells of this word, and of the types, by mistake.
+# The tag of a tool of the server, which is sent as its name alone.
 NAME = "name"
-ALTERNATIVES = frozenset({NAME, "client", "http", "provider", "result", "approve", "deny", "text", "image", "document"})
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -75,7 +74,7 @@ class ToolChoiceIn(Body):
     @model_validator(mode="after")
     def _names_a_tool(self) -> Self:
         if (self.type == "tool") != (self.name is not None):
-            raise ValueError("a `name` goes with the type `tool`, and with no other")
+            raise ValueError("must have a `name` with the type `tool`, and none with another type")
         return self
 
 
@@ -98,7 +97,7 @@ class ResultIn(Body):
     @model_validator(mode="after")
     def _says_it_once(self) -> Self:
         if self.output is not None and self.blocks is not None:
-            raise ValueError("the result is either the `output` or the `blocks`")
+            raise ValueError("must have either `output` or `blocks`, not both")
         return self
 
 

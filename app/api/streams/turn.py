@@ -90,7 +90,7 @@ def stream_response(
     `field` is where the cursor came from.
     """
     if turn.role == "user":
-        raise Conflict("a user turn is complete; there is nothing to stream")
+        raise Conflict("A user turn has no stream; name the assistant turn that answers it.")
     view = services.live.directory.view(turn)
     try:
         place, reset = resume(view, cursor)

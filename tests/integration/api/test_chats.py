@@ -252,6 +252,6 @@ async def test_a_search_that_takes_too_long_is_ended_and_one_that_waits_too_long
         searches = [api.json("GET", "/api/chats", 422, params={"q": "words"}) for _ in range(4)]
         problems = await asyncio.gather(*searches)
     for problem in problems:
-        assert problem["errors"][0]["message"] == "this search takes too long: look for other words, or again later"
+        assert "takes too long" in problem["errors"][0]["message"]
     monkeypatch.undo()
     assert await found(api, "words") == []

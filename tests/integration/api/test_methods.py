@@ -15,7 +15,7 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(api: Client
     answer = await api.request(method, "/api/chats")
     assert answer.status_code == 405
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
-    assert answer.json()["detail"] == f"{method} is not one of {answer.headers['allow']}."
+    assert answer.json()["detail"] == f"This path does not take {method}; it takes {answer.headers['allow']}."
 
 
 async def test_a_path_that_is_not_there_is_a_problem(api: Client) -> None:

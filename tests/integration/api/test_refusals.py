@@ -105,12 +105,14 @@ async def stored(api: Client) -> Any:
     [
         (BAD_TURNS["unknown block type"], "must be one of 'text', 'image', 'document'"),
         (({**said("x"), "tools": [{"type": "x"}]}, "tools.0.type"), "must be one of 'client', 'http', 'provider'"),
-        (BAD_TURNS["no block type"], "is missing, or is none: it says what the rest of the object is"),
+        (BAD_TURNS["empty blocks"], "must hold at least one item"),
+        (BAD_TURNS["unknown field of a block"], "is not known here; known are `type`, `text`"),
+        (BAD_TURNS["no block type"], "must be one of 'text', 'image', 'document'"),
     ],
 )
-async def test_a_refusal_says_which_types_there_are(api: Client, body: tuple[Any, str], message: str) -> None:
+async def test_a_refusal_names_the_known_values(api: Client, body: tuple[Any, str], message: str) -> None:
     refused = await api.json("POST", "/api/turns", 422, json=body[0])
-    assert refused["errors"] == [{"field": body[1], "message": message}]
+    assert refused["errors"] == [{"field": body[1], "message": f"`{body[1]}` {message}."}]
 
 
 @pytest.mark.parametrize("what", BAD_TURNS)

@@ -17,13 +17,13 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_misspelt_name_is_refused_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTREAM_PROT", "9000")
-    with pytest.raises(ConfigError, match=r"^TURNSTREAM_PROT is no setting; is TURNSTREAM_PORT meant\?$"):
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\?$"):
         read_settings()
 
 
 def test_a_misspelt_name_is_refused_in_the_file_too(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TURNSTREAM_PROT=9000\n")
-    with pytest.raises(ConfigError, match=r"^\.env: TURNSTREAM_PROT is no setting; is TURNSTREAM_PORT meant\?$"):
+    with pytest.raises(ConfigError, match=r"^\.env: TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT\?$"):
         read_settings()
 
 
@@ -32,3 +32,28 @@ def test_what_is_the_clients_and_what_is_nobodys_may_stand_in_the_file(tmp_path:
         "TURNSTREAM_TOKEN=ts_1\nTURNSTREAM_URL=http://x\nSECRET_OF_A_TOOL=1\nTURNSTREAM_PORT=9000\n"
     )
     assert read_settings().port == 9000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("PORT", "http", "TURNSTREAM_PORT must be a whole number."),
+        ("PORT", "65536", "TURNSTREAM_PORT must be at most 65535."),
+        ("LEASE", "0", "TURNSTREAM_LEASE must be greater than 0."),
+        ("RECOVERY", "hope", "TURNSTREAM_RECOVERY must be 'retry' or 'continue'."),
+        ("CONTINUE_AFTER_TOOLS", "perhaps", "TURNSTREAM_CONTINUE_AFTER_TOOLS must be true or false."),
+        ("WEBHOOK_URL", "here", "TURNSTREAM_WEBHOOK_URL must be a URL, such as https://x.org."),
+        (
+            "QQQ",
+            "1",
+            "TURNSTREAM_QQQ is not a setting; `turnstream doctor` lists all settings.",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
+) -> None:
+    monkeypatch.setenv(f"TURNSTREAM_{name}", value)
+    with pytest.raises(ConfigError) as refused:
+        read_settings()
+    assert str(refused.value) == sentence

@@ -1,0 +1,314 @@
+"""Every refusal is a sentence that names the field: wrong bodies are generated from the request schemas."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+import pytest_asyncio
+from pydantic import BaseModel
+
+from app.api.http.endpoint import Endpoint
+from app.api.routes import ENDPOINTS
+from app.llm.scripted import Pause
+from tests.support.http_client import Client, said
+from tests.support.http_server import Server, pausing
+from tests.support.openapi_document import Document
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+JSON = {"Content-Type": "application/json"}
+SENTENCE = re.compile(r"[A-Z`].+\.", re.DOTALL)
+# Words of pydantic's own messages.
+RAW = re.compile(r"Input |should (be|have|match)|Extra inputs|Value error|Field required|validation error")
+WITH_JSON = [endpoint for endpoint in ENDPOINTS if isinstance(endpoint.takes, type)]
+
+Wrong = tuple[Any, str]  # a value, and the path of the field that is wrong with it
+
+
+def check(response: httpx2.Response, field: str | None = None) -> None:
+    """The refusal is a problem document of sentences, and names `field`."""
+    assert 400 <= response.status_code < 500, f"{response.request.url} {response.request.content!r}"
+    problem = response.json()
+    assert {"type", "title", "status", "detail"} <= problem.keys() <= {"type", "title", "status", "detail", "errors"}
+    errors = problem.get("errors", [])
+    for text in [problem["detail"], *(error["message"] for error in errors)]:
+        assert SENTENCE.fullmatch(text), text
+        assert not RAW.search(text), text
+    for error in errors:
+        assert error["field"] == "(body)" or f"`{error['field']}`" in error["message"], error
+    if field is not None:
+        assert field in [error["field"] for error in errors], f"{field}: {problem}"
+
+
+# --- wrong bodies ----------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """Bodies by the JSON schema of a request: a valid one, and each way to make one member wrong."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._schema = model.model_json_schema()
+
+    def wrong(self) -> Iterator[Wrong]:
+        yield from self._wrong(self._schema, "")
+
+    def _resolved(self, schema: Any) -> Any:
+        while "$ref" in schema:
+            schema = self._schema["$defs"][schema["$ref"].rpartition("/")[2]]
+        options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+        return self._resolved(options[0]) if len(options) == 1 else schema
+
+    def _valid(self, schema: Any) -> Any:
+        schema = self._resolved(schema)
+        if "const" in schema or "enum" in schema:
+            return schema.get("const", schema.get("enum", [None])[0])
+        if options := schema.get("oneOf", schema.get("anyOf")):
+            return self._valid(options[0])
+        match schema.get("type"):
+            case "string":
+                return str(uuid4()) if schema.get("format") == "uuid" else "x"
+            case "integer" | "number":
+                return schema.get("minimum", 1)
+            case "boolean":
+                return True
+            case "array":
+                return [self._valid(schema["items"])] * schema.get("minItems", 0)
+            case "object":
+                required = schema.get("required", ())
+                return {name: self._valid(schema["properties"][name]) for name in required}
+            case _:
+                return None
+
+    def _wrong(self, schema: Any, path: str) -> Iterator[Wrong]:
+        schema = self._resolved(schema)
+        if options := schema.get("oneOf", schema.get("anyOf")):
+            yield from self._wrong_choices([self._resolved(option) for option in options], path)
+            return
+        match schema.get("type"):
+            case "string":
+                yield from ((value, path) for value in self._wrong_strings(schema))
+            case "integer" | "number":
+                for value in self._wrong_numbers(schema):
+                    yield value, path
+            case "boolean":
+                yield "yes", path
+            case "array":
+                yield from self._wrong_arrays(schema, path)
+            case "object":
+                yield from self._wrong_objects(schema, path)
+            case _:
+                pass
+
+    def _wrong_choices(self, options: list[Any], path: str) -> Iterator[Wrong]:
+        yield {}, joined(path, "type")
+        yield {"type": "nothing"}, joined(path, "type")
+        for option in options:
+            if option["type"] == "object":
+                yield from self._wrong_objects(option, path, kind=option["properties"]["type"]["const"])
+
+    def _wrong_strings(self, schema: Any) -> Iterator[Any]:
+        yield 1
+        if "const" in schema or "enum" in schema or "format" in schema or "pattern" in schema:
+            yield "not one of them"
+        if schema.get("minLength"):
+            yield ""
+        if "maxLength" in schema:
+            yield "x" * (schema["maxLength"] + 1)
+
+    def _wrong_numbers(self, schema: Any) -> Iterator[Any]:
+        yield "1"
+        if "minimum" in schema:
+            yield schema["minimum"] - 1
+        if "exclusiveMinimum" in schema:
+            yield schema["exclusiveMinimum"]
+        if "maximum" in schema:
+            yield schema["maximum"] + 1
+
+    def _wrong_arrays(self, schema: Any, path: str) -> Iterator[Wrong]:
+        yield "x", path
+        if schema.get("minItems"):
+            yield [], path
+        if "maxItems" in schema:
+            yield [self._valid(schema["items"])] * (schema["maxItems"] + 1), path
+        for value, place in self._wrong(schema["items"], f"{path}.0"):
+            yield [value], place
+
+    def _wrong_objects(self, schema: Any, path: str, kind: str | None = None) -> Iterator[Wrong]:
+        tag = {"type": kind} if kind else {}
+        valid = {**self._valid(schema), **tag}
+        if not kind:
+            yield "x", path
+        if schema.get("additionalProperties") is False:
+            yield {**valid, "unheard_of": 1}, joined(path, "unheard_of")
+        for name in schema.get("required", ()):
+            if name not in tag:
+                yield {key: value for key, value in valid.items() if key != name}, joined(path, name)
+        for name, member in schema.get("properties", {}).items():
+            if name not in tag:
+                for value, place in self._wrong(member, joined(path, name)):
+                    yield {**valid, name: value}, place
+
+
+def joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def plain(server: Server) -> AsyncIterator[Client]:
+    """A client without the checks against the document, which cost more than the requests."""
+    async with Client(server.url, None, await server.token("plain")) as client:
+        yield client
+
+
+async def ids_of(client: Client) -> dict[str, str]:
+    posted = (await client.post("/api/turns", json=said("Hi"))).json()
+    await client.get(posted["stream_url"])
+    turn = posted["assistant_turn"]
+    return {"chat": turn["chat_id"], "turn": turn["id"], "id": turn["chat_id"]}
+
+
+def filled(endpoint: Endpoint, ids: dict[str, str]) -> str:
+    path = endpoint.path.replace("{path:path}", "{path}")
+    return re.sub("{(.+?)}", lambda found: ids.get(found[1], "x"), path)
+
+
+@pytest.mark.parametrize("endpoint", WITH_JSON, ids=lambda endpoint: endpoint.call)
+async def test_every_wrong_member_of_a_body_is_named_in_a_sentence(plain: Client, endpoint: Endpoint) -> None:
+    assert isinstance(endpoint.takes, type)
+    path, count = filled(endpoint, await ids_of(plain)), 0
+    for body, field in Bodies(endpoint.takes).wrong():
+        response = await plain.request(endpoint.method, path, content=json.dumps(body), headers=JSON)
+        check(response, field or "(body)")
+        count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("endpoint", WITH_JSON, ids=lambda endpoint: endpoint.call)
+async def test_a_body_that_cannot_be_read_is_refused_in_a_sentence(
+    plain: Client, server: Server, endpoint: Endpoint
+) -> None:
+    path = filled(endpoint, await ids_of(plain))
+    for body, headers, status in (
+        (b"{", JSON, 400),
+        (b"{}", {"Content-Type": "text/plain"}, 415),
+        (b" " * (server.services.http.max_body_bytes + 1), JSON, 413),
+        (b'{"\\ud800":1}', JSON, None),
+    ):
+        response = await plain.request(endpoint.method, path, content=body, headers=headers)
+        assert status is None or response.status_code == status
+        check(response)
+
+
+# --- wrong paths, queries, headers -----------------------------------------------------------------------------------
+
+
+async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) -> None:
+    right = await ids_of(plain)
+    for endpoint in ENDPOINTS:
+        for name in {"chat", "turn", "upload"} & set(re.findall("{(.+?)}", endpoint.path)):
+            for wrong in ("x", str(uuid4())):
+                body: dict[str, Any] = {"content": b"{}", "headers": JSON} if endpoint.takes else {}
+                if endpoint.takes and endpoint.path.endswith("/turns"):
+                    body["content"] = json.dumps(said("Hi"))
+                if endpoint.path.endswith("/actions"):
+                    body["content"] = json.dumps({"actions": [{"type": "result", "tool_use_id": "x"}]})
+                response = await plain.request(endpoint.method, filled(endpoint, {**right, name: wrong}), **body)
+                check(response)
+                assert response.status_code == 404
+                assert name in response.json()["detail"] or "{tool_use_id}" in endpoint.path
+
+
+async def test_every_wrong_query_is_named_in_a_sentence(plain: Client) -> None:
+    ids, refused = await ids_of(plain), set()
+    for endpoint in ENDPOINTS:
+        for query in endpoint.queries:
+            if query.name == "if":  # every value but `unused` has no effect
+                continue
+            for wrong in ("x", "0", "\0", "é" * 300, str(uuid4()), "1-999-0", " ".join("abcdefghij")):
+                path = filled(endpoint, ids)
+                async with plain.stream(endpoint.method, path, params={query.name: wrong}) as response:
+                    if 400 <= response.status_code < 500:
+                        await response.aread()
+                        check(response)
+                        assert query.name in response.json()["detail"] or wrong in response.json()["detail"]
+                        refused.add(query.name)
+    assert {"limit", "before", "q", "leaf", "through", "cursor", "after", "prefix"} <= refused
+
+
+async def test_wrong_headers_documents_and_uploads_are_refused_in_sentences(plain: Client, server: Server) -> None:
+    ids = await ids_of(plain)
+    turns = f"/api/chats/{ids['chat']}/turns"
+    check(await plain.post(turns, json=said("Hi"), headers={"Idempotency-Key": ""}), "Idempotency-Key")
+    await plain.post(turns, json=said("Hi"), headers={"Idempotency-Key": "one"})
+    check(await plain.post(turns, json=said("Ho"), headers={"Idempotency-Key": "one"}), "Idempotency-Key")
+    check(await plain.get(f"{turns}/{ids['turn']}/stream", headers={"Last-Event-ID": "x"}), "Last-Event-ID")
+    check(await plain.get(turns, headers={"Authorization": "Bearer nobody"}))
+    check(await plain.get(turns, headers={"Authorization": ""}))
+    check(await plain.put("/api/documents/a//b", content=b"x"), "path")
+    check(await plain.put("/api/documents/a", content=b"\xff"))
+    check(await plain.put("/api/documents/a", content=b"\0"), "(body)")
+    check(await plain.get("/api/documents/nothing"))
+    check(await plain.delete("/api/documents/nothing"))
+    check(await plain.post("/api/uploads", content=b"\0\1"))
+    check(await plain.post("/api/uploads", content=b"x" * (server.services.http.max_upload_bytes + 1)))
+    check(await plain.get(f"{turns}/{ids['turn']}/results/c"))
+    check(await plain.put("/api/chats"))
+    check(await plain.get("/api/nothing"))
+
+
+# --- what the rows do not allow --------------------------------------------------------------------------------------
+
+
+async def test_what_does_not_fit_the_present_state_is_refused_in_a_sentence(plain: Client, server: Server) -> None:
+    posted = (await plain.post("/api/turns", json=said("Hi"))).json()
+    await plain.get(posted["stream_url"])
+    user, assistant = posted["user_turn"], posted["assistant_turn"]
+    turns = f"/api/chats/{user['chat_id']}/turns"
+    check(await plain.get(f"{turns}/{user['id']}/stream"))
+    check(await plain.post(f"{turns}/{user['id']}/regenerate", json={}))
+    check(await plain.post(f"{turns}/{user['id']}/cancel"), "turn")
+    check(await plain.post(turns, json={**said("x"), "parent_id": user["id"]}), "parent_id")
+    check(await plain.post(turns, json={**said("x"), "parent_id": str(uuid4())}), "parent_id")
+    result = {"type": "result", "tool_use_id": "c"}
+    check(await plain.post(f"{turns}/{assistant['id']}/actions", json={"actions": [result]}))
+    check(await plain.post(f"{turns}/{assistant['id']}/actions", json={"actions": [result] * 2}))
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    running = (await plain.post(turns, json={**said("x"), "model": model})).json()
+    await pause.reached.wait()
+    check(await plain.post(turns, json=said("y")))
+    check(await plain.post(f"{turns}/{running['assistant_turn']['id']}/regenerate", json={}))
+    pause.go.set()
+
+
+async def test_what_the_server_does_not_have_is_refused_by_name(plain: Client) -> None:
+    look = {"type": "client", "name": "look", "description": "x", "input_schema": {"type": "object"}}
+    image = {"type": "image", "source": {"type": "base64", "data": "eA=="}}
+    for member, field in (
+        ({"model": "none such"}, "model"),
+        ({"tools": ["none such"]}, "tools.0"),
+        ({"tools": [look, {**look, "description": "y"}]}, "tools.1"),
+        ({"tools": [{**look, "input_schema": {"type": "text"}}]}, "tools.0"),
+        ({"params": {"tool_choice": {"type": "tool", "name": "none"}}}, "params.tool_choice.name"),
+        ({"params": {"tool_choice": {"type": "tool"}}}, "params.tool_choice"),
+        ({"output": {"schema": {"type": "text"}}}, "output"),
+        ({"output": {"schema": {"type": "object"}, "validator": "none"}}, "output"),
+        ({"blocks": [image]}, "blocks.0.source"),
+        ({"blocks": [{"type": "document", "source": {"type": "path", "path": "none"}}]}, "blocks.0.source.path"),
+        ({"blocks": [{"type": "document", "source": {"type": "upload", "id": str(uuid4())}}]}, "blocks.0.source.id"),
+        ({"params": {"thinking": {"a": "\0"}}}, "params.thinking"),
+    ):
+        check(await plain.post("/api/turns", json={**said("x"), **member}), field)
+    settings = {"settings": {"tools": ["none such"]}}
+    check(await plain.post("/api/chats", json=settings), "settings.tools.0")
+
+
+async def test_an_unknown_member_is_told_the_known_ones(plain: Client, document: Document) -> None:
+    refused = (await plain.post("/api/turns", json={**said("x"), "limits": {"rounds": 1}})).json()
+    known = document.json["components"]["schemas"]["LimitsIn"]["properties"]
+    assert refused["detail"].startswith("`limits.rounds` is not known here; known are ")
+    assert all(f"`{name}`" in refused["detail"] for name in known)
