@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.domain.errors import ConfigError
 from app.kit.requirements import requirement
 
+_PREFIX = "TURNSTREAM_"
 # Settings of `turnstream chat`, which stands in for any client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
 # Settings that go by names of others.
@@ -20,7 +21,7 @@ _THEIRS = frozenset({"database_url", "anthropic_api_key", "anthropic_base_url", 
 
 
 def _variable(field: str) -> str:
-    return field.upper() if field in _THEIRS else f"TURNSTREAM_{field.upper()}"
+    return field.upper() if field in _THEIRS else f"{_PREFIX}{field.upper()}"
 
 
 def _alias(field: str) -> AliasChoices:
@@ -128,8 +129,10 @@ def _refuse_unknown() -> None:
     """Raises ConfigError for a misspelt name, which would be a setting without an effect."""
     known = list(map(_variable, Settings.model_fields))
     for name in read_environment():
-        if name.startswith("TURNSTREAM_") and name not in known and name not in OF_THE_CLIENT:
+        if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "
-            close = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {close[0]}?" if close else "`turnstream doctor` lists all settings."
+            # Without the prefix that all share, or any name would be close to another.
+            bare = {each.removeprefix(_PREFIX): each for each in known}
+            close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
+            remedy = f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor` lists all settings."
             raise ConfigError(f"{where}{name} is not a setting; {remedy}")

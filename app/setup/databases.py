@@ -41,8 +41,8 @@ def check_present(settings: Settings) -> None:
     """Raises ConfigError where an embedded one would have to be made: in a wrong folder it would only look like one."""
     if settings.database_url is None and not is_made(settings.data_dir):
         raise ConfigError(
-            f"There is no database in {settings.data_dir.absolute()}: change to the folder that the server is started in,"
-            " or set TURNSTREAM_DATA_DIR or DATABASE_URL."
+            f"There is no database in {settings.data_dir.absolute()}: change to the folder of the server, or set"
+            " TURNSTREAM_DATA_DIR or DATABASE_URL."
         )
 
 
