@@ -15,7 +15,7 @@ from app.api.services import Services, begin
 from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
 from app.domain.errors import RequestRefused
-from app.domain.results import layout_of, words_of
+from app.domain.results import joined_texts, layout_of
 from app.domain.turns import ToolSpec, Turn
 from app.storage.actions import Decision
 from app.tools.schemas import InputSchema
@@ -77,7 +77,7 @@ async def _result(result: ResultIn, field: str, *, owner: str, services: Service
     if result.blocks is None:
         return AskAnswer("result", output_text(result.output), result.is_error)
     parts = result_parts(await user_blocks(result.blocks, owner, services, f"{field}.blocks"))
-    return AskAnswer("result", words_of(parts), result.is_error, layout=layout_of(parts))
+    return AskAnswer("result", joined_texts(parts), result.is_error, layout=layout_of(parts))
 
 
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:

@@ -24,7 +24,7 @@ from app.domain.events import (
     TurnStart,
 )
 from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
-from app.domain.results import files_in
+from app.domain.results import count_files
 from app.domain.turns import Status, TurnError
 
 _END_EVENTS: Mapping[Status, str] = {
@@ -155,7 +155,7 @@ def input_of(text: str) -> Any:
 def _from_data(block: Block) -> dict[str, Any]:
     members = parsed(block.data or "{}")
     if block.type == TOOL_RESULT:
-        return {"content": members["content"]} if files_in(block) else {}
+        return {"content": members["content"]} if count_files(block) else {}
     if block.type in (TEXT, THINKING, TOOL_USE):
         return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
     return {"data": members}

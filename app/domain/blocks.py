@@ -8,7 +8,7 @@ from app.domain.kinds import TOOL_USE
 READ_RESULT = "read_result"  # the tool that reads what was left out of a result
 
 # What is known with a verdict, as its `data`: whether the output was right.
-TAKEN, NOT_TAKEN = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
+ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
 
 # The result of a call that the end of its turn cut short, by the turn's stop reason.
 CUT_SHORT = "This call has no result: the turn ended ({})."

@@ -7,10 +7,18 @@ from itertools import groupby
 from uuid import UUID
 
 from app.domain.blocks import Block
-from app.domain.history import Position, Shortening, as_block, is_large, kept_of, left_out_of, shortenings_on
+from app.domain.history import (
+    Position,
+    Shortening,
+    can_be_shortened,
+    omitted_characters,
+    shortening_block,
+    shortenings_on,
+    turns_after_summary,
+)
 from app.domain.kinds import TOOL_RESULT
-from app.domain.results import files_in
-from app.domain.sizes import FILE, size_of, size_of_block, size_of_turn, tokens_of
+from app.domain.results import count_files
+from app.domain.sizes import FILE_TOKENS, estimate_size, size_of_block, size_of_turn, tokens_of
 from app.domain.turns import Turn, TurnRequest
 
 CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
@@ -23,10 +31,10 @@ _WORTHWHILE = 0.1  # of the window: for less the provider's cache is not given u
 _HEAD = 500  # characters of a result that is sent shortened
 
 
-def is_near(path: Sequence[Turn]) -> bool:
+def may_need_compaction(path: Sequence[Turn]) -> bool:
     """Whether the path may be too long, and may not be, by what is known of its size."""
     mark = _mark(path[-1])
-    return mark is not None and size_of(path).may_be(mark)
+    return mark is not None and estimate_size(path).is_uncertain_about(mark)
 
 
 def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
@@ -36,15 +44,15 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     `tokens` is the size of the request, where somebody has counted; `forced`: the provider has refused it as too long.
     """
     mark = _mark(path[-1])
-    size = size_of(path).tokens if tokens is None else tokens
+    size = estimate_size(path).tokens if tokens is None else tokens
     if not forced and (mark is None or size <= mark):
         return None
     room = _room(path[-1], size, forced=forced)
     shorter = _shortening(path, room) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
     if shorter is not None and (forced or mark is None or size - _saved(shorter) <= mark * _ENOUGH):
-        return as_block(shorter, path)
-    through = cut_of(path, room)
-    return as_block(shorter, path) if through is None and shorter is not None else through
+        return shortening_block(shorter, path)
+    through = last_turn_to_summarise(path, room)
+    return shortening_block(shorter, path) if through is None and shorter is not None else through
 
 
 def _mark(running: Turn) -> float | None:
@@ -79,7 +87,7 @@ def _shortening(path: Sequence[Turn], window: int) -> Shortening | None:
     if not longer:
         return None
     results = [block for blocks in longer.values() for block in blocks]
-    left_out, files = sum(left_out_of(block, _HEAD) for block in results), sum(map(files_in, results))
+    left_out, files = sum(omitted_characters(block, _HEAD) for block in results), sum(map(count_files, results))
     made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
     shortening = Shortening(made, min(longer), max(longer), _HEAD, len(results), left_out, files)
     return shortening if _saved(shortening) >= window * _WORTHWHILE else None
@@ -96,13 +104,13 @@ def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Seque
         if number == 0 or room >= 0:
             continue
         room = -1
-        found = [b for b in blocks if is_large(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
+        found = [b for b in blocks if can_be_shortened(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
         if found:
             yield position, found
 
 
 def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[Block]]]:
-    kept = kept_of(path)
+    kept = turns_after_summary(path)
     for place, turn in enumerate(kept, len(path) - len(kept)):
         results = sorted((b for b in turn.blocks if b.type == TOOL_RESULT), key=lambda block: block.round)
         for round, blocks in groupby(results, key=lambda block: block.round):
@@ -110,15 +118,15 @@ def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[
 
 
 def _saved(shortening: Shortening) -> int:
-    return tokens_of(shortening.left_out) + shortening.files * FILE
+    return tokens_of(shortening.left_out) + shortening.files * FILE_TOKENS
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
-def cut_of(path: Sequence[Turn], window: int) -> UUID | None:
+def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
     """Through which turn the path to the running one would be summarised; None where nothing is left to be."""
-    kept = kept_of(path)
+    kept = turns_after_summary(path)
     end = len(kept) - 2  # the running turn and what it answers stay
     room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
     while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
@@ -128,8 +136,8 @@ def cut_of(path: Sequence[Turn], window: int) -> UUID | None:
     return kept[end - 1].id if end > 0 else None
 
 
-def halfway_to(path: Sequence[Turn], through: UUID) -> UUID | None:
+def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
     """A cut that leaves less to be summarised at once; None where it cannot be less."""
-    answers = [turn.id for turn in kept_of(path) if turn.role == "assistant"]
+    answers = [turn.id for turn in turns_after_summary(path) if turn.role == "assistant"]
     place = answers.index(through)
     return answers[place // 2] if place else None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.kinds import TOOL_RESULT
-from app.domain.steps import hopeless
+from app.domain.steps import tools_have_failed
 from app.domain.turns import Turn
 
 FALLBACK_MODEL = "fallback_model"
@@ -36,5 +36,5 @@ def _degraded(turn: Turn) -> Iterator[Degraded]:
     if turn.request is not None:
         if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
             yield Degraded(FALLBACK_MODEL)
-        if hopeless(turn):
+        if tools_have_failed(turn):
             yield Degraded(ALL_TOOLS_FAILED)

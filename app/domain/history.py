@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT
-from app.domain.results import files_in
+from app.domain.results import count_files
 from app.domain.turns import Turn
 
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
@@ -46,18 +46,18 @@ class Shortening:
     files: int = 0
 
     def shortens(self, position: Position, block: Block) -> bool:
-        return self.first <= position <= self.last and is_large(block, self.head)
+        return self.first <= position <= self.last and can_be_shortened(block, self.head)
 
-    def unbinds(self, position: Position) -> bool:
+    def invalidates(self, position: Position) -> bool:
         """True for thoughts of which something before them was sent whole when they were thought."""
         return self.first < position <= self.made
 
 
-def is_large(result: Block, head: int) -> bool:
-    return result.type == TOOL_RESULT and (left_out_of(result, head) > 0 or files_in(result) > 0)
+def can_be_shortened(result: Block, head: int) -> bool:
+    return result.type == TOOL_RESULT and (omitted_characters(result, head) > 0 or count_files(result) > 0)
 
 
-def left_out_of(result: Block, head: int) -> int:
+def omitted_characters(result: Block, head: int) -> int:
     """How many characters are not sent of a result that is shortened: none of a text that is hardly longer anyway."""
     return len(result.text) - head if len(result.text) > 2 * head else 0
 
@@ -72,7 +72,7 @@ def summary_on(path: Sequence[Turn]) -> Summary | None:
     return None
 
 
-def kept_of(path: Sequence[Turn]) -> Sequence[Turn]:
+def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
     """The turns behind what the newest summary tells."""
     summary = summary_on(path)
     if summary is None:
@@ -103,7 +103,7 @@ def _position(named: Mapping[str, Any], place_of: Mapping[str, int]) -> Position
     return None if place is None else (place, named["round"])
 
 
-def as_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
+def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
     """What is stored of it, and shown: a block of the turn at the end of `path`."""
     running = path[-1]
     data = {

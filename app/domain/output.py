@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, Block
+from app.domain.blocks import CUT_SHORT, REJECTED, Block
 from app.domain.history import COMPACTED
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.rounds import Round
@@ -139,7 +139,7 @@ def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgres
 def _after_draft(now: OutputProgress, draft: Block, verdicts: Sequence[Block]) -> OutputProgress:
     if not verdicts:
         return now
-    return _failed(now, "max_attempts") if verdicts[-1].data == NOT_TAKEN else replace(now, accepted=draft)
+    return _failed(now, "max_attempts") if verdicts[-1].data == REJECTED else replace(now, accepted=draft)
 
 
 def _after_call(

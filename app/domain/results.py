@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 Part = str | Json
 
 
-def words_of(parts: Sequence[Part]) -> str:
+def joined_texts(parts: Sequence[Part]) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
@@ -41,14 +41,14 @@ def content_of(data: str) -> Sequence[Json]:
     return content
 
 
-def in_words(result: Block, instead: str) -> Block:
+def result_as_text(result: Block, instead: str) -> Block:
     """The result without its files: `instead` is said in their places, with the type of each."""
     parts = parts_of(result)
     words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
-    return replace(result, text=words_of(words), data=None)
+    return replace(result, text=joined_texts(words), data=None)
 
 
-def files_in(result: Block) -> int:
+def count_files(result: Block) -> int:
     return 0 if result.data is None else sum(part["type"] in FILES for part in content_of(result.data))
 
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.blocks import Block
-from app.domain.history import COMPACTED, Position, Shortening, kept_of, shortenings_on, summary_on
+from app.domain.history import COMPACTED, Position, Shortening, shortenings_on, summary_on, turns_after_summary
 from app.domain.kinds import ADDED_TO_REQUEST, kind_of
-from app.domain.results import files_in
+from app.domain.results import count_files
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 
 _CHARACTERS = 4  # of a token, roughly
-FILE = 1600  # tokens of an image; of a document too, whose pages are not known here
+FILE_TOKENS = 1600  # tokens of an image; of a document too, whose pages are not known here
 _FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 
@@ -22,12 +22,12 @@ class SizeEstimate:
     tokens: int
     guessed: int
 
-    def may_be(self, tokens: float) -> bool:
+    def is_uncertain_about(self, tokens: float) -> bool:
         """True where a count could say that it is as much, or that it is not: a guess is off by half, or doubles."""
         return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
 
 
-def size_of(path: Sequence[Turn]) -> SizeEstimate:
+def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
     newest = _newest_figures(path)
     if newest is None:
         return _guess(path)
@@ -36,7 +36,7 @@ def size_of(path: Sequence[Turn]) -> SizeEstimate:
     since = [block for block in path[place].blocks if block.round > round.number or _is_added(block, round)]
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
     since_then = [shortening for shortening in shortenings_on(path) if shortening.made >= (place, round.number)]
-    less = sum(tokens_of(shortening.left_out) + shortening.files * FILE for shortening in since_then)
+    less = sum(tokens_of(shortening.left_out) + shortening.files * FILE_TOKENS for shortening in since_then)
     return SizeEstimate(max(0, figures + added - less), added + less)
 
 
@@ -62,7 +62,7 @@ def _is_added(block: Block, round: Round) -> bool:
 
 
 def _guess(path: Sequence[Turn]) -> SizeEstimate:
-    summary, kept, shortenings = summary_on(path), kept_of(path), shortenings_on(path)
+    summary, kept, shortenings = summary_on(path), turns_after_summary(path), shortenings_on(path)
     tokens = _size(summary.text) if summary else 0
     for place, turn in enumerate(kept, len(path) - len(kept)):
         tokens += sum(size_of_block(block, _head(block, (place, block.round), shortenings)) for block in turn.blocks)
@@ -95,12 +95,12 @@ def size_of_block(block: Block, head: int | None = None) -> int:
     if size == "none":
         return 0
     if size == "one_file":
-        return FILE
+        return FILE_TOKENS
     if head is not None:
         return _size(block.text[:head])
     tokens = _size(block.text)
     if size == "text_and_files":
-        tokens += files_in(block) * FILE
+        tokens += count_files(block) * FILE_TOKENS
     elif size == "text_and_data":
         tokens += tokens_of(len(block.data or ""))
     return tokens

@@ -178,7 +178,7 @@ def _user_spoke(blocks: Sequence[Block], last: Round) -> bool:
 
 def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
     spent = tool_rounds(turn.blocks) >= limits.max_rounds
-    return CallModel(number, tools=not (spent or hopeless(turn)))
+    return CallModel(number, tools=not (spent or tools_have_failed(turn)))
 
 
 def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
@@ -220,7 +220,7 @@ def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
     return count
 
 
-def hopeless(turn: Turn, last: int | None = None) -> bool:
+def tools_have_failed(turn: Turn, last: int | None = None) -> bool:
     """True when so many rounds in a row had nothing but failing tools that the model must answer without."""
     assert turn.request is not None
     if turn.request.output is not None:  # its attempts are counted

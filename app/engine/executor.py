@@ -9,7 +9,7 @@ from typing import assert_never
 import structlog
 
 from app.domain.blocks import CUT_SHORT, Block
-from app.domain.compaction import halfway_to
+from app.domain.compaction import earlier_cut
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
@@ -191,7 +191,7 @@ class Executor:
             await self._try_round(step)
         except TooLong:
             await self._void_open_round()
-            through = halfway_to(self._path, step.through)
+            through = earlier_cut(self._path, step.through)
             if through is None:
                 raise
             await self._compact(replace(step, through=through))

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from msgspec.json import encode as to_json
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import NOT_TAKEN, TAKEN, Block, CallState
+from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState
 from app.domain.events import BlockStart, Notice
 from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.rounds import Round, add_usage
@@ -156,7 +156,7 @@ class Recorder:
             attempt=self.turn.attempt,
             type=VERDICT,
             text=outcome.text,
-            data=NOT_TAKEN if outcome.is_error else TAKEN,
+            data=REJECTED if outcome.is_error else ACCEPTED,
         )
         await self._records.close_block(verdict)
         self.view.close_block(verdict)

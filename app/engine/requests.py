@@ -8,7 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from app.domain.compaction import is_near
+from app.domain.compaction import may_need_compaction
 from app.domain.errors import ProviderError
 from app.domain.history import COMPACTED
 from app.domain.steps import CallModel, Compact, is_paused, open_round_number
@@ -81,7 +81,7 @@ class TokenCounter:
 
     async def tokens(self, turn: Turn, model: str, provider: Provider) -> int | None:
         """None where the estimate is used."""
-        if model in self._failed or is_paused(turn) or not is_near([*self._ancestors, turn]):
+        if model in self._failed or is_paused(turn) or not may_need_compaction([*self._ancestors, turn]):
             return None
         key = (model, len(turn.blocks))
         if key not in self._known:

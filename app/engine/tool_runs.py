@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
-from app.domain.results import layout_of, words_of
+from app.domain.results import joined_texts, layout_of
 from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval
@@ -189,7 +189,7 @@ class ToolRuns:
             return outcome
         kept = [part for part in outcome.parts if isinstance(part, File) or part.strip()]
         parts = [await self._store_file(part) if isinstance(part, File) else part for part in kept]
-        return replace(outcome, text=words_of(parts), more=(), layout=layout_of(parts))
+        return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
 
     async def _store_file(self, file: File) -> Mapping[str, Any]:
         media_type = media_type_of(file.content)

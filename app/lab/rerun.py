@@ -10,7 +10,7 @@ from uuid import UUID
 
 import httpx2
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, Block
+from app.domain.blocks import CUT_SHORT, REJECTED, Block
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn
 from app.engine.frame_clock import FrameClock
@@ -197,7 +197,7 @@ class _Results:
             if block.type == TOOL_RESULT and not (self._cancelled and _was_cut_short(block)):
                 found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error, layout=block.data))
             elif block.type == VERDICT:
-                found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == NOT_TAKEN))
+                found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == REJECTED))
         self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}
 
     async def of(self, tool_use_id: str) -> Outcome:

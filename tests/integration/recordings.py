@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import ProviderError
-from app.domain.results import Part, layout_of, words_of
+from app.domain.results import Part, joined_texts, layout_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.accumulator import Accumulator
@@ -150,7 +150,7 @@ def _result(said: Json) -> Block:
     """As our rows keep what a tool returned."""
     parts: list[Part] = [part.get("text") or part for part in content(said.get("content") or [])]
     failed = said.get("is_error", False)
-    return Block(0, 0, 1, "tool_result", words_of(parts), layout_of(parts), said["tool_use_id"], "look", failed)
+    return Block(0, 0, 1, "tool_result", joined_texts(parts), layout_of(parts), said["tool_use_id"], "look", failed)
 
 
 def answer(path: list[Turn], blocks: Sequence[Block], stop_reason: str | None) -> list[Turn]:

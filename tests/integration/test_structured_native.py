@@ -12,7 +12,7 @@ from openai.types.responses import ResponseFormatTextJSONSchemaConfigParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from app.domain.blocks import NOT_TAKEN, Block
+from app.domain.blocks import REJECTED, Block
 from app.domain.kinds import TEXT, VERDICT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
@@ -54,7 +54,7 @@ def ended(turn: Turn) -> tuple[str, str | None, str | None]:
 
 
 def verdicts(turn: Turn) -> list[tuple[str, bool]]:
-    return [(block.text, block.data == NOT_TAKEN) for block in turn.blocks if block.type == VERDICT]
+    return [(block.text, block.data == REJECTED) for block in turn.blocks if block.type == VERDICT]
 
 
 # --- with the SDKs ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import block_json
-from app.domain.blocks import NOT_TAKEN, Block
+from app.domain.blocks import REJECTED, Block
 from app.domain.compaction import COMPACTION
 from app.domain.events import BlockStop
 from app.domain.history import COMPACTED
@@ -89,7 +89,7 @@ def example(kind: BlockKind, index: int = 0) -> Block:
         1,
         kind.name,
         text,
-        NOT_TAKEN if kind.name == VERDICT else None if data is None else json.dumps({"type": kind.name, **data}),
+        REJECTED if kind.name == VERDICT else None if data is None else json.dumps({"type": kind.name, **data}),
         tool_use_id="a" if has_call else None,
         name="look" if has_call else None,
     )

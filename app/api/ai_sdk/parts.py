@@ -7,7 +7,7 @@ from app.api.codec import block_details, input_of, parsed
 from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.events import TurnEnd
-from app.domain.results import files_in, parts_of
+from app.domain.results import count_files, parts_of
 from app.domain.turns import Turn
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
         return {"state": "output-denied"}
     if block.is_error:
         return {"state": "output-error", "errorText": block.text}
-    output = {"content": parts_of(block)} if files_in(block) else output_json(block.text)
+    output = {"content": parts_of(block)} if count_files(block) else output_json(block.text)
     return {"state": "output-available", "output": output}
 
 

@@ -15,7 +15,7 @@ from msgspec import Raw
 from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.kinds import CACHEABLE, CALLS, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
-from app.domain.results import files_in, parts_of
+from app.domain.results import count_files, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.conversation.translation import (
     SILENT_FAILURE,
@@ -166,7 +166,7 @@ def _shell(block: Block) -> dict[str, Any]:
 
 def _result(block: Block) -> dict[str, Any]:
     """What a tool returned. An error without a word is refused, and so is one with a file: that is one in words."""
-    if block.is_error and files_in(block):
+    if block.is_error and count_files(block):
         return {"content": [{"type": TEXT, "text": _FAILED}, *parts_of(block)]}
     parts: Any = block.text if block.data is None else parts_of(block)
     content = parts or (SILENT_FAILURE if block.is_error else None)

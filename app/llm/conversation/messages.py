@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from app.domain.blocks import NOT_TAKEN, Block
-from app.domain.history import COMPACTED, Position, Shortening, Summary, kept_of, shortenings_on, summary_on
+from app.domain.blocks import REJECTED, Block
+from app.domain.history import COMPACTED, Position, Shortening, Summary, shortenings_on, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
-from app.domain.results import files_in
+from app.domain.results import count_files
 from app.domain.rounds import Round
-from app.domain.steps import INTERRUPTED, PAUSED, hopeless
+from app.domain.steps import INTERRUPTED, PAUSED, tools_have_failed
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.sendable import (
     GOES_ON,
@@ -77,7 +77,7 @@ def _cut_result(block: Block) -> Block:
     """Cuts a long result, and names the number of its files in their place."""
     if block.type != TOOL_RESULT:
         return block
-    text, files = block.text, files_in(block)
+    text, files = block.text, count_files(block)
     if len(text) > _RESULT_TO_SUMMARISE:
         text = f"{text[:_RESULT_TO_SUMMARISE]}\n[…]"
     if files:
@@ -89,7 +89,7 @@ def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tupl
     model = model or _model_of(path[-1])
     summary, shortenings = summary_on(path), shortenings_on(path)
     path = with_shortenings(path, shortenings, model)
-    running, kept = path[-1], kept_of(path)
+    running, kept = path[-1], turns_after_summary(path)
     entries: list[RoleBlock] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
         if turn.role == "user":
@@ -125,7 +125,7 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
         entries += [("assistant", block) for block in reply]
         if calls := [block for block in reply if block.is_call]:
             entries += [("user", _result_of(turn, call)) for call in calls]
-            if not at_work and turn.request is not None and hopeless(turn, round.number):
+            if not at_work and turn.request is not None and tools_have_failed(turn, round.number):
                 # The model cannot see that it is given no tools any more.
                 entries.append(_added_text(GIVEN_UP, entries, round))
         words = _user_words(turn, round.number)
@@ -141,7 +141,7 @@ def _thoughts_are_valid(position: Position, summary: Summary | None, shortenings
     """A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid."""
     if summary is not None and position <= (summary.place, summary.round):
         return False
-    return not any(shortening.unbinds(position) for shortening in shortenings)
+    return not any(shortening.invalidates(position) for shortening in shortenings)
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
@@ -174,7 +174,7 @@ def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
         ("user", replace(block, type=TEXT, data=None, notes=None))
         for block in turn.blocks
         if block.round == round
-        and (block.type == USER_TEXT or (block.type == VERDICT and block.data == NOT_TAKEN))
+        and (block.type == USER_TEXT or (block.type == VERDICT and block.data == REJECTED))
         and block.text.strip()
     ]
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import COMPACTION
-from app.domain.history import COMPACTED, Position, Shortening, left_out_of
+from app.domain.history import COMPACTED, Position, Shortening, omitted_characters
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
-from app.domain.results import files_in
+from app.domain.results import count_files
 from app.domain.rounds import Round
 from app.domain.steps import PAUSED
 from app.domain.turns import ToolSpec, Turn
@@ -56,7 +56,7 @@ def _shortened(position: Position, block: Block, shortenings: Sequence[Shortenin
 
 def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
     """Returns the first `head` characters of a result, and how the model can read the rest with the tools it has."""
-    cut, files = left_out_of(result, head), files_in(result)
+    cut, files = omitted_characters(result, head), count_files(result)
     left_out = [f"{cut:,} of {len(result.text):,} characters"] if cut else []
     left_out += [f"{files} files" if files > 1 else "a file"] if files else []
     note = f"Left out here: {' and '.join(left_out)}, since the conversation has become long."

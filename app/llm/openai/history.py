@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.blocks import Block
 from app.domain.kinds import FILES, TEXT, THINKING, TOOL_RESULT
-from app.domain.results import files_in, in_words, parts_of, words_of
+from app.domain.results import count_files, joined_texts, parts_of, result_as_text
 from app.llm.conversation.messages import GO_ON
 from app.llm.conversation.translation import SILENT_FAILURE
 from app.llm.provider import Message
@@ -73,7 +73,7 @@ def _joined(words: Sequence[Said]) -> Iterator[Said]:
 
 def said_by_tool(block: Block) -> str:
     """The words of a result. OpenAI has no mark for one that is an error, so its first word is."""
-    text = words_of([part["text"] for part in parts_of(block) if part["type"] == TEXT])
+    text = joined_texts([part["text"] for part in parts_of(block) if part["type"] == TEXT])
     if block.is_error:
         return FAILED + text if text else SILENT_FAILURE
     return text or NO_OUTPUT
@@ -83,10 +83,10 @@ def with_files_apart(message: Message) -> Message:
     """The message with the files of its results said by the user, behind all results: for an API whose results are
     words.
     """
-    of_files = [block for block in message.blocks if block.type == TOOL_RESULT and files_in(block)]
+    of_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
     if not of_files:
         return message
-    results = [in_words(block, BELOW) for block in message.blocks if block.type == TOOL_RESULT]
+    results = [result_as_text(block, BELOW) for block in message.blocks if block.type == TOOL_RESULT]
     files = [said for result in of_files for said in _files_of(result)]
     words = [block for block in message.blocks if block.type != TOOL_RESULT]
     return replace(message, blocks=(*results, *files, *words))

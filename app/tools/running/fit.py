@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.blocks import READ_RESULT
 from app.domain.kinds import FILES
-from app.domain.results import content_of, layout_of, words_of
+from app.domain.results import content_of, joined_texts, layout_of
 from app.kit.media import PLAIN, media_type_of
 from app.kit.text import storable
 from app.tools.policy import Policy
@@ -34,7 +34,7 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
     `tools` are the names that the model may call: with `read_result` among them, the text says how to read on.
     """
     more = tuple(_fit_files(outcome.more, sizes.file))
-    text = words_of([part for part in (outcome.text, *more) if isinstance(part, str) and part.strip()])
+    text = joined_texts([part for part in (outcome.text, *more) if isinstance(part, str) and part.strip()])
     length = len(text)
     if length <= sizes.shown:
         return replace(outcome, more=more)

@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, halfway_to
-from app.domain.history import COMPACTED, kept_of, summary_on
+from app.domain.compaction import compaction_needed, earlier_cut
+from app.domain.history import COMPACTED, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY
 from app.domain.rounds import Round
-from app.domain.sizes import size_of
+from app.domain.sizes import estimate_size
 from app.domain.steps import CallModel, Compact, next_step
 from app.domain.turns import Limits, Turn
 from tests.support.turns import result, sealed, text, turn_of
@@ -91,16 +91,18 @@ def test_a_paused_provider_is_not_interrupted_by_a_summary() -> None:
 
 def test_figures_of_the_last_call_go_before_an_estimate() -> None:
     long = with_usage(sealed(1, "end_turn"), 5000)
-    assert size_of([user(1), answer(2, 10, long), user(3, "x" * 40), running()]).tokens == 5000 + 11
+    assert estimate_size([user(1), answer(2, 10, long), user(3, "x" * 40), running()]).tokens == 5000 + 11
     asked = running(replace(text(), type="tool_use"), result(1), rounds=[with_usage(sealed(1), 300)])
-    assert size_of([user(1), asked]).tokens == 300 + 2
+    assert estimate_size([user(1), asked]).tokens == 300 + 2
 
 
 def test_an_image_counts_as_one_and_thoughts_as_their_words() -> None:
     picture = Block(0, 0, 0, "image", "", '{"source":{}}')
     document = Block(0, 0, 0, "document", "", "x" * 400)
     thought = Block(0, 0, 0, "thinking", "x" * 40, "x" * 4000)
-    sizes = [size_of([replace(user(1), blocks=(block,)), running()]).tokens for block in (picture, document, thought)]
+    sizes = [
+        estimate_size([replace(user(1), blocks=(block,)), running()]).tokens for block in (picture, document, thought)
+    ]
     assert sizes == [1600, 101, 11]
 
 
@@ -110,8 +112,8 @@ def test_behind_a_summary_is_what_follows_its_last_turn() -> None:
     summary = summary_on(path)
     assert summary is not None
     assert (summary.place, summary.round, summary.through, summary.text) == (7, 1, UUID(int=13), "In short.")
-    assert [turn.id.int for turn in kept_of(path)] == [14, 15, 90, 99]
-    assert size_of(path).tokens == 3 + 2 + 200 + 2
+    assert [turn.id.int for turn in turns_after_summary(path)] == [14, 15, 90, 99]
+    assert estimate_size(path).tokens == 3 + 2 + 200 + 2
     assert compaction_needed(path) is None
     assert next_step(path[-1], path[:-1]) == CallModel(2)
 
@@ -120,8 +122,8 @@ def test_a_later_turn_sees_the_summary_and_an_estimate_again() -> None:
     block, round = told(11)
     made = answer(13, 10, round, replace(with_usage(sealed(2, "end_turn"), 70)), blocks=[block, text(1, round=2)])
     path = [user(10), answer(11, 900), user(12), made, user(14), running()]
-    assert [turn.id.int for turn in kept_of(path)] == [12, 13, 14, 99]
-    assert size_of(path).tokens == 70 + 2
+    assert [turn.id.int for turn in turns_after_summary(path)] == [12, 13, 14, 99]
+    assert estimate_size(path).tokens == 70 + 2
 
 
 @pytest.mark.parametrize(
@@ -131,20 +133,20 @@ def test_a_later_turn_sees_the_summary_and_an_estimate_again() -> None:
 def test_what_is_no_whole_summary_is_none(block: Block) -> None:
     path = chat([10], running(block, rounds=[sealed(1, COMPACTED), sealed(2, "cancelled")]))
     assert summary_on(path) is None
-    assert kept_of(path) == path
+    assert turns_after_summary(path) == path
 
 
 def test_a_summary_of_turns_that_are_not_on_the_path_keeps_all() -> None:
     block, round = told(77)
     path = chat([10], running(block, rounds=[round]))
-    assert kept_of(path) == path
+    assert turns_after_summary(path) == path
 
 
 def test_half_of_what_is_too_much_may_be_less() -> None:
     path = chat([10, 10, 10, 10], running())
-    assert halfway_to(path, UUID(int=17)) == UUID(int=13)
-    assert halfway_to(path, UUID(int=13)) == UUID(int=11)
-    assert halfway_to(path, UUID(int=11)) is None
+    assert earlier_cut(path, UUID(int=17)) == UUID(int=13)
+    assert earlier_cut(path, UUID(int=13)) == UUID(int=11)
+    assert earlier_cut(path, UUID(int=11)) is None
 
 
 def test_a_cut_never_ends_behind_a_user() -> None:
@@ -155,4 +157,4 @@ def test_a_cut_never_ends_behind_a_user() -> None:
 
 def test_a_round_that_tells_no_figures_leaves_an_estimate() -> None:
     path = [user(1, "x" * 40), answer(2, 10, sealed(1, "end_turn")), user(3), running(rounds=[Round(1, 1)])]
-    assert size_of(path).tokens == 11 + 10 + 2
+    assert estimate_size(path).tokens == 11 + 10 + 2

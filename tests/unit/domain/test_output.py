@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.blocks import CUT_SHORT, NOT_TAKEN, TAKEN, Block
+from app.domain.blocks import ACCEPTED, CUT_SHORT, REJECTED, Block
 from app.domain.kinds import USER_TEXT, VERDICT
 from app.domain.output import OutputProgress, failure_of, output_of, output_progress, phase_of, unjudged_draft
 from app.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
@@ -107,7 +107,7 @@ def test_a_round_that_is_not_sealed_says_nothing() -> None:
 NATIVE = replace(PLAIN, native=True)
 
 
-def judged(round: int = 1, data: str = TAKEN) -> Block:
+def judged(round: int = 1, data: str = ACCEPTED) -> Block:
     return Block(0, round, 1, VERDICT, "Said.", data)
 
 
@@ -118,7 +118,7 @@ def test_an_output_that_is_text_is_judged_first() -> None:
     taken = replace(turn, blocks=(*turn.blocks, judged()))
     assert next_step(taken) == Finish("output")
     assert output_of(replace(taken, stop_reason="output")) == '"a"'
-    wrong = replace(turn, blocks=(*turn.blocks, judged(data=NOT_TAKEN)))
+    wrong = replace(turn, blocks=(*turn.blocks, judged(data=REJECTED)))
     assert output_progress(wrong) == OutputProgress(failure="max_attempts", failed=1)
     assert next_step(wrong) == CallModel(2)
 

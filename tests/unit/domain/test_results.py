@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.blocks import Block
-from app.domain.results import Part, content_of, files_in, layout_of, parts_of, words_of
+from app.domain.results import Part, content_of, count_files, joined_texts, layout_of, parts_of
 from app.domain.sizes import size_of_block
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
@@ -19,7 +19,7 @@ texts = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
 def row(parts: Sequence[Part]) -> Block:
-    return Block(0, 1, 1, "tool_result", words_of(parts), layout_of(parts), "toolu_1", "look")
+    return Block(0, 1, 1, "tool_result", joined_texts(parts), layout_of(parts), "toolu_1", "look")
 
 
 def said(part: Part) -> Any:
@@ -29,7 +29,7 @@ def said(part: Part) -> Any:
 @given(st.lists(texts | st.sampled_from([IMAGE, PDF]), max_size=6))
 def test_parts_are_read_as_they_were(parts: list[Part]) -> None:
     assert parts_of(row(parts)) == list(map(said, parts))
-    assert files_in(row(parts)) == sum(not isinstance(part, str) for part in parts)
+    assert count_files(row(parts)) == sum(not isinstance(part, str) for part in parts)
 
 
 @pytest.mark.parametrize("parts", [[], ["words"]])

@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, is_near
+from app.domain.compaction import compaction_needed, may_need_compaction
 from app.domain.history import COMPACTED, shortenings_on
 from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round
-from app.domain.sizes import SizeEstimate, size_of
+from app.domain.sizes import SizeEstimate, estimate_size
 from app.domain.steps import CallModel, Compact, Shorten, next_step
 from app.domain.turns import Limits, ToolSpec, Turn
 from tests.support.turns import call, result, sealed, text, turn_of
@@ -139,20 +139,20 @@ def test_a_refusal_as_too_long_shortens_first_and_summarises_then() -> None:
 def test_figures_of_the_last_call_are_less_by_what_was_left_out_since() -> None:
     told = [replace(sealed(1), usage={"input_tokens": 8800}), replace(sealed(2), usage={"input_tokens": 9000})]
     path = run([user(1), replace(answer(2, [6000], [2000]), rounds=tuple(told))])
-    size = size_of(path)
+    size = estimate_size(path)
     assert size == SizeEstimate(9000 + 2001 - (24_000 - 500) // 4, 2001 + (24_000 - 500) // 4)
     later = (*path[-1].rounds, replace(sealed(3), usage={"input_tokens": 5100}))
-    assert size_of([path[0], replace(path[-1], rounds=later)]) == SizeEstimate(5100, 0)
+    assert estimate_size([path[0], replace(path[-1], rounds=later)]) == SizeEstimate(5100, 0)
 
 
 def test_without_figures_what_is_left_of_results_is_counted_with_prompt_and_tools() -> None:
     path = run([user(1), answer(2, [8000], [2000])])
-    without = size_of(path).tokens
+    without = estimate_size(path).tokens
     assert without == 2 + 2 * 1 + 126 + 2001
     asked = path[-1].request
     assert asked is not None
     more = replace(asked, system="s" * 40, tools=(ToolSpec("look", "d" * 20, "{}" * 8),), provider_tools=("p" * 20,))
-    assert size_of([path[0], replace(path[-1], request=more)]).tokens == without + 25
+    assert estimate_size([path[0], replace(path[-1], request=more)]).tokens == without + 25
 
 
 def test_a_count_goes_before_an_estimate() -> None:
@@ -170,9 +170,9 @@ def test_a_count_goes_before_an_estimate() -> None:
 )
 def test_a_count_is_wanted_where_it_could_change_what_is_done(known: int, added: int, near: bool) -> None:
     asked = replace(answer(2, [added - 1]), rounds=(replace(sealed(1), usage={"input_tokens": known}),))
-    assert is_near([user(1), asked]) is near
+    assert may_need_compaction([user(1), asked]) is near
     nobody_knows = replace(asked, request=asked.request and replace(asked.request, limits=Limits()))
-    assert not is_near([user(1), nobody_knows])
+    assert not may_need_compaction([user(1), nobody_knows])
 
 
 def of_provider(turn: Turn, *edits: str) -> Turn:
@@ -188,16 +188,16 @@ def test_a_provider_that_does_it_by_itself_is_left_to_it_until_it_refuses() -> N
     assert next_step(clears[-1], clears[:-1]) == Compact(1, UUID(int=2))
     summarises = [*long[:-1], of_provider(long[-1], "context_editing", "compaction")]
     assert next_step(summarises[-1], summarises[:-1]) == CallModel(1)
-    assert not is_near(summarises)
+    assert not may_need_compaction(summarises)
     assert isinstance(compaction_needed(summarises, forced=True), Block)
 
 
 def test_figures_of_calls_in_which_the_provider_left_something_out_say_nothing_of_others() -> None:
     cleared = replace(of_provider(answer(2, [4000]), "context_editing"), status="complete")
     told = replace(cleared, rounds=(replace(sealed(1), usage={"input_tokens": 100}),))
-    assert size_of([user(1), told, user(3), of_provider(answer(4), "context_editing")]).tokens == 100 + 4001 + 2
-    assert size_of([user(1), told, user(3), answer(4)]).guessed > 4000
-    assert size_of([user(1), replace(told, request=None), user(3), answer(4)]).guessed > 4000
+    assert estimate_size([user(1), told, user(3), of_provider(answer(4), "context_editing")]).tokens == 100 + 4001 + 2
+    assert estimate_size([user(1), told, user(3), answer(4)]).guessed > 4000
+    assert estimate_size([user(1), replace(told, request=None), user(3), answer(4)]).guessed > 4000
 
 
 def test_what_names_turns_that_are_not_on_the_path_is_none() -> None:
@@ -230,14 +230,14 @@ def test_pictures_of_older_results_are_left_out_too() -> None:
     (made,) = shortenings_on(after)
     assert (made.results, made.left_out, made.files) == (3, 0, 6)
     assert after[-1].blocks[-1].text.endswith("are sent shortened, without 6 of their files.")
-    assert size_of(path).tokens - size_of(after).tokens == 6 * 1600
+    assert estimate_size(path).tokens - estimate_size(after).tokens == 6 * 1600
 
 
 def test_figures_of_the_last_call_are_less_by_the_pictures_that_were_left_out_since() -> None:
     path = with_files([user(1), answer(2, [1], [1], [1])], files=3)
     known = [*path[-1].rounds[:-1], replace(path[-1].rounds[-1], usage={"input_tokens": 9000, "output_tokens": 0})]
     path = [*path[:-1], replace(path[-1], rounds=tuple(known))]
-    assert size_of(path).tokens - size_of(run(path)).tokens == 6 * 1600
+    assert estimate_size(path).tokens - estimate_size(run(path)).tokens == 6 * 1600
 
 
 def test_a_block_of_an_earlier_version_counts_no_files() -> None:

@@ -22,10 +22,10 @@ from app.domain.steps import (
     RunTools,
     Shorten,
     failed_rounds,
-    hopeless,
     next_step,
     open_round_number,
     tool_rounds,
+    tools_have_failed,
     unanswered_calls,
 )
 from app.domain.turns import Limits, RecoveryPolicy, RoundLimitPolicy, Turn
@@ -273,10 +273,10 @@ def test_what_a_user_says_starts_the_count_of_failures_anew() -> None:
     limits = Limits(max_rounds=9, max_failed_rounds=1)
     failed = (call(0, 1), result(1, 1, is_error=True))
     turn = turn_of(*failed, rounds=[sealed(1)], limits=limits)
-    assert hopeless(turn)
+    assert tools_have_failed(turn)
     assert next_step(turn) == CallModel(2, tools=False)
     spoken = replace(turn, blocks=(*failed, words(2, 1)))
-    assert not hopeless(spoken)
+    assert not tools_have_failed(spoken)
     assert next_step(spoken) == CallModel(2, tools=True)
     again = replace(spoken, blocks=(*spoken.blocks, call(3, 2), result(4, 2, is_error=True)))
     assert failed_rounds(again.blocks) == 1

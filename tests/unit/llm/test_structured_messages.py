@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.domain.blocks import NOT_TAKEN, TAKEN, Block
+from app.domain.blocks import ACCEPTED, REJECTED, Block
 from app.domain.turns import OutputSpec, Turn
 from app.llm.conversation.messages import NO_OUTPUT, NO_TEXT, build_messages
 from tests.support.legal.anthropic import message_problems
@@ -27,11 +27,11 @@ def said(*path: Turn) -> list[str]:
 
 
 def test_what_is_wrong_with_an_output_is_said_by_the_user() -> None:
-    assert said(ASKED, structured([text('{"year":1}'), verdict(NOT_TAKEN)])) == ["The output is not right."]
+    assert said(ASKED, structured([text('{"year":1}'), verdict(REJECTED)])) == ["The output is not right."]
 
 
 def test_an_output_that_was_taken_needs_no_word() -> None:
-    answered = structured([text('{"year":1}'), verdict(TAKEN)])
+    answered = structured([text('{"year":1}'), verdict(ACCEPTED)])
     assert said(ASKED, answered, user(text("Thanks.")), assistant()) == ["Thanks."]
 
 

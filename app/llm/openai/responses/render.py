@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from app.domain.blocks import Block
 from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
-from app.domain.results import files_in, parts_of
+from app.domain.results import count_files, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
@@ -225,7 +225,7 @@ class _Turns:
 
 def _output(result: Block) -> str | list[dict[str, Any]]:
     """Words alone, or a list where there are files as well."""
-    if not files_in(result):
+    if not count_files(result):
         return said_by_tool(result)
     parts = [_part(said_by_user(part)) for part in parts_of(result)]
     return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
