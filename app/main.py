@@ -93,7 +93,7 @@ async def running(
         yield Services(
             Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
             Storage.of(database),
-            Live(engine.directory, engine.chat_wakeups, worker.wake, worker.refresh, worker.cancel),
+            Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
             Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings))),
             HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
             is_ready=lambda: not worker.draining,

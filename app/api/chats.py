@@ -28,6 +28,7 @@ async def create_chat(request: Request) -> Response:
     new, _ = await read_body(request, NewChat)
     settings = services.resolver.check_settings(new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
+    services.live.feed.notify(owner)
     return json_response(chat_out(chat), 201, {"Location": f"/api/chats/{chat.id}"})
 
 
@@ -37,13 +38,15 @@ async def list_chats(request: Request) -> Response:
     before = request.query_params.get("before")
     position = _position(before) if before else None
     words = _words(request.query_params.get("q", ""))
+    # Taken before the chats are read, so that the feed from there misses nothing.
+    cursor = None if before or words else str(await services.live.feed.cursor())
     if words:
         hits = await services.storage.chats.search(owner, words, limit + 1, position)
         chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
     else:
         chats = [listed_chat(chat) for chat in await services.storage.chats.page(owner, limit + 1, position)]
     more = len(chats) > limit
-    return json_response(ChatPage(chats=chats[:limit], next=_token(chats[limit - 1]) if more else None))
+    return json_response(ChatPage(chats=chats[:limit], next=_token(chats[limit - 1]) if more else None, cursor=cursor))
 
 
 async def get_chat(request: Request) -> Response:
@@ -60,7 +63,7 @@ async def change_chat(request: Request) -> Response:
     if "settings" in sent:
         sent["settings"] = services.resolver.check_settings(changes.settings or ChatSettings())
     changed = await services.storage.chats.change(owner, chat, sent)
-    services.live.chat_wakeups.notify(chat)
+    services.live.notify(owner, chat)
     return json_response(chat_out(changed))
 
 
@@ -69,7 +72,7 @@ async def delete_chat(request: Request) -> Response:
     chat = id_of(request, "chat")
     for turn in await services.storage.chats.delete(owner, chat):
         await services.live.cancel(turn)
-    services.live.chat_wakeups.notify(chat)
+    services.live.notify(owner, chat)
     return json_response(Deleted(deleted=chat))
 
 

@@ -34,7 +34,7 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
         await services.live.refresh(draft.steered.id)
         turn = await services.storage.turns.get(target.owner, target.chat, draft.steered.id)
         exchange = replace(exchange, assistant_turn=turn)
-    _notify(services, exchange)
+    _notify(services, target.owner, exchange)
     return exchange
 
 
@@ -48,7 +48,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
             exchange = await draft.create(blocks, request, _title_of(new))
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
-    _notify(services, exchange)
+    _notify(services, chat.owner, exchange)
     return exchange
 
 
@@ -67,7 +67,7 @@ async def generate_again(
         return await _made_before(services, owner, key, error)
     assert answer.parent_id is not None
     exchange = Exchange(await storage.turns.get(owner, chat, answer.parent_id), answer)
-    _notify(services, exchange)
+    _notify(services, owner, exchange)
     return exchange
 
 
@@ -76,6 +76,7 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
     found = await services.storage.turns.cancel(owner, chat, turn)
     if not found.ended:
         await services.live.cancel(turn)
+    services.live.feed.notify(owner)
     return found
 
 
@@ -109,13 +110,13 @@ async def _made_before(
     exchange = await services.storage.exchanges.find(owner, key) if key else None
     if exchange is None:
         raise error if isinstance(error, RequestRefused) else key_refused()
-    _notify(services, exchange)  # the first request may have been cut off between its commit and this
+    _notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
     return exchange
 
 
-def _notify(services: Services, exchange: Exchange) -> None:
+def _notify(services: Services, owner: str, exchange: Exchange) -> None:
     services.live.wake()
-    services.live.chat_wakeups.notify(exchange.assistant_turn.chat_id)
+    services.live.notify(owner, exchange.assistant_turn.chat_id)
 
 
 def _title_of(new: NewTurn) -> str | None:

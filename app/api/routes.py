@@ -41,7 +41,7 @@ from app.api.schemas.responses import (
 )
 from app.api.schemas.tools import ActionsIn
 from app.api.streams import chat as chat_stream
-from app.api.streams import chats as chats_stream
+from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 
 
@@ -140,18 +140,13 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET /api/stream",
-        chats_stream.stream_chats,
-        f"Follow up to {chats_stream.MOST} chats on one connection, each from its own cursor",
+        feed_stream.stream_feed,
+        "Follow what happens in all of the owner's chats: made, changed, deleted; turns made, waiting, ended",
         gives="text/event-stream",
         problems=(400,),
-        queries=(
-            Query(
-                "follow",
-                "again for each: the id of a chat, or that, `@` and a cursor of its stream",
-                times=chats_stream.MOST,
-            ),
-        ),
-        events="ChatStreams",
+        queries=(Query("cursor", "the id of the last event received, or the cursor of a list of chats"),),
+        headers=("Last-Event-ID",),
+        events="Feed",
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}",

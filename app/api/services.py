@@ -20,6 +20,7 @@ from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
+from app.stream.feed import OwnerFeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,15 @@ class Live:
 
     directory: Directory
     chat_wakeups: ChatWakeups
+    feed: OwnerFeed
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
     cancel: Callable[[UUID], Awaitable[None]]
+
+    def notify(self, owner: str, chat: UUID) -> None:
+        """Wakes the readers of a chat and of its owner's feed, after a change was committed."""
+        self.chat_wakeups.notify(chat)
+        self.feed.notify(owner)
 
 
 @dataclass(frozen=True, slots=True)

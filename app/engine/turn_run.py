@@ -1,6 +1,7 @@
 """One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, assert_never
 from uuid import UUID
@@ -35,7 +36,9 @@ StopCause = Literal["cancel", "release", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """The parts of the replica that every run uses. `replica` is the id under which turns are claimed."""
+    """The parts of the replica that every run uses. `replica` is the id under which turns are claimed. `notify_owner`
+    wakes the readers of an owner's feed.
+    """
 
     database: Database
     replica: UUID
@@ -43,6 +46,7 @@ class RunServices:
     toolset: Toolset
     models: ModelAccess
     hooks: HookRunner
+    notify_owner: Callable[[str], None]
 
 
 class TurnRun:
@@ -86,7 +90,10 @@ class TurnRun:
             executor = Executor(context, tool_runs, services.models)
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
+            if turn.attempt > 1:  # for the first attempt, the request that made the turn has notified
+                services.notify_owner(owner)
             await self._carry_out(executor, recorder)
+            services.notify_owner(owner)
             if view.turn.ended:
                 self._ended = TurnEnded(owner, view.turn)
                 count_ended_turn(view.turn, tool_runs.first_started)

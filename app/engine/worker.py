@@ -54,11 +54,13 @@ class Worker:
         policy: WorkerPolicy,
         clock: FrameClock,
         hooks: Sequence[Hooks] = (),
+        notify_owner: Callable[[str], None] = lambda _owner: None,
     ) -> None:
         self._queue = queue
         self._policy = policy
         models = ModelAccess(provider_for, policy.model, clock)
-        self._services = RunServices(database, queue.replica, directory, toolset, models, HookRunner(hooks))
+        runner = HookRunner(hooks)
+        self._services = RunServices(database, queue.replica, directory, toolset, models, runner, notify_owner)
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()
         self._notify_when_full = False

@@ -12,7 +12,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
-from app.engine.upkeep.upload_sweep import sweep_uploads
+from app.engine.upkeep.upload_sweep import sweep_deleted_chats, sweep_uploads
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
@@ -22,6 +22,7 @@ from app.setup.policies import worker_policy
 from app.storage.actions import Actions
 from app.storage.chat_changes import ChatChanges
 from app.storage.database import Database
+from app.storage.owner_changes import OwnerChanges
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
@@ -30,11 +31,14 @@ from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
+from app.stream.feed import OwnerFeed
 from app.stream.mirror import Mirror
 from app.tools.toolset import Toolset
 
 # How often it is looked whether a ring for a chat was lost, in seconds.
 _CHAT_LOOK = 5.0
+# How often the reader of a feed looks without a wake-up, in seconds.
+_FEED_LOOK = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Engine:
     worker: Worker
     directory: Directory
     chat_wakeups: ChatWakeups
+    feed: OwnerFeed
 
 
 @asynccontextmanager
@@ -59,10 +64,14 @@ async def started(
     directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
     queue = Queue(database, new_id(), _address(settings), session_key)
     chat_wakeups = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_LOOK)
+    changes = OwnerChanges(database)
+    feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     policy = worker_policy(settings, models.fallbacks)
-    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, [*deliveries, *hooks])
+    all_hooks = [*deliveries, *hooks]
+    worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)
     rescuer = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
+    receivers = (worker.receive, chat_wakeups.broadcast.receive, feed.broadcast.receive)
     async with AsyncExitStack() as stack:
         await rescuer.start()
         stack.push_async_callback(queue.leave)
@@ -72,15 +81,17 @@ async def started(
                 rescuer.run(),
                 JournalWriter(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                ReplicaSession(url, session_key, _both(worker.receive, chat_wakeups.receive), rescuer.doubt).run(),
-                chat_wakeups.broadcast(),
+                ReplicaSession(url, session_key, _all(receivers), rescuer.doubt).run(),
+                chat_wakeups.broadcast.run(),
                 chat_wakeups.watch(),
+                feed.broadcast.run(),
                 sweep_uploads(Uploads(database)),
+                sweep_deleted_chats(changes),
                 *(each.run() for each in deliveries),
             )
         )
         await stack.enter_async_context(background(worker.run()))
-        yield Engine(worker, directory, chat_wakeups)
+        yield Engine(worker, directory, chat_wakeups, feed)
 
 
 def _address(settings: Settings) -> str:
@@ -88,9 +99,9 @@ def _address(settings: Settings) -> str:
     return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
 
 
-def _both(first: Callable[[str], None], second: Callable[[str], None]) -> Callable[[str], None]:
-    def hear(payload: str) -> None:
-        first(payload)
-        second(payload)
+def _all(receivers: Sequence[Callable[[str], None]]) -> Callable[[str], None]:
+    def receive(payload: str) -> None:
+        for receiver in receivers:
+            receiver(payload)
 
-    return hear
+    return receive

@@ -70,6 +70,16 @@ chats = Table(
     Index(None, "owner", "updated_at", "id"),
 )
 
+# Chats that are gone, for the feed of their owner. A trigger puts the row (migration 0006); it is swept by age.
+deleted_chats = Table(
+    "deleted_chats",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("chat_id", Uuid, primary_key=True),
+    Column("deleted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_deleted_chats_owner_deleted_at", "owner", "deleted_at"),
+)
+
 turns = Table(
     "turns",
     metadata,
@@ -123,6 +133,7 @@ turns = Table(
     Index(None, "chat_id", "parent_id"),
     Index("ix_turns_queue", "id", postgresql_where=literal_column("status = 'queued'")),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
+    Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
 )
 
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key

@@ -13,15 +13,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. One with a `most` is a number from 1 to that; one with `times` is given so often at most, and
-    once at least.
-    """
+    """A query parameter. One with a `most` is a number from 1 to that."""
 
     name: str
     description: str
     default: int | None = None
     most: int | None = None
-    times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Endpoint:
     queries: tuple[Query, ...] = ()
     headers: tuple[str, ...] = ()
     streams: bool = False
-    events: Literal["Stream", "ChatStream", "ChatStreams", "UiMessageStream"] = "Stream"
+    events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream"] = "Stream"
     open: bool = False
 
     @property

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.http.endpoint import Endpoint, Query
-from app.api.schemas.events import CHAT_EVENTS, CHATS_EVENTS, EVENTS
+from app.api.schemas.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.api.schemas.responses import Problem
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ _STREAMS = {
         f"{_ABOUT_EVENTS}An event of a turn is that of the turn's own stream, with the turn's id besides.",
         CHAT_EVENTS,
     ),
-    "ChatStreams": (f"{_ABOUT_EVENTS}An id is one of the chat that the last `following` names.", CHATS_EVENTS),
+    "Feed": (f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS),
     "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
 }
 
@@ -99,7 +99,7 @@ Refs = dict[type[BaseModel], Json]
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    events = [*EVENTS.values(), *CHATS_EVENTS.values()]
+    events = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values()]
     wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):
@@ -136,16 +136,13 @@ def _parameters(endpoint: Endpoint) -> Iterator[Json]:
         )
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for query in endpoint.queries:
-        needed = {"required": True} if query.times else {}
-        parameter = {"name": query.name, "in": "query", "description": query.description, **needed}
+        parameter: Json = {"name": query.name, "in": "query", "description": query.description}
         yield parameter | {"schema": _schema_of(query)}
     for name in endpoint.headers:
         yield {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
 
 
 def _schema_of(query: Query) -> Json:
-    if query.times:
-        return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": query.times}
     if query.most is None:
         return {"type": "string"}
     return {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}

@@ -177,18 +177,6 @@ class ChatDeletedEvent(EventSchema):
     """The chat was deleted; the stream ends after it. No id: there is nothing to come back for."""
 
 
-class FollowingEvent(EventSchema):
-    """What follows, up to the next of these, is said of the chat that was named as number `follow`, counted from 0."""
-
-    follow: int
-
-
-class RefusedEvent(EventSchema):
-    """The cursor is none of this chat, which is not followed; `detail` says why. No id."""
-
-    detail: str
-
-
 @cache
 def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
     """The same event in the stream of a chat: with the turn it belongs to."""
@@ -202,8 +190,39 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     **{name: _of_turn(model) for name, model in EVENTS.items()},
 }
 
-CHATS_EVENTS: Mapping[str, type[BaseModel]] = {
-    "following": FollowingEvent,
-    "refused": RefusedEvent,
-    **CHAT_EVENTS,
+
+# --- the feed of an owner --------------------------------------------------------------------------------------------
+
+
+class FeedChatEvent(ChatOut):
+    """A chat as it is now: one that was made or changed, or in which a turn was made."""
+
+
+class FeedChatDeletedEvent(EventSchema):
+    """A chat was deleted."""
+
+    id: UUID
+
+
+class FeedTurnEvent(EventSchema):
+    """An assistant turn as it is now: one that was made, or whose status has changed; and each that is open when the
+    connection begins.
+    """
+
+    chat: UUID
+    turn: UUID
+    role: Literal["assistant"]
+    status: Status
+    stop_reason: str | None
+
+
+class FeedResetEvent(EventSchema):
+    """The cursor is too old, or too much has changed since: read the list of chats again, and go on from here."""
+
+
+FEED_EVENTS: Mapping[str, type[BaseModel]] = {
+    "chat": FeedChatEvent,
+    "chat_deleted": FeedChatDeletedEvent,
+    "turn": FeedTurnEvent,
+    "reset": FeedResetEvent,
 }

@@ -39,6 +39,9 @@ class ListedChat(ChatOut):
 class ChatPage(BaseModel):
     chats: list[ListedChat]
     next: Annotated[str | None, Field(description="the `before` of the next page; null on the last one")]
+    cursor: Annotated[
+        str | None, Field(description="of the first page: where the feed goes on; null on others and for a search")
+    ]
 
 
 class Deleted(BaseModel):

@@ -25,6 +25,7 @@ from app.stream.reader import follow
 from app.telemetry import STREAMS_OPEN
 
 AnyCursor = TypeVar("AnyCursor")
+Start = TypeVar("Start")
 
 # The first bytes go out at once, so that proxies and clients know the stream is open; and how soon to come back.
 HELLO = b"retry: 1000\n\n"
@@ -104,7 +105,7 @@ def stream_response(
     )
 
 
-def asked_cursor(request: Request, parse: Callable[[str], AnyCursor], start: AnyCursor) -> tuple[str, AnyCursor]:
+def asked_cursor(request: Request, parse: Callable[[str], AnyCursor], start: Start) -> tuple[str, AnyCursor | Start]:
     """Where the cursor came from, and the cursor; `start` where there is none. Raises BadRequest."""
     for name, text in (
         ("Last-Event-ID", request.headers.get("last-event-id")),

@@ -39,21 +39,21 @@ class Sources(NamedTuple):
     news: ChatChanges
     turns: Turns
     directory: Directory
-    bells: ChatWakeups
+    wakeups: ChatWakeups
 
 
 class ChatReader:
     """One reader of one chat, from `cursor` on, which it moves."""
 
     def __init__(self, sources: Sources, owner: str, chat: UUID, cursor: ChatCursor, encode: EncodeTold) -> None:
-        self._news, self._turns, self._directory, bells = sources
-        self._bell = bells.bell(chat)
+        self._news, self._turns, self._directory, wakeups = sources
+        self._wakeup = wakeups.wakeup(chat)
         self._owner = owner
         self._chat = chat
         self._cursor = cursor
         self._encode = encode
         self._followers: list[TurnReader] = []
-        self._heard = self._bell.rings
+        self._seen = self._wakeup.number
         self._more = True
         self._gone = False
         self._first = b""
@@ -91,12 +91,12 @@ class ChatReader:
                 elif not follower.fed:
                     await follower.renew()
             if idle:  # and nothing was awaited since the looks
-                await wait_for_any(self._bell, *(follower.view.wakeup for follower in self._followers))
+                await wait_for_any(self._wakeup, *(follower.view.wakeup for follower in self._followers))
 
     @property
     def _due(self) -> bool:
         """Whether to look for news."""
-        return (self._more or self._bell.rings != self._heard) and self._has_room
+        return (self._more or self._wakeup.number != self._seen) and self._has_room
 
     @property
     def _has_room(self) -> bool:
@@ -104,7 +104,7 @@ class ChatReader:
         return len(self._followers) < MOST_OPEN and not any(each.view.ended for each in self._followers)
 
     async def _look_for_news(self) -> bytes:
-        self._heard = self._bell.rings
+        self._seen = self._wakeup.number
         news = await retry_while_unavailable(
             partial(self._news.after, self._owner, self._chat, self._cursor.place, _BATCH)
         )

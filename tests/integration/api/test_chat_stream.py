@@ -347,7 +347,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 0.02)
-    monkeypatch.setattr("app.stream.chat.wakeups.ChatWakeups.receive", lambda self, payload: None)
+    monkeypatch.setattr("app.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
         async with far.follow(f"{chat}/stream") as events:

@@ -1,0 +1,43 @@
+"""The feed of an owner: the SSE endpoint around its reader, and the frames it sends."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.codec import to_json
+from app.api.services import begin
+from app.api.streams.turn import FrameResponse, asked_cursor
+from app.api.views import chat_out
+from app.domain.chats import Chat
+from app.storage.owner_changes import TurnStatus
+from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
+
+
+async def stream_feed(request: Request) -> Response:
+    services, owner = await begin(request)
+    _, cursor = asked_cursor(request, FeedCursor.parse, None)
+    reader = await services.live.feed.open(owner, cursor, frame)
+    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat)
+
+
+def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:
+    """One SSE frame; without an event, one that only moves the client's cursor."""
+    position = f"id: {cursor}\n".encode()
+    if event is None:
+        return position + b"\n"
+    name, data = _named(event)
+    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
+
+
+def _named(event: FeedEvent) -> tuple[str, dict[str, Any]]:
+    match event:
+        case Chat():
+            return "chat", chat_out(event).model_dump(mode="json")
+        case DeletedChat(chat):
+            return "chat_deleted", {"id": chat}
+        case TurnStatus(turn, chat, status, stop_reason):
+            state = {"status": status, "stop_reason": stop_reason}
+            return "turn", {"chat": chat, "turn": turn, "role": "assistant", **state}
+        case "reset":
+            return "reset", {}
