@@ -13,6 +13,7 @@ from app.domain.chats import Chat
 from app.domain.turns import Status
 from app.storage.chats import chat_from
 from app.storage.database import Database, Row, Statement
+from app.storage.rows import OPEN_STATUSES
 
 # The longest time that is allowed to pass between the time in a row and its commit.
 OVERLAP = timedelta(seconds=10)
@@ -48,9 +49,9 @@ GET_CHANGED_TURNS = Statement(
     """
 )
 GET_OPEN_TURNS = Statement(
-    """
+    f"""
     SELECT turns.id FROM turns JOIN chats ON chats.id = chat_id
-    WHERE owner = :owner AND status IN ('queued', 'running', 'waiting')
+    WHERE owner = :owner AND status IN {OPEN_STATUSES}
     """
 )
 GET_TIME = Statement("SELECT now() AS now")

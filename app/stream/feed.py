@@ -13,7 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from app.domain.chats import Chat
-from app.domain.turns import TERMINAL
+from app.domain.turns import OPEN
 from app.storage.database import retry_while_unavailable
 from app.storage.owner_changes import DELETIONS_KEPT, OVERLAP, OwnerChanges, OwnerUpdate, TurnStatus
 from app.stream.broadcast import Broadcast, CountedWakeup
@@ -122,7 +122,7 @@ class FeedReader:
         update = await self._changes.since(self._owner, now - OVERLAP, open_turns)
         assert update is not None
         self._take(update)  # the client reads these chats in its list, but not the open turns
-        events = [turn for turn in update.turns if turn.status not in TERMINAL]
+        events = [turn for turn in update.turns if turn.status in OPEN]
         self._cursor, self._first = FeedCursor(now), events if cursor is None else ["reset", *events]
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
@@ -164,7 +164,7 @@ class FeedReader:
 
     @property
     def _open(self) -> list[TurnStatus]:
-        return [turn for turn in self._turns.values() if turn.status not in TERMINAL]
+        return [turn for turn in self._turns.values() if turn.status in OPEN]
 
     def _cursor_now(self) -> FeedCursor:
         names = tuple(turn.id for turn in self._open)
