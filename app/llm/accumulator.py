@@ -1,4 +1,4 @@
-"""Parts become changes: one open block at a time, blocks closed whole, nothing the provider said lost."""
+"""Accumulation of streamed parts into blocks: one block is open at a time, each is closed whole, nothing is lost."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from app.llm.provider import (
 )
 from app.llm.raw_json import is_object, members_of, to_json
 
-# A str is text for the open block; a Block is that block, closed.
+# A str is text of the open block; a Block is that block, closed.
 Change = BlockStart | str | Block | Unknown
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
@@ -32,7 +32,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 class Accumulator:
-    """One model call. Feed it every batch; the attributes tell what is known of the message so far."""
+    """The state of one model call. Feed it every batch; its attributes are what is known of the message so far."""
 
     def __init__(self, round: int, attempt: int, first_index: int) -> None:
         self.started = False
@@ -45,48 +45,48 @@ class Accumulator:
         self._round = round
         self._attempt = attempt
         self._next_index = first_index
-        self._queue: deque[_Building] = deque()
+        self._queue: deque[_Building] = deque()  # blocks in their order; only the first may be open for readers
         self._by_key: dict[int, _Building] = {}
         self._open: _Building | None = None
 
     def feed(self, parts: Sequence[Part]) -> list[Change]:
-        """The changes a batch makes. Text of the open block is one str, unless another change divides it."""
+        """Returns the changes of a batch. Text of the open block is one str, unless another change divides it."""
         changes: list[Change] = []
-        said: list[str] = []
+        pieces: list[str] = []
         for part in parts:
             if part.__class__ is BlockText:
-                self._say(part, said, changes)
+                self._append_text(part, pieces, changes)
                 continue
-            if said:
-                changes.append(_joined(said))
-                said = []
-            self._take(part, changes)
-        if said:
-            changes.append(_joined(said))
+            if pieces:
+                changes.append(_joined(pieces))
+                pieces = []
+            self._apply(part, changes)
+        if pieces:
+            changes.append(_joined(pieces))
         return changes
 
     def interrupt(self) -> list[Change]:
-        """Close everything that is still open: nothing more will come."""
+        """Closes all open blocks as interrupted, because the stream has ended."""
         changes: list[Change] = []
         self._close_all(changes)
         return changes
 
-    def _say(self, part: BlockText, said: list[str], changes: list[Change]) -> None:
+    def _append_text(self, part: BlockText, pieces: list[str], changes: list[Change]) -> None:
         building = self._by_key.get(part.key)
         if building is None:
-            self._note(_unheard(part), changes)
+            self._keep_unknown(_orphan(part), changes)
             return
         text = storable(part.text)
         building.pieces.append(text)
         if building is self._open and text:
-            said.append(text)
+            pieces.append(text)
 
-    def _take(self, part: Part, changes: list[Change]) -> None:
+    def _apply(self, part: Part, changes: list[Change]) -> None:
         match part:
             case BlockOpened():
                 self._begin(part, changes)
             case BlockData(key=key) if key in self._by_key:
-                self._by_key[key].news.append(part)
+                self._by_key[key].updates.append(part)
             case BlockClosed(key=key) if key in self._by_key:
                 self._by_key.pop(key).closed = True
                 self._advance(changes)
@@ -98,17 +98,17 @@ class Accumulator:
                 self.ended = True
                 self._close_all(changes)
             case Unknown():
-                self._note(part, changes)
+                self._keep_unknown(part, changes)
             case _:
-                self._note(_unheard(part), changes)
+                self._keep_unknown(_orphan(part), changes)
 
-    def _note(self, part: Unknown, changes: list[Change]) -> None:
+    def _keep_unknown(self, part: Unknown, changes: list[Change]) -> None:
         self.unknown.append(part)
         changes.append(part)
 
     def _begin(self, part: BlockOpened, changes: list[Change]) -> None:
-        if forgotten := self._by_key.get(part.key):  # its key is used again, so nothing can close it any more
-            forgotten.closed = forgotten.interrupted = True
+        if replaced := self._by_key.get(part.key):  # the provider reuses its key, so no part can close it any more
+            replaced.closed = replaced.interrupted = True
         building = _Building(part, self._next_index)
         self._next_index += 1
         self._by_key[part.key] = building
@@ -116,32 +116,29 @@ class Accumulator:
         self._advance(changes)
 
     def _message_started(self, part: MessageStarted, changes: list[Change]) -> None:
-        self._close_all(changes)  # a second start: what the first one left open stays open for ever
+        self._close_all(changes)  # after a second start no part can close the blocks of the first one
         self.started = True
         self.usage = merge_usage(self.usage, part.usage)
         self.request_id = part.request_id or self.request_id
-        self._keep(part.data)
+        self._merge_data(part.data)
 
     def _message_delta(self, part: MessageDelta, changes: list[Change]) -> None:
         self.usage = merge_usage(self.usage, part.usage)
-        self._keep(part.data)
+        self._merge_data(part.data)
         if part.stop_reason is None:
             return
         self.stop_reason = storable(part.stop_reason)
         if part.stop_reason in _TRUNCATED:
-            self._doubt_last()
+            if self._queue and self._queue[-1].doubtful:
+                self._queue[-1].closed = False  # its input was cut, though the provider closed the block
             self._close_all(changes)
         else:
             self._advance(changes)
 
-    def _keep(self, data: str | None) -> None:
+    def _merge_data(self, data: str | None) -> None:
         if data is not None:
             known = members_of(self.data) if self.data else {}
             self.data = to_json({**known, **members_of(storable(data))})
-
-    def _doubt_last(self) -> None:
-        if self._queue and self._queue[-1].doubtful:
-            self._queue[-1].closed = False
 
     def _close_all(self, changes: list[Change]) -> None:
         for building in self._queue:
@@ -151,12 +148,12 @@ class Accumulator:
         self._advance(changes, wait=False)
 
     def _advance(self, changes: list[Change], wait: bool = True) -> None:
-        """Put out what may be: blocks in their order, each opened only when those before it are closed."""
+        """Emits blocks in their order: each is opened when all blocks before it are closed."""
         while self._queue:
             building = self._queue[0]
             if building is not self._open:
                 self._open = building
-                self._show(building, changes)
+                self._start(building, changes)
             if not building.closed or (wait and self._must_wait(building)):
                 return
             changes.append(building.block(self._round, self._attempt))
@@ -164,10 +161,10 @@ class Accumulator:
             self._open = None
 
     def _must_wait(self, building: "_Building") -> bool:
-        """Input that is no JSON object may have been cut by max_tokens, which is only said after it."""
+        """Input that is no JSON object may have been cut by max_tokens, which is known only after the block."""
         return building.doubtful and len(self._queue) == 1 and self.stop_reason is None
 
-    def _show(self, building: "_Building", changes: list[Change]) -> None:
+    def _start(self, building: "_Building", changes: list[Change]) -> None:
         opened = building.opened
         changes.append(
             BlockStart(self._attempt, building.index, self._round, opened.type, opened.tool_use_id, opened.name)
@@ -177,7 +174,7 @@ class Accumulator:
 
 
 class _Building:
-    __slots__ = ("closed", "index", "interrupted", "news", "opened", "pieces")
+    __slots__ = ("closed", "index", "interrupted", "opened", "pieces", "updates")
 
     def __init__(self, opened: BlockOpened, index: int) -> None:
         self.opened = opened._replace(
@@ -187,7 +184,7 @@ class _Building:
         )
         self.index = index
         self.pieces = [storable(opened.text)]
-        self.news: list[BlockData] = []
+        self.updates: list[BlockData] = []
         self.closed = False
         self.interrupted = False
 
@@ -211,24 +208,21 @@ class _Building:
 
     def _data(self) -> str | None:
         data = None if self.opened.data is None else storable(self.opened.data)
-        if not self.news:
+        if not self.updates:
             return data
-        members: dict[str, Any] = members_of(data) if data else _bare(self.opened.type)
-        for _, field, value, append in self.news:
+        type = self.opened.type
+        members: dict[str, Any] = members_of(data) if data else {"type": type} | ({"text": ""} if type == TEXT else {})
+        for _, field, value, append in self.updates:
             members[field] = [*_list(members.get(field)), value] if append else value
         return to_json(members)
 
 
-def _storable(word: str | None) -> str | None:
-    return None if word is None else storable(word)
+def _storable(value: str | None) -> str | None:
+    return None if value is None else storable(value)
 
 
-def _joined(said: list[str]) -> str:
-    return said[0] if len(said) == 1 else "".join(said)
-
-
-def _bare(type: str) -> dict[str, Any]:
-    return {"type": type, "text": ""} if type == TEXT else {"type": type}
+def _joined(pieces: list[str]) -> str:
+    return pieces[0] if len(pieces) == 1 else "".join(pieces)
 
 
 def _list(known: Any) -> list[Any]:
@@ -237,6 +231,6 @@ def _list(known: Any) -> list[Any]:
     return known or []
 
 
-def _unheard(part: Part) -> Unknown:
-    """News about a block that is not open."""
+def _orphan(part: Part) -> Unknown:
+    """Keeps a part of a block that is not open."""
     return Unknown(to_json({"part": type(part).__name__, "fields": part._asdict()}))

@@ -1,4 +1,4 @@
-"""The line between the engine and a model API: what is asked, and the parts an answer comes in."""
+"""The interface between the engine and model APIs: requests, and the parts that answers stream in."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from app.domain.turns import ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Neighbouring blocks of one role, in the order the model sees them."""
+    """Adjacent blocks of one role, in the order in which they are sent."""
 
     role: Literal["user", "assistant"]
     blocks: tuple[Block, ...]
@@ -19,9 +19,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """Whose model call it is, and which one. `model` is what the turn calls it; `record` where the turn wants its calls
-    recorded.
-    """
+    """The identity of a model call. `model` is the name that the turn uses; `record` asks for a recording."""
 
     turn: UUID
     round: int
@@ -32,8 +30,8 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCompaction:
-    """The provider is to make the conversation shorter by itself, at so many tokens, in those of its ways that `edits`
-    names (`context_editing`, `compaction`).
+    """A request that the provider compact the conversation itself, at `at` tokens, by the methods in `edits`
+    (`context_editing`, `compaction`).
     """
 
     edits: tuple[str, ...]
@@ -42,9 +40,9 @@ class ProviderCompaction:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `tools`, and `provider_tools` as JSON text, are always listed; `may_use_tools` False tells the
-    model not to use them. `resume_data` is what the last round's provider said it needs back (a container, say), as
-    JSON text. `call` is for whoever watches; no provider sees it.
+    """The request of one model call. `tools`, and `provider_tools` as JSON text, are always listed: without them the
+    provider's cache is lost. `may_use_tools` False forbids their use. `resume_data` is JSON text that the provider
+    wants back from the last round, such as a container. `call` is for interceptors; no provider sees it.
     """
 
     model: str
@@ -60,7 +58,7 @@ class ModelRequest:
 
 
 class MessageStarted(NamedTuple):
-    """The provider accepted the call. `data` is JSON text of what must go back with the next one, or None."""
+    """The provider accepted the call. `data` is JSON text that goes back with the next call, or None."""
 
     usage: Mapping[str, Any]
     request_id: str | None = None
@@ -68,8 +66,8 @@ class MessageStarted(NamedTuple):
 
 
 class BlockOpened(NamedTuple):
-    """`key` is the provider's number for the block. `data` is its JSON object as it began, verbatim; `text` the part
-    of the streamed member that came with it.
+    """A block began. `key` is the provider's number for it, `data` its JSON object at the start, verbatim, and `text`
+    the part of the streamed member that came with it.
     """
 
     key: int
@@ -86,7 +84,7 @@ class BlockText(NamedTuple):
 
 
 class BlockData(NamedTuple):
-    """News about a block that is not text: `value` replaces `field`, or with `append` is added to its list."""
+    """A change of a block's `data`: `value` replaces the member `field`, or with `append` is added to its list."""
 
     key: int
     field: str
@@ -99,7 +97,7 @@ class BlockClosed(NamedTuple):
 
 
 class MessageDelta(NamedTuple):
-    """Cumulative figures and, near the end, why the model stopped. None and absences leave what is known."""
+    """Cumulative usage and, near the end, the reason why the model stopped. None and absent members change nothing."""
 
     stop_reason: str | None
     usage: Mapping[str, Any]
@@ -107,11 +105,11 @@ class MessageDelta(NamedTuple):
 
 
 class MessageEnded(NamedTuple):
-    """The provider said that the message is whole. A stream that ends without it was cut."""
+    """The message is complete. A stream that ends without this part was cut."""
 
 
 class Unknown(NamedTuple):
-    """Something this version does not know: kept with the round, passed on as a notice. JSON text."""
+    """JSON text that this version does not know: kept with the round, sent on to clients as a notice."""
 
     raw: str
 
@@ -126,27 +124,26 @@ class Provider(Protocol):
     def name(self) -> str: ...
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        """The answer, in batches: what one read from the network held, without waiting for more.
+        """Yields the answer in batches, one for each read from the network.
 
-        Raises TransientError or PermanentError, before the first batch or after any. Retries nothing itself.
-        It ends soon after MessageEnded, and who reads it to its end lets the connection be used again; closing it
-        before that closes the connection.
+        Raises TransientError or PermanentError, before the first batch or after any, and does not retry. It ends soon
+        after MessageEnded. Read it to its end, so that its connection can be used again.
         """
         ...
 
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """A provider that can say how long a request is."""
+    """A provider that counts the tokens of a request."""
 
     async def count(self, request: ModelRequest) -> int | None:
-        """In tokens, as it would be billed; None where nobody knows. Raises TransientError or PermanentError."""
+        """Returns the tokens that would be billed, or None if unknown. Raises TransientError or PermanentError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderWrapper:
-    """A provider that is asked by way of another one."""
+    """A provider that passes adapted requests to another one."""
 
     provider: Provider
 
@@ -155,7 +152,7 @@ class ProviderWrapper:
         return self.provider.name
 
     def adapt(self, request: ModelRequest) -> ModelRequest:
-        """What the other one is asked."""
+        """Returns the request for the other provider."""
         return request
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:

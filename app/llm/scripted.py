@@ -1,4 +1,4 @@
-"""A provider that says what it was told to say. For tests and demonstrations: no clock, no chance, no network."""
+"""A provider that plays scripted replies, for tests and demonstrations: no clock, no randomness, no network."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from app.llm.raw_json import to_json
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The provider stops here: it sets `reached`, and goes on when `go` is set."""
+    """A stop in a script: the provider sets `reached` and continues when `go` is set."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,7 +33,7 @@ Reply = Iterable[Step]
 
 
 class ScriptedProvider:
-    """Answers the n-th call with the n-th reply, or every call with what a function makes of the request."""
+    """Answers the n-th call with the n-th reply of a script, or every call by a function of the request."""
 
     name = "scripted"
 
@@ -63,7 +63,7 @@ class ScriptedProvider:
 def message_of(
     *blocks: Sequence[Part], stop_reason: str | None = None, usage: Mapping[str, Any] | None = None
 ) -> Iterator[Sequence[Part]]:
-    """A whole message, one part in each batch. It stops for its tools when it calls any."""
+    """Yields a complete message, one part in each batch. Its stop reason is `tool_use` if it has calls."""
     calls = any(isinstance(part, BlockOpened) and part.type == "tool_use" for block in blocks for part in block)
     yield (MessageStarted({"input_tokens": 10, "output_tokens": 1}),)
     yield from message_blocks(*blocks)
@@ -72,7 +72,7 @@ def message_of(
 
 
 def message_blocks(*blocks: Sequence[Part]) -> Iterator[Sequence[Part]]:
-    """The blocks of a message, numbered, one part in each batch."""
+    """Yields the blocks of a message, numbered, one part in each batch."""
     for key, block in enumerate(blocks):
         for part in block:
             yield (part._replace(key=key),)  # type: ignore[call-arg]
@@ -89,7 +89,7 @@ def thinking(*pieces: str, signature: str = "scripted") -> list[Part]:
 
 
 def tool_use(name: str, input: Mapping[str, Any], id: str) -> list[Part]:
-    """A call whose input comes in two pieces."""
+    """Returns a call whose input is streamed in two pieces."""
     shell = to_json({"type": "tool_use", "id": id, "name": name, "input": {}})
     whole = to_json(input)
     middle = len(whole) // 2

@@ -106,5 +106,5 @@ def default_among(models: Models, wanted: str | None) -> str:
     try:
         models.check(wanted)
     except RequestRefused as error:
-        raise ConfigError(f"TURNSTREAM_MODEL: {error.detail}") from None
+        raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_MODEL", 1)) from None
     return wanted

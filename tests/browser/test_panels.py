@@ -65,7 +65,7 @@ async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, ap
     await ada.page.get_by_label("Model", exact=True).fill("no such model")
     ada.expects("422")
     await ada.press("Save")
-    await ada.page.get_by_text("there is no model").wait_for()
+    await ada.page.get_by_text("must be one of").wait_for()
     await ada.page.get_by_label("Model", exact=True).fill(model)
     await ada.page.get_by_label("System prompt").fill("Be brief.")
     await ada.page.get_by_label("Longest answer").fill("77")

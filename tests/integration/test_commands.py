@@ -141,5 +141,5 @@ def test_an_unprintable_or_long_name_is_rejected(name: str) -> None:
 def test_an_unknown_model_is_reported_before_a_database_is_created(tmp_path: Path) -> None:
     done = turnstream(tmp_path, "serve", TURNSTREAM_MODEL="nope")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "turnstream: TURNSTREAM_MODEL: there is no model 'nope' here; there are: demo\n"
+    assert done.stderr == "turnstream: TURNSTREAM_MODEL must be one of demo: there is no model 'nope' here.\n"
     assert not (tmp_path / ".data").exists()

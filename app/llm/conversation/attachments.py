@@ -1,5 +1,5 @@
-"""Images and documents, of user turns and of tools' results. A row says which upload is meant; what is sent holds its
-bytes, and what the model cannot see is said to be left out.
+"""Images and documents in messages, those of user turns and those in tool results. Rows refer to uploads; requests hold
+their bytes, or a text in the place of a file that is gone or that the model cannot read.
 """
 
 import json
@@ -17,19 +17,21 @@ from app.llm.provider import Message
 GONE = "[What was attached here is no longer stored.]"
 LEFT_OUT = "(An attachment of the type {type} was left out: it cannot be shown here.)"
 
+_WITH_FILES = FILES | {TOOL_RESULT}
+
 Json = dict[str, Any]
-# From the type of a file and its members to what is sent: the members themselves where they stay as they are.
-Change = Callable[[str, Json], Json]
+# From the type and members of a file to the members that are sent: the same object if nothing changes.
+FileFilter = Callable[[str, Json], Json]
 
 
 def upload_ids_in(messages: Sequence[Message]) -> frozenset[UUID]:
-    """The uploads that the messages mean."""
+    """Returns the uploads that the messages refer to."""
     sources = (source for message in messages for block in message.blocks for source in _sources(block))
     return frozenset(UUID(source["id"]) for source in sources if source.get("type") == "upload")
 
 
 def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> tuple[Message, ...]:
-    """The messages with what they mean in them. An upload that is gone is said to be."""
+    """Puts the bytes of uploads into the messages, and a text in the place of those that are gone."""
 
     def with_bytes(_type: str, file: Json) -> Json:
         source = file.get("source") or {}
@@ -38,35 +40,32 @@ def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> 
         content = uploads.get(UUID(source["id"]))
         return _text(GONE) if content is None else {**file, "source": _inline(content, source["media_type"])}
 
-    return _changed(messages, with_bytes)
+    return _with_files(messages, with_bytes)
 
 
 def without_files(messages: Sequence[Message], types: Collection[str]) -> tuple[Message, ...]:
-    """The messages without files of these types, for a model that cannot see them."""
-    return _changed(messages, lambda type, file: _text(LEFT_OUT.format(type=type)) if type in types else file)
+    """Replaces files of these types by a text, for a model that cannot read them."""
+    return _with_files(messages, lambda type, file: _text(LEFT_OUT.format(type=type)) if type in types else file)
 
 
 def _sources(block: Block) -> Iterator[Json]:
-    """Of the file that a block is, or of those that it holds."""
+    """Yields the source of the file that a block is, or those of the files in a result."""
     if block.data is not None and block.type in FILES:
         yield json.loads(block.data).get("source") or {}
     elif block.data is not None and block.type == TOOL_RESULT:
         yield from (part.get("source") or {} for part in content_of(block.data))
 
 
-def _changed(messages: Iterable[Message], change: Change) -> tuple[Message, ...]:
+def _with_files(messages: Iterable[Message], change: FileFilter) -> tuple[Message, ...]:
     return tuple(
-        replace(message, blocks=tuple(_changed_block(block, change) for block in message.blocks))
+        replace(message, blocks=tuple(_with_files_in_block(block, change) for block in message.blocks))
         if any(block.type in _WITH_FILES and block.data is not None for block in message.blocks)
         else message
         for message in messages
     )
 
 
-_WITH_FILES = FILES | {TOOL_RESULT}
-
-
-def _changed_block(block: Block, change: Change) -> Block:
+def _with_files_in_block(block: Block, change: FileFilter) -> Block:
     if block.data is None or block.type not in _WITH_FILES:
         return block
     members: Json = json.loads(block.data)
@@ -83,8 +82,8 @@ def _changed_block(block: Block, change: Change) -> Block:
     return block if changed is members else replace(block, data=_json(changed))
 
 
-def _text(words: str) -> Json:
-    return {"type": TEXT, "text": words}
+def _text(text: str) -> Json:
+    return {"type": TEXT, "text": text}
 
 
 def _inline(content: bytes, media_type: str) -> Json:

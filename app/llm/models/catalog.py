@@ -1,4 +1,4 @@
-"""Which models there are, whose they are, and what each can do."""
+"""The catalog of models: their providers, abilities, prices and fallbacks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,13 +23,13 @@ Ability = Literal[
 ]
 
 _MILLION = 1_000_000
-# What a model must be able to do for files of a type.
-_SEEING: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
+# The ability that a model needs for files of a type.
+_NEEDED: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens, in one currency of the operator's choice."""
+    """Prices of a million tokens, in the currency that the operator chose."""
 
     input: float
     output: float
@@ -37,13 +37,13 @@ class Prices:
     cache_write: float | None = None
 
     def cost_of(self, usage: Mapping[str, Any]) -> float:
-        """What the usage of one round costs. `input_tokens` are those that no cache was used for. Where the provider
-        has summarised meanwhile, its figures are not in those of the message.
+        """Returns the cost of a round's usage. `input_tokens` are those without a cache. The figures of summaries that
+        the provider wrote meanwhile are in `iterations`, and not in those of the message.
         """
         iterations = usage.get("iterations") or ()
-        return sum(map(self._of, (usage, *(each for each in iterations if each.get("type") == "compaction"))))
+        return sum(map(self._cost, (usage, *(each for each in iterations if each.get("type") == "compaction"))))
 
-    def _of(self, figures: Mapping[str, Any]) -> float:
+    def _cost(self, figures: Mapping[str, Any]) -> float:
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         parts = (
@@ -57,9 +57,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`upstream` is the provider's own id, where ours is another. `context_window` and `max_output` are in tokens.
-    Where nobody said what it `can` do, nothing is refused. `fallbacks` are tried in order when it is down. With
-    `think_tags` it writes what it thinks into its answer, and its server leaves it there.
+    """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
+    tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
+    down. With `think_tags` its answers contain its thoughts in <think> tags.
     """
 
     id: str
@@ -78,8 +78,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
-    """A provider, the models it lists (a bare id says nothing of what it can do), and the prefixes of further ids that
-    it takes unlisted.
+    """A provider, its listed models (a bare id has unknown abilities), and the prefixes of ids that it accepts
+    unlisted.
     """
 
     provider: Provider
@@ -92,60 +92,60 @@ class ProviderModels:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    offers: Sequence[ProviderModels] = field(default_factory=list)
+    providers: Sequence[ProviderModels] = field(default_factory=list)
 
     def listed(self) -> Mapping[str, tuple[Model, str]]:
-        """By id, with the name of the provider."""
-        return {model.id: (model, offer.provider.name) for offer in self.offers for model in offer.listed()}
+        """Returns the models by id, with the name of their provider."""
+        return {model.id: (model, entry.provider.name) for entry in self.providers for model in entry.listed()}
 
     def check(self, name: str) -> Model:
-        """The model of that id or alias. Raises RequestRefused for one that nobody here serves."""
+        """Returns the model of that id or alias. Raises RequestRefused if no provider serves it."""
         found = self._find(name)
         if found is None:
-            have = ", ".join(self.listed())
-            raise RequestRefused(f"there is no model {name!r} here; there are: {have}", field="model")
+            known = ", ".join(self.listed())
+            raise RequestRefused(f"`model` must be one of {known}: there is no model {name!r} here.", field="model")
         return found[1]
 
     def provider_for(self, name: str) -> Provider:
-        """Raises PermanentError: a turn may be older than the present configuration."""
+        """Raises PermanentError if no provider serves it: a turn may be older than the present configuration."""
         found = self._find(name)
         if found is None:
-            raise PermanentError("model_not_available", f"no provider for the model {name!r} is configured here")
-        offer, model = found
-        provider = ThinkTagFilter(offer.provider) if model.think_tags else offer.provider
-        if unseen := [type for type, ability in _SEEING.items() if not model.supports(ability)]:
-            provider = _Unseeing(provider, unseen)
-        return provider if model.upstream is None else _Renamed(provider, model.upstream)
+            raise PermanentError("model_not_available", f"No provider of the model {name!r} is configured here.")
+        entry, model = found
+        provider = ThinkTagFilter(entry.provider) if model.think_tags else entry.provider
+        if unreadable := [type for type, ability in _NEEDED.items() if not model.supports(ability)]:
+            provider = _WithoutFiles(provider, unreadable)
+        return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
 
     def fallbacks(self, name: str) -> Sequence[str]:
         found = self._find(name)
         return () if found is None else found[1].fallbacks
 
     def all_support(self, name: str, ability: Ability) -> bool:
-        """Whether it was said of the model, and of each that may take its place, that it can do this."""
+        """True if the ability is declared for the model and for each of its fallbacks."""
         found = [self._find(id) for id in (name, *self.fallbacks(name))]
-        return all(place is not None and ability in (place[1].can or ()) for place in found)
+        return all(entry is not None and ability in (entry[1].can or ()) for entry in found)
 
     def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
-        """None where no prices are known."""
+        """Returns None if the model has no prices."""
         found = self._find(name)
         return None if found is None or found[1].prices is None else found[1].prices.cost_of(usage)
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
-        """A listed model of any offer goes before an unlisted one."""
-        for offer in self.offers:
-            for model in offer.listed():
+        """Finds the model, first among the listed models of all providers, then by prefix."""
+        for entry in self.providers:
+            for model in entry.listed():
                 if name == model.id or name in model.aliases:
-                    return offer, model
-        for offer in self.offers:
-            if any(name.startswith(prefix) for prefix in offer.prefixes):
-                return offer, Model(name)
+                    return entry, model
+        for entry in self.providers:
+            if any(name.startswith(prefix) for prefix in entry.prefixes):
+                return entry, Model(name)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Renamed(ProviderWrapper):
-    """A provider that knows the model by another id."""
+class _WithUpstreamId(ProviderWrapper):
+    """A provider that has another id for the model."""
 
     model: str
 
@@ -154,8 +154,8 @@ class _Renamed(ProviderWrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class _Unseeing(ProviderWrapper):
-    """For a model that cannot see these types of files: those of tools, and of turns that another model answered."""
+class _WithoutFiles(ProviderWrapper):
+    """A provider of a model that cannot read these types of files, which tools return and other models could read."""
 
     types: Sequence[str]
 

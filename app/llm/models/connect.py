@@ -1,6 +1,4 @@
-"""From what the registry says to providers that can be asked. Each SDK costs a second or two to import, so each is when
-it is wanted.
-"""
+"""Clients for the providers of the registry. An SDK takes a second or two to import, so each is imported on demand."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -17,7 +15,7 @@ from app.llm.transport.interceptor import CallPublisher, Interceptor
 async def connect_providers(
     specs: Sequence[ProviderSpec], interceptors: Sequence[Interceptor] = ()
 ) -> AsyncIterator[list[ProviderModels]]:
-    """One client for each, closed at the end. What goes over their wires goes through `interceptors`."""
+    """Opens a client for each provider, and closes them at the end. Their requests pass through `interceptors`."""
     async with AsyncExitStack() as stack:
         providers = [await _provider(spec, stack, interceptors) for spec in specs]
         yield [

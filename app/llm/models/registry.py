@@ -1,4 +1,4 @@
-"""The file of models: what the server knows of them, and what the operator says instead."""
+"""The file of models: the models that come with turnstream, changed and extended by the operator's own file."""
 
 import re
 import tomllib
@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.domain.errors import ConfigError
 from app.llm.models.catalog import Ability, Model, Prices
 from app.llm.openai.quirks import QUIRKS
 
 _OWN = Path(__file__).with_name("models.toml")
-_NAME = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 Api = Literal["anthropic", "openai-chat", "openai-responses"]
 
@@ -24,8 +25,8 @@ class _Table(BaseModel):
 
 
 class ProviderTable(_Table):
-    """`key` and `base_url` may name variables of the environment. One without a key needs none. `quirks` says in what a
-    server that speaks OpenAI's language differs from OpenAI (docs/providers.md).
+    """`key` and `base_url` may name variables of the environment; without `key` the provider needs none. `quirks` names
+    the differences of a compatible server from OpenAI (docs/providers.md).
     """
 
     api: Api
@@ -56,6 +57,19 @@ class ModelTable(_Table):
     think_tags: bool = False
     enabled: bool = True
 
+    def model(self, id: str) -> Model:
+        return Model(
+            id=id,
+            upstream=self.upstream,
+            context_window=self.context_window,
+            max_output=self.max_output,
+            can=None if self.can is None else frozenset(self.can),
+            prices=Prices(**self.prices.model_dump()) if self.prices else None,
+            aliases=tuple(self.aliases),
+            fallbacks=tuple(self.fallbacks),
+            think_tags=self.think_tags,
+        )
+
 
 class _File(_Table):
     providers: dict[str, ProviderTable] = {}
@@ -64,7 +78,7 @@ class _File(_Table):
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """A provider that can be used, with what was said of its models."""
+    """The configuration of a usable provider, with its models."""
 
     name: str
     api: Api
@@ -77,35 +91,43 @@ class ProviderSpec:
 
 
 def read_registry(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
-    """The providers that have what they need. Raises ConfigError, which names file, table and key."""
-    read = _merged(_tables(_OWN), _tables(file) if file else {})
+    """Returns the providers whose keys are set. Raises ConfigError with file, table and key."""
+    tables = _merged(_read(_OWN), _read(file) if file else {})
     try:
-        found = _File.model_validate(read)
+        found = _File.model_validate(tables)
     except ValidationError as error:
-        raise ConfigError(_sentence(file or _OWN, error)) from None
-    models = _models_of(found)
-    _check(file or _OWN, found, models)
-    specs = (_provider(name, table, models, environment) for name, table in found.providers.items() if table.enabled)
+        raise ConfigError(f"{file or _OWN}: {_sentence(error.errors()[0])}") from None
+    models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
+    try:
+        _check_references(found, models)
+    except ConfigError as error:
+        raise ConfigError(f"{file or _OWN}: {error}") from None
+    specs = (_spec(name, table, models, environment) for name, table in found.providers.items() if table.enabled)
     return [spec for spec in specs if spec is not None]
 
 
-def _tables(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"TURNSTREAM_MODELS_FILE: {file} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"TURNSTREAM_MODELS_FILE: {file} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise ConfigError(f"TURNSTREAM_MODELS_FILE: {file} is not TOML: {error}.") from None
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Families are taken apart first, so that one of their models can be said more of."""
-    return {kind: _merged_tables(_by_name(under, kind), _by_name(over, kind)) for kind in ("providers", "models")} | {
-        name: value for name, value in over.items() if name not in {"providers", "models", "families"}
-    }
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges tables key by key; those of `own` win. Unknown tables stay, so that they are refused."""
+    merged = {name: value for name, value in own.items() if name not in {"providers", "models", "families"}}
+    for kind in ("providers", "models"):
+        under, over = _tables_by_name(base, kind), _tables_by_name(own, kind)
+        merged[kind] = {name: {**under.get(name, {}), **over.get(name, {})} for name in dict.fromkeys((*under, *over))}
+    return merged
 
 
-def _by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _tables_by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns [providers.*] or [models.*]. The keys of a family are copied to its models first, so that the operator
+    can change a single one of them.
+    """
     found: dict[str, Any] = {}
     if kind == "models":
         for family in tables.get("families", {}).values():
@@ -116,54 +138,32 @@ def _by_name(tables: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return found
 
 
-def _merged_tables(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: {**under.get(name, {}), **over.get(name, {})} for name in (*under, *(n for n in over if n not in under))
-    }
-
-
-def _models_of(found: _File) -> dict[str, tuple[str, Model]]:
-    """By id, with the provider."""
-    return {id: (table.provider, _model(id, table)) for id, table in found.models.items() if table.enabled}
-
-
-def _model(id: str, table: ModelTable) -> Model:
-    return Model(
-        id=id,
-        upstream=table.upstream,
-        context_window=table.context_window,
-        max_output=table.max_output,
-        can=None if table.can is None else frozenset(table.can),
-        prices=Prices(**table.prices.model_dump()) if table.prices else None,
-        aliases=tuple(table.aliases),
-        fallbacks=tuple(table.fallbacks),
-        think_tags=table.think_tags,
-    )
-
-
-def _check(file: Path, found: _File, models: Mapping[str, tuple[str, Model]]) -> None:
+def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> None:
     for name, provider_table in found.providers.items():
         if provider_table.quirks not in QUIRKS:
             known = ", ".join(QUIRKS)
-            raise ConfigError(
-                f"{file}: [providers.{name}] quirks: there is no {provider_table.quirks!r}; there are: {known}"
-            )
+            raise ConfigError(f"`quirks` of [providers.{name}] must be one of {known}, not {provider_table.quirks!r}.")
     names: dict[str, str] = {}
     for id, (provider, model) in models.items():
         if provider not in found.providers:
-            raise ConfigError(f"{file}: [models.{id}] provider: there is no [providers.{provider}]")
+            known = ", ".join(found.providers)
+            raise ConfigError(
+                f"`provider` of [models.{id}] must be one of {known}: there is no [providers.{provider}]."
+            )
         for name in (id, *model.aliases):
             if names.setdefault(name, id) != id:
-                raise ConfigError(f"{file}: [models.{id}] aliases: {name} is [models.{names[name]}] already")
+                raise ConfigError(f"`aliases` of [models.{id}] must be new names: {name} is [models.{names[name]}].")
         for fallback in model.fallbacks:
             if fallback not in models:
-                raise ConfigError(f"{file}: [models.{id}] fallbacks: there is no [models.{fallback}]")
+                raise ConfigError(
+                    f"`fallbacks` of [models.{id}] must be ids of models: there is no [models.{fallback}]."
+                )
 
 
-def _provider(
+def _spec(
     name: str, table: ProviderTable, models: Mapping[str, tuple[str, Model]], environment: Mapping[str, str]
 ) -> ProviderSpec | None:
-    """None where its key is a variable that is not set."""
+    """Returns None if the key is a variable that is not set."""
     key = None if table.key is None else _filled(table.key, environment)
     if table.key is not None and not key:
         return None
@@ -180,11 +180,19 @@ def _provider(
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> str:
-    return _NAME.sub(lambda found: environment.get(found[1] or found[2], ""), text)
+    return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), text)
 
 
-def _sentence(file: Path, error: ValidationError) -> str:
-    first = error.errors()[0]
-    *table, key = [str(step) for step in first["loc"]] or ["?"]
-    where = f"[{'.'.join(table)}] {key}" if table else key
-    return f"{file}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}"
+def _sentence(problem: ErrorDetails) -> str:
+    """Names the key, its table, and what is allowed there. The location is `models`, an id, a key, perhaps more."""
+    location = [str(step) for step in problem["loc"]]
+    table, key = location[:2], ".".join(location[2:])
+    if len(location) == 1:
+        return f"`{location[0]}` is not known here; known tables are [providers], [models] and [families]."
+    where = f"`{key}` of [{'.'.join(table)}]"
+    if problem["type"] == "extra_forbidden":
+        kind = ProviderTable if table[0] == "providers" else ModelTable if len(location) == 3 else _PricesTable
+        return f"{where} is not known; known keys are {', '.join(kind.model_fields)}."
+    if problem["type"] == "missing":
+        return f"{where} is required."
+    return f"{where} is not valid: {problem['msg'][0].lower()}{problem['msg'][1:]}."

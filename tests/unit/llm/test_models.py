@@ -43,7 +43,7 @@ def test_what_is_listed_goes_before_what_only_begins_alike() -> None:
 def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     found, *_ = models()
     with pytest.raises(
-        RequestRefused, match="there is no model 'huge' here; there are: big, small, renamed"
+        RequestRefused, match="`model` must be one of big, small, renamed: there is no model 'huge' here"
     ) as refused:
         found.check("huge")
     assert refused.value.field == "model"

@@ -80,29 +80,52 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
-        ("x =", "models.toml: "),
-        ("[models.m]\nprovider = 'nobody'", r"\[models.m\] provider: there is no \[providers.nobody\]"),
-        ("[models.m]\nprovider = 'openai'\nfallbacks = ['n']", r"\[models.m\] fallbacks: there is no \[models.n\]"),
+        ("x =", "models.toml is not TOML: "),
+        (
+            "[models.m]\nprovider = 'nobody'",
+            r"`provider` of \[models.m\] must be one of .*: there is no \[providers.nobody\]\.$",
+        ),
+        (
+            "[models.m]\nprovider = 'openai'\nfallbacks = ['n']",
+            r"`fallbacks` of \[models.m\] must be ids of models: there is no \[models.n\]\.$",
+        ),
         (
             "[models.m]\nprovider = 'openai'\naliases = ['claude-opus-5']",
-            r"\[models.m\] aliases: claude-opus-5 is \[models.claude-opus-5\] already",
+            r"`aliases` of \[models.m\] must be new names: claude-opus-5 is \[models.claude-opus-5\]\.$",
         ),
-        ("[models.m]\nprovider = 'openai'\ncan = ['fly']", r"\[models.m.can\] 0: input should be 'tools'"),
-        ("[models.m]\nprovider = 'openai'\nwindow = 1", r"\[models.m\] window: extra inputs are not permitted"),
-        ("[models.m]\ncan = []", r"\[models.m\] provider: field required"),
-        ("colour = 'red'", "colour: extra inputs"),
+        (
+            "[models.m]\nprovider = 'openai'\ncan = ['fly']",
+            r"`can.0` of \[models.m\] is not valid: input should be 'tools'",
+        ),
+        (
+            "[models.m]\nprovider = 'openai'\nwindow = 1",
+            r"`window` of \[models.m\] is not known; known keys are provider, upstream, context_window, ",
+        ),
+        ("[models.m]\ncan = []", r"`provider` of \[models.m\] is required\.$"),
+        (
+            "colour = 'red'",
+            r"`colour` is not known here; known tables are \[providers\], \[models\] and \[families\]\.$",
+        ),
         (
             "[providers.openai]\nquirks = 'odd'",
-            r"\[providers.openai\] quirks: there is no 'odd'; there are: openai, comp",
+            r"`quirks` of \[providers.openai\] must be one of openai, compatible, .*, not 'odd'\.$",
         ),
-        ("[providers.p]\napi = 'soap'", r"\[providers.p\] api: input should be"),
-        ("[providers.openai]\nenabled = 3", r"\[providers.openai\] enabled: input should be a valid boolean"),
+        (
+            "[models.m]\nprovider = 'openai'\nprices = {input = 1, output = 1, tax = 1}",
+            r"`prices.tax` of \[models.m\] is not known; known keys are input, output, cache_read, cache_write\.$",
+        ),
+        ("[providers.p]\nkind = 1", r"`api` of \[providers.p\] is required\.$"),
+        ("[providers.p]\napi = 'soap'", r"`api` of \[providers.p\] is not valid: input should be"),
+        (
+            "[providers.openai]\nenabled = 3",
+            r"`enabled` of \[providers.openai\] is not valid: input should be a valid boolean",
+        ),
     ],
 )
-def test_a_wrong_file_stops_the_start_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_wrong_file_stops_the_start_with_a_sentence(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         read(tmp_path, text, **KEYS)
 
 

@@ -19,7 +19,7 @@ def settings(**given: Any) -> Settings:
 
 def test_without_a_key_there_is_the_demo_and_no_other() -> None:
     assert default_model(settings()) == default_model(settings(model="demo")) == "demo"
-    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL: there is no model 'nope' here; there are: demo$"):
+    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL must be one of demo: there is no model 'nope' here\.$"):
         default_model(settings(model="nope"))
 
 
@@ -32,5 +32,7 @@ def test_with_a_key_any_name_may_be_one_that_a_gateway_knows() -> None:
 def test_of_models_that_a_program_gives_it_is_one_of_theirs() -> None:
     models = Models([ProviderModels(ScriptedProvider([]), ["small", "big"], ["x-"])])
     assert [default_among(models, wanted) for wanted in (None, "big", "x-1")] == ["small", "big", "x-1"]
-    with pytest.raises(ConfigError, match=r"TURNSTREAM_MODEL: there is no model 'nope' here; there are: small, big$"):
+    with pytest.raises(
+        ConfigError, match=r"TURNSTREAM_MODEL must be one of small, big: there is no model 'nope' here\.$"
+    ):
         default_among(models, "nope")
