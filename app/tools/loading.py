@@ -1,4 +1,4 @@
-"""Tools of the embedding program: named by a setting, or offered by installed packages."""
+"""Loading of tools by reference: from a module that a setting names, and from installed packages."""
 
 import re
 import sys
@@ -21,56 +21,53 @@ _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 
 
 async def load_toolset(reference: str, stack: AsyncExitStack) -> list[Tool]:
-    """The tools of `package.module:attribute`; what has to be closed again is given to `stack`. Raises ConfigError.
+    """Loads the tools of `package.module:attribute`. Context managers are entered on `stack`. Raises ConfigError.
 
-    The attribute is a tool, several, or an object whose methods are tools; or it is made without arguments, by a class
-    or a function that may be async or an async context manager.
+    The attribute is a tool, several tools, or an object whose methods are tools; or a class, a function or an async
+    function without arguments that makes one of these, or an async context manager of one.
     """
     if not _REFERENCE.fullmatch(reference):
-        raise ConfigError(f"TURNSTREAM_TOOLSET: {reference} is not of the form package.module:attribute")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as for `python -m`: a program that is started by its script does not look there
-        sys.path.append(here)
-    return await _tools_at(EntryPoint("", reference, GROUP), f"TURNSTREAM_TOOLSET: {reference}", stack)
+        raise ConfigError(f"TURNSTREAM_TOOLSET: {reference} must have the form package.module:attribute")
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # `python -m` has it; the path of a console script does not
+        sys.path.append(folder)
+    return await _load(EntryPoint("", reference, GROUP), f"TURNSTREAM_TOOLSET: {reference}", stack)
 
 
 async def load_installed(stack: AsyncExitStack) -> list[Tool]:
-    """The same for every entry point of the group, by name."""
+    """Loads the tools of every entry point of the group, in the order of their names."""
     tools: list[Tool] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        tools += await _tools_at(point, f"the entry point {point.name} of {GROUP}: {point.value}", stack)
+        tools += await _load(point, f"the entry point {point.name} of {GROUP}: {point.value}", stack)
     return tools
 
 
-async def _tools_at(point: EntryPoint, where: str, stack: AsyncExitStack) -> list[Tool]:
+async def _load(point: EntryPoint, source: str, stack: AsyncExitStack) -> list[Tool]:
+    """`source` begins the error texts."""
     try:
         found = point.load()
     except ImportError as error:
-        raise ConfigError(f"{where} cannot be imported: {error}") from error
-    except (AttributeError, TypeError, ValueError) as error:  # the last two are what @tool refuses
-        raise ConfigError(f"{where}: {error}") from error
-    tools = _listed(await _made(found, where, stack))
-    if not tools:
-        raise ConfigError(f"{where} is no tool and has none")
-    return tools
-
-
-async def _made(found: Any, where: str, stack: AsyncExitStack) -> Any:
+        raise ConfigError(f"{source} cannot be imported: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:  # @tool raises the last two
+        raise ConfigError(f"{source}: {error}") from error
     if isclass(found) or isfunction(found) or ismethod(found) or isinstance(found, partial):
         try:
             signature(found).bind()
         except TypeError:
-            raise ConfigError(f"{where} cannot be called without arguments; is @tool missing?") from None
+            raise ConfigError(f"{source} cannot be called without arguments; is @tool missing?") from None
         found = found()
         found = await found if isawaitable(found) else found
     if isinstance(found, AbstractAsyncContextManager):
         entered = await stack.enter_async_context(found)
         found = found if entered is None else entered
-    return found
+    tools = _tools_in(found)
+    if not tools:
+        raise ConfigError(f"{source} must be a tool, a list of tools, or an object whose methods are tools")
+    return tools
 
 
-def _listed(found: Any) -> list[Tool]:
-    """Nothing for what is no tool, and for a list where something is none."""
+def _tools_in(found: Any) -> list[Tool]:
+    """The tools of a loaded object: none if it is no tool, or a list with anything else in it."""
     if _is_tool(found):
         return [found]
     if isinstance(found, Iterable):

@@ -1,4 +1,4 @@
-"""Outputs of structured turns: their tools, and how what a model puts out is judged."""
+"""Outputs of structured turns: the tools by which a model gives them, and their validation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,81 +18,77 @@ log = structlog.get_logger(__name__)
 
 OUTPUT = "output"
 SUBMIT = "submit"
-_TAKEN = "The output was taken."
-_NOTHING = '{"type":"object","properties":{},"additionalProperties":false}'
+_ACCEPTED = "The output was taken."
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
-# What is wrong with an output, in words for the model; None or nothing when it is right.
+# Returns what is wrong with an output, as a text for the model; None or an empty text for a valid output.
 Validator = Callable[[Any], str | Awaitable[str | None] | None]
-# What the model is told of a draft, so that it may refine it.
+# Returns what the model reads about its draft, so that it may refine it.
 Handler = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools by which a model puts out: with a handler it refines drafts, and submits the last one. It needs none
-    where its provider holds it to the schema.
+    """The tools by which a model gives its output. With a handler it refines drafts, and submits the last one. There
+    are none when the provider enforces the schema.
     """
     if spec.native:
         return ()
     if spec.handler is None:
-        told = "Give the final output. Call this once you have all that you need; it ends your work."
-        return (ToolSpec(OUTPUT, told, spec.schema, retry_safe=True, role="output"),)
-    told = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
-    done = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
+        description = "Give the final output. Call this once you have all that you need; it ends your work."
+        return (ToolSpec(OUTPUT, description, spec.schema, retry_safe=True, role="output"),)
+    draft = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
+    submit = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
     return (
-        ToolSpec(OUTPUT, told, spec.schema, retry_safe=True, role="output"),
-        ToolSpec(SUBMIT, done, _NOTHING, retry_safe=True, role="submit"),
+        ToolSpec(OUTPUT, draft, spec.schema, retry_safe=True, role="output"),
+        ToolSpec(SUBMIT, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
     )
 
 
 def as_call(draft: Block) -> Block:
-    """An output that a model wrote as text, with what a call of the output tool has."""
+    """An output that a model wrote as text, as a call of the output tool."""
     return replace(draft, name=OUTPUT, tool_use_id=f"{OUTPUT}_{draft.round}")
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a program registers for its structured turns, by name. `timeout` is in seconds."""
+    """The validators and handlers that a program registers for its structured turns, by name. `timeout`: seconds."""
 
     validators: Mapping[str, Validator] = field(default_factory=dict)
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     timeout: float = 30.0
 
     def check(self, spec: OutputSpec) -> None:
-        """Raises ValueError for a spec that cannot be used here."""
+        """Raises ValueError for a schema that is not valid, or a name that is not registered."""
         InputSchema.checked(spec.schema)
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),
         ):
             if name is not None and name not in known:
-                raise ValueError(f"there is no {kind} {name!r} here; there are: {', '.join(known) or 'none'}")
+                raise ValueError(f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
-        """The outcome of a call of an output tool. `draft` is what is put out, or submitted: JSON text; None when there
-        is nothing to submit.
+        """The outcome of a call of an output tool. `draft` is the output as JSON text; None when there is nothing to
+        submit.
         """
         if draft is None:
             return Outcome(f"There is nothing to submit yet: call {OUTPUT} first.", is_error=True)
         try:
             async with asyncio.timeout(self.timeout):
-                return await self._settle(role, spec, draft, context)
-        except Exception as error:  # whatever a program's function raises
+                return await self._validate(role, spec, draft, context)
+        except Exception as error:  # the functions of a program may raise anything
             log.error("output.failed", role=role, exc_info=error)
             return Outcome("The output could not be judged. Try again.", is_error=True)
 
-    async def _settle(self, role: ToolRole, spec: OutputSpec, draft: str, context: ToolContext) -> Outcome:
+    async def _validate(self, role: ToolRole, spec: OutputSpec, draft: str, context: ToolContext) -> Outcome:
         try:
             value = from_json(draft or "{}")
         except ValueError as error:
             return Outcome(f"The output is not valid JSON ({error}).", kind="bad_input")
         if role == "output" and spec.handler is not None:
             return Outcome(await self.handlers[spec.handler](value, context))
-        if complaint := InputSchema(spec.schema).complaint(value) or await self._complaint(spec, value):
-            return Outcome(f"The output is not right. {complaint}", kind="bad_input")
-        return Outcome(_TAKEN)
-
-    async def _complaint(self, spec: OutputSpec, value: Any) -> str | None:
-        if spec.validator is None:
-            return None
-        found = self.validators[spec.validator](value)
-        return await found if isawaitable(found) else found
+        complaint = InputSchema(spec.schema).complaint(value)
+        if not complaint and spec.validator is not None:
+            found = self.validators[spec.validator](value)
+            complaint = await found if isawaitable(found) else found
+        return Outcome(f"The output is not right. {complaint}", kind="bad_input") if complaint else Outcome(_ACCEPTED)

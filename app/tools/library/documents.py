@@ -1,4 +1,4 @@
-"""The document tools: look around in a library, read from it, search it."""
+"""The document tools: list, read and search the documents of an owner."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from app.kit.text import storable
-from app.tools.library.listing import Entry, excerpt, listing, near
+from app.tools.library.listing import Entry, excerpt, listing, suggest_paths
 from app.tools.tool import Tool, ToolContext, ToolError, tool, tools_of
 
 
@@ -20,7 +20,7 @@ class SearchHit(Protocol):
 
 
 class Library(Protocol):
-    """Every owner's documents. `tree` takes any beginning of a path; `search` gives the best hits first."""
+    """The documents of all owners. `tree` lists paths with a prefix; `search` returns the best hits first."""
 
     async def tree(self, owner: str, prefix: str) -> Sequence[Entry]: ...
     async def read(self, owner: str, path: str) -> str | None: ...
@@ -28,7 +28,7 @@ class Library(Protocol):
 
 
 class DocumentTools:
-    """`adding` tells how documents get into the library, for when there are none."""
+    """`adding` is the text about adding documents that the model reads when the library is empty."""
 
     def __init__(self, library: Library, adding: str) -> None:
         self._library = library
@@ -99,7 +99,7 @@ class DocumentTools:
             return f"{path!r} is a folder; doc_tree lists what is in it."
         if path in paths:
             return f"{path!r} is a document; doc_view shows it."
-        if found := near(path, paths):
+        if found := suggest_paths(path, paths):
             return f"There is no {path!r} in the library. Near to it: {', '.join(found)}."
         return f"There is no {path!r} in the library; doc_tree lists what there is."
 
@@ -111,7 +111,7 @@ def document_tools(
 
 
 def sample_documents() -> dict[str, str]:
-    """A small library to try things with: content by path."""
+    """A small library for trials: content by path."""
     return dict(_files(resources.files("app.tools.library") / "sample", ""))
 
 

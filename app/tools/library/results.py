@@ -1,4 +1,4 @@
-"""The tool that reads on in a result of which the model is told only a part."""
+"""The tool `read_result`: it reads on in a result that was cut."""
 
 from dataclasses import replace
 from typing import Annotated, Protocol
@@ -9,12 +9,12 @@ from pydantic import Field
 from app.domain.blocks import READ_RESULT
 from app.tools.tool import Tool, ToolContext, ToolError, tool
 
-_FRAME = 200
+_FRAME = 200  # characters around a part, at most
 
 
 class ResultStore(Protocol):
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result on the path to `turn`, if there is one."""
+        """The full text of a result on the path to `turn`; None if there is none."""
         ...
 
 
@@ -49,7 +49,7 @@ class _ResultTools:
 
 
 def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
-    """At most `part` characters are read at once."""
+    """`part` is the maximum number of characters of one call."""
     made = _ResultTools(results, part).read_result
     return [replace(made, policy=replace(made.policy, max_result_chars=part + _FRAME))]
 

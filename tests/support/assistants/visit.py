@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 def settings_for(model: Model, toolset: str | None = None) -> dict[str, str]:
     """`toolset` is an attribute of a module of these tests."""
-    tools = {} if toolset is None else {"TURNSTREAM_TOOLSET": f"tests.acceptance.assistants.{toolset}"}
+    tools = {} if toolset is None else {"TURNSTREAM_TOOLSET": f"tests.support.assistants.{toolset}"}
     return {"PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-ant-0", "ANTHROPIC_BASE_URL": model.url, **tools}
 
 

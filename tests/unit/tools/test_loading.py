@@ -136,8 +136,8 @@ async def test_what_was_opened_is_closed_at_the_end(module: str, attribute: str)
     ("attribute", "words"),
     [
         ("missing", "has no attribute 'missing'"),
-        ("number", "is no tool and has none"),
-        ("mixed", "is no tool and has none"),
+        ("number", "must be a tool, a list of tools, or an object whose methods"),
+        ("mixed", "must be a tool, a list of tools, or an object whose methods"),
         ("undecorated", "cannot be called without arguments; is @tool missing?"),
     ],
 )
@@ -149,7 +149,7 @@ async def test_what_is_no_tool_is_told(module: str, stack: AsyncExitStack, attri
 
 @pytest.mark.parametrize("reference", ["tools", "tools.py:", ":tools", "a:b:c", "a b:c"])
 async def test_a_reference_has_a_form(stack: AsyncExitStack, reference: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not of the form package\.module:attribute"):
+    with pytest.raises(ConfigError, match=r"must have the form package\.module:attribute"):
         await load_toolset(reference, stack)
 
 
