@@ -27,7 +27,7 @@ def test_every_policy_is_told() -> None:
 
 
 def test_every_note_of_the_toolset_is_told() -> None:
-    assert set(column("### What is noted", 0)) >= POLICY_NOTES
+    assert set(column("### Notes", 0)) >= POLICY_NOTES
 
 
 def test_every_kind_of_outcome_is_told() -> None:
@@ -35,6 +35,6 @@ def test_every_kind_of_outcome_is_told() -> None:
 
 
 def test_text_is_told_as_it_is_written() -> None:
-    shown = re.search(r'^`results="text"` tells `(.*)` as\n\n```text\n(.*?)\n```$', PAGE, re.MULTILINE | re.DOTALL)
+    shown = re.search(r'^`results="text"` writes `(.*)` as\n\n```text\n(.*?)\n```$', PAGE, re.MULTILINE | re.DOTALL)
     assert shown is not None
     assert as_text(json.loads(shown[1])) == shown[2]
