@@ -9,8 +9,8 @@ import click
 from app.domain.errors import RequestRefused, TurnstreamError
 from app.terminal.errors import TerminalError
 
-# Command → the module that holds it under that name. Only the one that is called is imported: the terminal client
-# starts without the server's libraries.
+# Command → the module that defines it. Only the module of the called command is imported, so the terminal client starts
+# without loading the server's libraries.
 MODULES: Mapping[str, str] = {
     "serve": "app.cli.serve",
     "chat": "app.cli.chat",
@@ -24,7 +24,7 @@ MODULES: Mapping[str, str] = {
 
 
 class Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, as the base has it
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, of the base class
         return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -35,12 +35,13 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="turnstream", prog_name="turnstream", message="%(prog)s %(version)s")
 def commands() -> None:
     """A chat backend that streams over SSE and never loses a conversation."""
 
 
 def main() -> None:
-    """What a person can mend is told in a sentence, not in a traceback."""
+    """Prints errors that a person can fix as one sentence. Other exceptions are bugs and keep their traceback."""
     try:
         commands()
     except (TurnstreamError, TerminalError) as error:

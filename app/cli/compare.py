@@ -16,51 +16,52 @@ from app.terminal.assembler import Assembler, Json
 from app.terminal.errors import TerminalError
 from app.terminal.http_client import Client, TurnFollower
 
-_NARROWEST = 160  # columns, where nobody says how wide the output is
+_PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 
 
 @click.command()
 @click.argument("questions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--first", multiple=True, metavar="NAME=VALUE", help="a setting of the first run; may come often")
-@click.option("--second", multiple=True, metavar="NAME=VALUE", help="the same, of the second")
-@click.option("--at-once", type=click.IntRange(min=1), default=4, show_default=True, help="turns that run at one time")
-@click.option("--json", "wants_json", is_flag=True, help="print JSON")
-@click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server  [default: the one on this machine]")
-@click.option("--token", envvar="TURNSTREAM_TOKEN", help="who you are, where the server asks for it")
+@click.option("--first", multiple=True, metavar="NAME=VALUE", help="A setting of the first run; repeatable.")
+@click.option("--second", multiple=True, metavar="NAME=VALUE", help="A setting of the second run; repeatable.")
+@click.option("--at-once", type=click.IntRange(min=1), default=4, show_default=True, help="Turns that run at once.")
+@click.option("--json", "print_json", is_flag=True, help="Print JSON.")
+@click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server.  [default: the one on this machine]")
+@click.option("--token", envvar="TURNSTREAM_TOKEN", help="Token that says who you are, if the server asks for one.")
 def compare(
     questions: Path,
     first: tuple[str, ...],
     second: tuple[str, ...],
     at_once: int,
-    wants_json: bool,
+    print_json: bool,
     server: str | None,
     token: str | None,
 ) -> None:
-    """Ask every question of a file under two settings, each in a new chat of a running server, and table what came.
+    """Ask a server the same questions under two settings.
 
-    QUESTIONS has a question in each line; or it is a TOML file with a list `questions` and tables [first] and [second].
+    The results of both are printed as a table. QUESTIONS is a text file with one question per line, or a TOML file with
+    a list `questions` and tables [first] and [second]. Each question is asked in a new chat.
 
     \b
     Settings: model=NAME  tools=NAME,NAME  max_rounds=3  params.max_tokens=500
-    and whatever else the POST of a turn takes.
+    and every other member of the POST of a turn.
     """
     plan = read_plan(questions, first, second)
     found = asyncio.run(_compare(Client(server or local_server_url(), token), plan, at_once))
-    if wants_json:
+    if print_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_json(plan, found)), indent=2))
     else:
         console = Console(highlight=False)
         if not console.is_terminal:
-            console.width = max(console.width, _NARROWEST)
+            console.width = max(console.width, _PIPE_WIDTH)
         console.print(table_of(plan, found))
 
 
 async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Sequence[Result]]:
-    """Both settings at the same time, so that a busy hour is one for both."""
-    gate = asyncio.Semaphore(at_once)
+    """Runs both settings at the same time, so that a busy provider slows both alike."""
+    slots = asyncio.Semaphore(at_once)
 
     async def ask(question: str, side: str) -> Result:
-        async with gate:
+        async with slots:
             return result_of(
                 await _answer(client, question, {"chat": {"title": f"compare: {side}"}, **plan.sides[side]})
             )
@@ -79,12 +80,12 @@ async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Seq
 
 
 async def _answer(client: Client, question: str, options: Json) -> Json:
-    """The turn at its end. One that waits for a person has nobody to wait for."""
+    """Returns the turn at its end. Cancels a turn that waits for a person: nobody is there to answer."""
     exchange = await client.post_turn(None, question, None, str(uuid4()), options)
     turn: Json = exchange["assistant_turn"]
-    place, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
-    async for event in TurnFollower(client, *place, turn["cursor"]).events():
+    ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
+    async for event in TurnFollower(client, *ids, turn["cursor"]).events():
         state.apply(event.name, event.data)
         if state.waits:
-            await client.cancel(*place)
-    return await client.turn(*place)
+            await client.cancel(*ids)
+    return await client.turn(*ids)

@@ -14,16 +14,16 @@ from app.storage.tokens import Tokens
 
 @click.command()
 def doctor() -> None:
-    """Every setting with its value, and whether the database answers."""
+    """Show every setting with its value, and check the database."""
     settings = read_settings()
     for name, field in Settings.model_fields.items():
-        alias = getattr(field.validation_alias, "choices", [name])[0]
-        click.echo(f"{alias} = {_shown(getattr(settings, name))}\n    {field.description}")
+        variable = getattr(field.validation_alias, "choices", [name])[0]
+        click.echo(f"{variable} = {_shown(getattr(settings, name))}\n    {field.description}")
     click.echo(f"\nmodel: {default_model(settings)}")
     try:
         count = asyncio.run(_count_tokens(settings))
     except TurnstreamError as error:
-        raise click.ClickException(f"database: {error}") from None
+        raise click.ClickException(f"The database cannot be used: {error}") from None
     click.echo(f"database: reachable, up to date\ntokens: {count or 'none (local use only)'}")
 
 

@@ -20,23 +20,25 @@ from app.storage.documents import Documents
 
 @click.group()
 def docs() -> None:
-    """The documents that the document tools read."""
+    """Manage the documents that the document tools read."""
 
 
 @docs.command("import")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
-@click.option(
-    "--owner", default=LOCAL_OWNER, show_default=True, callback=checked_name, help="whose documents they become"
-)
-@click.option("--prefix", default="", help="put before every path")
+@click.option("--owner", default=LOCAL_OWNER, show_default=True, callback=checked_name, help="Owner of the documents.")
+@click.option("--prefix", default="", help="Text to put before every path.")
 def import_folder(folder: Path, owner: str, prefix: str) -> None:
-    """Import every text file of FOLDER. Hidden files, what is no UTF-8 text and what links lead out of FOLDER for are
-    left out, and named. The samples of the demo go, where nobody has changed them.
+    """Import every text file of FOLDER.
+
+    Hidden files, links out of FOLDER, and files that are not UTF-8 text are left out and listed. The first import
+    deletes those sample documents of the demo that were not changed.
     """
     settings = read_settings()
     written, left_out = asyncio.run(_import(settings, folder, owner, prefix))
-    imported = f"{written} document{'' if written == 1 else 's'} imported for {owner} into {database_name(settings)}"
-    click.echo(imported + (f", {len(left_out)} left out:" if left_out else ""))
+    documents = f"{written} document{'' if written == 1 else 's'}"
+    click.echo(f"Imported {documents} for {owner} into {database_name(settings)}.")
+    if left_out:
+        click.echo(f"Left out {len(left_out)}:")
     for line in left_out:
         click.echo(f"  {storable(line)}")
 
@@ -45,9 +47,9 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
     written, left_out = 0, []
     async with open_present_database(settings) as database:
         documents = Documents(database)
-        for path, problem in _files(folder, root=folder):
+        for path, reason in _files(folder, root=folder):
             name = prefix + path.relative_to(folder).as_posix()
-            content = ValueError(problem) if problem else _content(name, path, settings.max_body_bytes)
+            content = ValueError(reason) if reason else _content(name, path, settings.max_body_bytes)
             if isinstance(content, Exception):
                 left_out.append(f"{name}: {content}")
                 continue
@@ -59,36 +61,36 @@ async def _import(settings: Settings, folder: Path, owner: str, prefix: str) -> 
 
 
 def _files(folder: Path, root: Path) -> Iterator[tuple[Path, str | None]]:
-    """Each file with what speaks against it; of a folder that is not looked into, the folder alone."""
+    """Yields each file with the reason to leave it out, or None. A folder that is left out is yielded itself."""
     try:
-        found = sorted(folder.iterdir())
+        paths = sorted(folder.iterdir())
     except OSError as error:
         yield folder, str(error.strerror)
         return
-    for path in found:
-        problem = _problem(path, root)
-        if problem is None and path.is_dir():
+    for path in paths:
+        reason = _reason_to_leave_out(path, root)
+        if reason is None and path.is_dir():
             yield from _files(path, root)
         else:
-            yield path, problem
+            yield path, reason
 
 
-def _problem(path: Path, root: Path) -> str | None:
+def _reason_to_leave_out(path: Path, root: Path) -> str | None:
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(root):
-        return "a link out of the folder"
+        return "link out of the folder"
     if any(part.startswith(".") for part in (path.name, *target.relative_to(root).parts)):
         return "hidden"
     if path.is_dir():
-        return "a link to a folder" if path.is_symlink() else None
-    return None if path.is_file() else "no file"
+        return "link to a folder" if path.is_symlink() else None
+    return None if path.is_file() else "not a file"
 
 
-def _content(name: str, path: Path, most: int) -> str | Exception:
+def _content(name: str, path: Path, max_bytes: int) -> str | Exception:
     try:
         check_path(name)
-        if path.stat().st_size > most:
-            return ValueError(f"larger than {most:,} bytes")
+        if path.stat().st_size > max_bytes:
+            return ValueError(f"larger than {max_bytes:,} bytes")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, RequestRefused) as error:
         return ValueError("not UTF-8 text") if isinstance(error, UnicodeDecodeError) else error

@@ -10,12 +10,13 @@ from app.setup.databases import database_name, open_database
 
 @click.command()
 def migrate() -> None:
-    """Bring the database to the newest revision. `serve` does this too."""
+    """Migrate the database, as `serve` does at its start."""
 
     settings = read_settings()
 
     async def run() -> None:
         async with open_database(settings):
-            click.echo(f"{database_name(settings)} is up to date")
+            name = database_name(settings)
+            click.echo(f"{name[0].upper()}{name[1:]} is up to date.")
 
     asyncio.run(run())

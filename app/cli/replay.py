@@ -32,10 +32,10 @@ from app.storage.embedded.server import embedded_postgres
 from app.storage.migrations import upgrade_in_thread
 from app.telemetry import configure_logging
 
-# A database that is thrown away need not survive anything.
-_CARELESS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-# They differ from run to run, and no provider sees them.
-_OURS = frozenset({"notes"})
+# The temporary database need not survive a crash.
+_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Members that differ from run to run and that no provider sees.
+_NOT_COMPARED = frozenset({"notes"})
 
 
 @click.command()
@@ -44,31 +44,32 @@ _OURS = frozenset({"notes"})
     "--recordings",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="folder of the recordings  [default: TURNSTREAM_RECORD]",
+    help="Folder of the recordings.  [default: TURNSTREAM_RECORD]",
 )
-@click.option("--speed", type=click.FloatRange(min=0), default=0.0, help="1 takes the time it took then, 0 takes none")
+@click.option("--speed", type=click.FloatRange(min=0), default=0.0, help="1 repeats the recorded pauses, 0 skips them.")
 def replay(turn: UUID, folder: Path | None, speed: float) -> None:
-    """Run a recorded TURN once more, offline, and tell where it goes another way.
+    """Run a recorded TURN again, offline, and report every difference.
 
-    Its model and its tools say what they said then; the engine of this version does the rest, in a database that is
-    thrown away. The database of the settings is only read.
+    The model and the tools answer as recorded. The engine of this version does the rest, in a temporary database. The
+    database of the settings is only read.
 
     \b
-    Exit codes: 0  all is as it was
-                1  something is not
+    Exit codes: 0  there is no difference
+                1  there is a difference, or an error
     """
     settings = read_settings()
     folder = folder or settings.record
     if folder is None:
-        raise ConfigError("TURNSTREAM_RECORD is not set: say with --recordings where the recordings are")
+        raise ConfigError("TURNSTREAM_RECORD is not set; set it, or name the folder with --recordings")
     configure_logging("critical")
-    then, recordings, again = asyncio.run(_replay(settings, turn, Recordings(folder), speed))
-    problems = list(divergences(then, recordings, again))
-    for line in problems:
+    original, recordings, repeated = asyncio.run(_replay(settings, turn, Recordings(folder), speed))
+    differences = list(divergences(original, recordings, repeated))
+    for line in differences:
         click.echo(line)
-    if problems:
+    if differences:
         sys.exit(1)
-    click.echo(f"all is as it was: {len(again.asked)} requests, {len(again.turn.blocks)} blocks, {_end_of(again.turn)}")
+    requests, blocks = len(repeated.asked), len(repeated.turn.blocks)
+    click.echo(f"all is as it was: {requests} requests, {blocks} blocks, {_end_of(repeated.turn)}")
 
 
 async def _replay(
@@ -76,52 +77,56 @@ async def _replay(
 ) -> tuple[Turn, Sequence[Recording], Rerun]:
     check_present(settings)
     async with database_url(settings) as url, connect(url, size=2) as source:
-        owner, then = await find_turn(source, identity)
+        owner, original = await find_turn(source, identity)
         found = recordings.of(identity)
-        if then.role == "user" or not then.ended:
-            raise ConfigError(f"turn {identity} is the user's, or has not ended yet: there is nothing to replay")
+        if original.role == "user" or not original.ended:
+            raise ConfigError(
+                f"turn {identity} is the user's or has not ended yet; name an assistant turn that has ended"
+            )
         if not found:
-            raise ConfigError(f"{recordings.folder} has no recording of turn {identity}")
-        async with _throwaway() as target:
-            again = await rerun(
+            raise ConfigError(f"{recordings.folder} has no recording of turn {identity}; name another --recordings")
+        async with _temporary_database() as target:
+            repeated = await rerun(
                 source,
                 target,
                 owner,
-                then,
+                original,
                 found,
                 open_models=partial(offline_models, settings),
                 policy=worker_policy(settings, lambda _: ()),
                 speed=speed,
             )
-            return then, found, again
+            return original, found, repeated
 
 
 @asynccontextmanager
-async def _throwaway() -> AsyncIterator[Database]:
+async def _temporary_database() -> AsyncIterator[Database]:
     with TemporaryDirectory(prefix="turnstream-replay-") as folder:
-        async with embedded_postgres(Path(folder) / "data", _CARELESS) as url:
+        async with embedded_postgres(Path(folder) / "data", _NOT_DURABLE) as url:
             await upgrade_in_thread(url)
             async with connect(url, size=4) as database:
                 yield database
 
 
-def divergences(then: Turn, recordings: Sequence[Recording], again: Rerun) -> Iterator[str]:
-    """In words, in the order in which they came about; nothing where all is as it was."""
-    yield from _missing(then, recordings)
-    for number, (recording, asked) in enumerate(zip(recordings, again.asked, strict=False), 1):
+def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
+    """Describes each difference, in the order in which they came about."""
+    yield from _missing(original, recordings)
+    for number, (recording, asked) in enumerate(zip(recordings, repeated.asked, strict=False), 1):
         if words := request_difference(recording.request, asked):
-            yield f"request {number}{_place_of(recording)}: {words}"
-    if len(again.asked) != len(recordings):
-        yield f"{len(recordings)} requests were recorded, now there were {len(again.asked)}"
-    if words := difference(_blocks_of(then), _blocks_of(again.turn), ("blocks",)):
+            call = recording.call
+            place = f" (round {call.round}, attempt {call.attempt})" if call else ""
+            yield f"request {number}{place}: {words}"
+    if len(repeated.asked) != len(recordings):
+        yield f"{len(recordings)} requests were recorded, now there were {len(repeated.asked)}"
+    if words := difference(_blocks_of(original), _blocks_of(repeated.turn), ("blocks",)):
         yield f"the turn: {words}"
-    if _end_of(then) != _end_of(again.turn):
-        yield f"the turn was {_end_of(then)}, now it is {_end_of(again.turn)}"
+    if _end_of(original) != _end_of(repeated.turn):
+        yield f"the turn was {_end_of(original)}, now it is {_end_of(repeated.turn)}"
 
 
-def _missing(then: Turn, recordings: Sequence[Recording]) -> Iterator[str]:
+def _missing(original: Turn, recordings: Sequence[Recording]) -> Iterator[str]:
     recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
-    for round in then.rounds:
+    for round in original.rounds:
         if (round.number, round.attempt) not in recorded:
             yield (
                 f"round {round.number} of attempt {round.attempt} has no recording: the server was killed, or did not"
@@ -129,27 +134,22 @@ def _missing(then: Turn, recordings: Sequence[Recording]) -> Iterator[str]:
             )
 
 
-def _place_of(recording: Recording) -> str:
-    call = recording.call
-    return f" (round {call.round}, attempt {call.attempt})" if call else ""
-
-
 def _blocks_of(turn: Turn) -> object:
     blocks = [block_json(block) for block in _in_call_order(turn.blocks)]
-    shown = [{name: value for name, value in block.items() if name not in _OURS} for block in blocks]
-    return msgspec.json.decode(msgspec.json.encode(shown))
+    compared = [{name: value for name, value in block.items() if name not in _NOT_COMPARED} for block in blocks]
+    return msgspec.json.decode(msgspec.json.encode(compared))
 
 
 def _in_call_order(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Which of several tools came back first is chance; the model is told in the order of its calls."""
-    place_of = {(block.round, block.tool_use_id): block.index for block in blocks if block.is_call}
+    """Sorts results as the model gets them, by call: which of several tools finished first is chance."""
+    call_index = {(block.round, block.tool_use_id): block.index for block in blocks if block.is_call}
     results = [block for block in blocks if block.type == TOOL_RESULT]
-    results.sort(key=lambda block: (block.round, place_of.get((block.round, block.tool_use_id), 0)))
-    ordered = iter(results)
+    results.sort(key=lambda block: (block.round, call_index.get((block.round, block.tool_use_id), 0)))
+    sorted_results = iter(results)
     for block in blocks:
-        yield replace(next(ordered), index=block.index) if block.type == TOOL_RESULT else block
+        yield replace(next(sorted_results), index=block.index) if block.type == TOOL_RESULT else block
 
 
 def _end_of(turn: Turn) -> str:
-    why = turn.error.type if turn.error else turn.stop_reason
-    return f"{turn.status} ({why})" if why else turn.status
+    reason = turn.error.type if turn.error else turn.stop_reason
+    return f"{turn.status} ({reason})" if reason else turn.status

@@ -22,24 +22,24 @@ from app.telemetry import configure_logging
 WELCOME = """
 turnstream listens on {url}   (model: {model}, database: {database})
 
-Open it in a browser; or in another terminal, ask and watch the answer grow
+Open it in a browser. Or ask in another terminal, and watch the answer grow:
 
   curl -N --json '{{"blocks":[{{"type":"text","text":"What files are in my project?"}}]}}' \\
        -H 'Accept: text/event-stream' {url}/api/turns
 
-cut the connection, and come back for the rest with the chat and turn of turn_start and the id of the last event
+Cut the connection. Get the rest with the chat and turn of turn_start and the id of the last event:
 
   curl -N -H 'Last-Event-ID: ID' {url}/api/chats/CHAT/turns/TURN/stream
 
-or talk to it: {command} chat
+Or talk to it: {command} chat
 """
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
+_ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 
 
 class Server(uvicorn.Server):
-    """Says where it listens once it does. Told to stop, it drains first: readiness fails, running turns may finish.
-    Told again, it stops at once.
+    """Prints its address when it listens. The first signal drains it: readiness fails and running turns may finish. A
+    second signal stops it at once.
     """
 
     def __init__(self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]]) -> None:
@@ -54,11 +54,11 @@ class Server(uvicorn.Server):
         if self.started:
             click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, as the base has it
-        """The signal is not raised again, as the base would: what is open must be closed after it."""
-        self._loop.call_soon_threadsafe(self._told_to_stop)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
+        """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
+        self._loop.call_soon_threadsafe(self._drain_or_stop)
 
-    def _told_to_stop(self) -> None:
+    def _drain_or_stop(self) -> None:
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
 
 @click.command()
 def serve() -> None:
-    """Run the server: migrate the database, then listen."""
+    """Migrate the database and run the server."""
     settings = read_settings()
     configure_logging(settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -97,7 +97,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def _bound(settings: Settings) -> socket.socket:
-    """The address, before anything else: whoever has it may take over what a process here has left behind."""
+    """Binds the address first: the replica that has it takes over the turns of a dead one at the same address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)
     own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,13 +105,15 @@ def _bound(settings: Settings) -> socket.socket:
         own_socket.bind((settings.host, settings.port))
     except OSError as error:
         own_socket.close()
-        where = f"TURNSTREAM_HOST {settings.host}, TURNSTREAM_PORT {settings.port}"
-        raise ConfigError(f"{where}: cannot listen there: {error.strerror or error}") from None
+        address = f"TURNSTREAM_HOST {settings.host}, TURNSTREAM_PORT {settings.port}"
+        raise ConfigError(
+            f"the server cannot listen on {address}: {error.strerror or error}; set another address, or stop its user"
+        ) from None
     return own_socket
 
 
 def _welcome(settings: Settings, port: int) -> str:
-    host = "127.0.0.1" if settings.host in _EVERYWHERE else settings.host
+    host = "127.0.0.1" if settings.host in _ALL_ADDRESSES else settings.host
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
         model=default_model(settings),
@@ -121,6 +123,6 @@ def _welcome(settings: Settings, port: int) -> str:
 
 
 def _command() -> str:
-    """How this program was called, shortly where that can be."""
+    """Returns the path of this program for a shell, relative where it is in the current folder."""
     called, here = Path(sys.argv[0]).absolute(), Path.cwd()
     return shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called))

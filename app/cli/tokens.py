@@ -30,38 +30,40 @@ def _with_tokens(
 
 
 def checked_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """As click wants a callback. Lists are for people to read, one name a line."""
+    """A click callback. A name must fit on one line of a list, and show no invisible difference to another one."""
     if name is not None and not (1 <= len(name) <= _LONGEST_NAME and name.isprintable() and name == name.strip()):
-        raise click.BadParameter(f"wanted are 1 to {_LONGEST_NAME} printable characters, without a blank at the ends")
+        raise click.BadParameter(
+            f"a name must have 1 to {_LONGEST_NAME} printable characters, and no space at its start or end"
+        )
     return name
 
 
 @click.group()
 def tokens() -> None:
-    """Bearer tokens: who may use the server, and as whom."""
+    """Manage bearer tokens, which say who may use the server."""
 
 
 @tokens.command()
 @click.argument("name", callback=checked_name)
-@click.option("--owner", callback=checked_name, help="whose chats and documents it opens; NAME when left out")
+@click.option("--owner", callback=checked_name, help="Owner whose chats and documents it opens.  [default: NAME]")
 def create(name: str, owner: str | None) -> None:
-    """Make a token called NAME and print it, this once. From then on the server asks for one."""
+    """Create a token called NAME and print it once. While there is a token, the server asks every client for one."""
     settings = read_settings()
-    token = _with_tokens(settings, lambda all_tokens: all_tokens.create(name, owner or name), open_database)
-    click.echo(f"a token of {owner or name}, in {database_name(settings)}:", err=True)
+    token = _with_tokens(settings, lambda stored: stored.create(name, owner or name), open_database)
+    click.echo(f"Created a token of {owner or name} in {database_name(settings)}. It is shown only once:", err=True)
     click.echo(token)
 
 
 @tokens.command("list")
 def list_tokens() -> None:
-    """Names and owners; the tokens themselves are not stored."""
-    for token in _with_tokens(read_settings(), lambda all_tokens: all_tokens.list()):
+    """List names and owners. The tokens themselves are not stored."""
+    for token in _with_tokens(read_settings(), lambda stored: stored.list()):
         click.echo(f"{token.name}\t{token.owner}\t{token.created_at:%Y-%m-%d}")
 
 
 @tokens.command()
 @click.argument("name")
 def delete(name: str) -> None:
-    """Take the token called NAME back; a running server forgets it within seconds."""
-    if not _with_tokens(read_settings(), lambda all_tokens: all_tokens.delete(name)):
-        raise NotFound(f"there is no token named {name}")
+    """Delete the token called NAME. A running server refuses it within seconds."""
+    if not _with_tokens(read_settings(), lambda stored: stored.delete(name)):
+        raise NotFound(f"there is no token named {name}; `turnstream tokens list` shows the names")
