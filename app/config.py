@@ -40,70 +40,78 @@ class Settings(BaseSettings):
         populate_by_name=True,
     )
 
-    database_url: SecretStr | None = Field(None, description="Postgres; without it one is embedded")
+    database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
     anthropic_api_key: SecretStr | None = Field(
-        None, description="for Anthropic's models; without the key of any provider the model is a scripted demo"
+        None, description="key for Anthropic's models; without the key of any provider a scripted demo answers"
     )
-    anthropic_base_url: str | None = Field(None, description="another address of the Anthropic API")
-    openai_api_key: SecretStr | None = Field(None, description="for OpenAI's models")
-    openai_base_url: str | None = Field(None, description="another server that speaks OpenAI's API")
-    models_file: Path | None = Field(None, description="TOML file of models and providers, beside our own")
+    anthropic_base_url: str | None = Field(None, description="another base URL of the Anthropic API")
+    openai_api_key: SecretStr | None = Field(None, description="key for OpenAI's models")
+    openai_base_url: str | None = Field(None, description="base URL of another server with OpenAI's API")
+    models_file: Path | None = Field(None, description="TOML file that adds models and providers")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     data_dir: Path = Field(Path(".data"), description="folder of the embedded database")
-    model: str | None = Field(None, description="default model (with a key claude-sonnet-5-5, else demo)")
-    system_prompt: str | None = Field(None, description="for turns and chats that have none of their own")
-    max_rounds: int = Field(5, ge=0, le=100, description="tool rounds a turn may take")
+    model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
+    system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")
+    max_rounds: int = Field(5, ge=0, le=100, description="largest number of tool rounds in a turn")
     on_max_rounds: Literal["answer", "stop"] = Field(
         "answer", description="after the last tool round: one more answer without tools, or stop"
     )
     max_failed_rounds: int = Field(
-        3, ge=1, description="rounds in a row with nothing but failing tools before the model must answer without"
+        3, ge=1, description="rounds in a row in which all tools fail before the model must answer without tools"
     )
-    continue_after_tools: bool = Field(True, description="false: a turn ends as tool_use once its tools have run")
+    continue_after_tools: bool = Field(True, description="false: a turn ends as tool_use after its tools have run")
     recovery: Literal["retry", "continue"] = Field(
-        "retry", description="an interrupted answer is written anew, or kept and continued"
+        "retry", description="an interrupted answer is written again (retry), or kept and continued (continue)"
     )
-    max_recoveries: int = Field(3, ge=0, description="interruptions without progress before error")
+    max_recoveries: int = Field(3, ge=0, description="interruptions without progress before a turn ends as error")
     compact_at: float = Field(
-        0.8, gt=0, le=1, description="share of a model's context window at which a conversation is made shorter"
+        0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
     )
     compaction: Literal["own", "provider"] = Field(
-        "own", description="who makes it shorter: this server, or the provider where it offers that for the model"
+        "own", description="compaction by this server (own), or by the provider where it offers that for the model"
     )
-    max_retries: int = Field(5, ge=0, description="provider retries before the first delta")
-    max_retry_after: float = Field(60, ge=0, description="longest wait a provider may ask for")
-    stall_timeout: float = Field(120, gt=0, description="a provider silent for so long has failed")
-    concurrent_turns: int = Field(1000, ge=1, description="turns this replica runs at once")
-    parallel_tools: int = Field(64, ge=1, description="tool calls this replica runs at once")
-    max_result_chars: int = Field(100_000, ge=100, description="longest tool result for the model")
-    tools_file: Path | None = Field(None, description="TOML that declares HTTP tools, MCP servers and policies")
-    toolset: str | None = Field(None, description="tools of a Python module, as package.module:attribute")
+    max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
+    max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
+    stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
+    concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
+    parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
+    max_result_chars: int = Field(
+        100_000, ge=100, description="longest tool result that is sent to the model, in characters"
+    )
+    tools_file: Path | None = Field(None, description="TOML file that declares HTTP tools, MCP servers and policies")
+    toolset: str | None = Field(None, description="tools in Python, as package.module:attribute")
     signing_secret: SecretStr | None = Field(
-        None, description="signs calls of HTTP tools: base64, after whsec_ or alone"
+        None, description="key that signs calls of HTTP tools: base64, with or without whsec_ before it"
     )
     http_tools_allow: str | None = Field(
         None,
-        description="hosts and networks that HTTP tools may call though they are internal or without TLS, by comma",
+        description="internal hosts and networks that HTTP tools may call, also without TLS; separated by commas",
     )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
-    max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document, of users and tools")
+    max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
     journal_interval: float = Field(
-        0.1, gt=0, description="tick of the journal; remote readers are told twice as often"
+        0.1,
+        gt=0,
+        description="pause between writes of the journal; readers on other replicas get new text twice as often",
     )
-    stream_life: float = Field(1800, gt=0, description="an SSE connection is ended after so long")
-    heartbeat: float = Field(15, gt=0, description="a comment on each SSE stream, so often")
-    lease: float = Field(10, gt=0, description="a replica silent for so long has lost its turns")
-    poll_interval: float = Field(1, gt=0, description="how often the queue is looked at without a ring")
-    grace_period: float = Field(10, ge=0, description="time running turns get to finish at a stop")
-    webhook_url: HttpUrl | None = Field(None, description="is told of every turn that ends")
-    webhook_secret: SecretStr | None = Field(None, description="signs what is told: base64, after whsec_ or alone")
+    stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
+    heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
+    lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
+    poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
+    grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
+    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for every turn that ends")
+    webhook_secret: SecretStr | None = Field(
+        None, description="key that signs webhooks: base64, with or without whsec_ before it"
+    )
     demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
     record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
-    record_turns: Literal["all", "asked"] = Field("all", description="which turns are recorded: all, or those that ask")
-    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; staging")
-    chaos_seed: int = Field(1, description="the same seed makes the same faults")
+    record_turns: Literal["all", "asked"] = Field(
+        "all", description="turns that are recorded: all, or those with `record` set (asked)"
+    )
+    chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
+    chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
     )
