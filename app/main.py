@@ -23,8 +23,8 @@ from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
-from app.storage.results import ToolResults
 from app.storage.tokens import Tokens
+from app.storage.turns import ToolResults
 from app.telemetry import settle_garbage_collector
 from app.tools.assembly import open_toolset
 from app.tools.library.documents import document_tools

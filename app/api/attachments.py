@@ -13,7 +13,7 @@ from app.api.services import Services
 from app.domain.blocks import Block
 from app.domain.errors import RequestRefused
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
-from app.domain.results import Part
+from app.domain.results import ResultPart
 from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model
 from app.storage.uploads import Upload
@@ -39,9 +39,9 @@ async def user_blocks(
     return tuple([await _block_of(place, block, owner, services, field) for place, block in enumerate(blocks)])
 
 
-def result_parts(blocks: Sequence[Block]) -> list[Part]:
+def result_parts(blocks: Sequence[Block]) -> list[ResultPart]:
     """The blocks as parts of a tool's result, without blank texts. A document of the library becomes its text."""
-    parts: list[Part] = []
+    parts: list[ResultPart] = []
     for block in blocks:
         members = msgspec.json.decode(block.data or "{}")
         if members.get("source", {}).get("type") == "upload":

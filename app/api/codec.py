@@ -79,7 +79,7 @@ def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
         case RoundStop():
             return "round_stop", {"round": event.round, "stop_reason": event.stop_reason, "usage": event.usage}
         case ActionRequired():
-            return "action_required", {"round": event.round, "calls": list(map(required_action_json, event.wanted))}
+            return "action_required", {"round": event.round, "calls": list(map(required_action_json, event.actions))}
         case TurnEnd():
             return _END_EVENTS[event.status], _end_json(event)
         case Reset():

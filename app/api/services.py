@@ -15,8 +15,7 @@ from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
-from app.storage.results import ToolResults
-from app.storage.turns import Turns
+from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory

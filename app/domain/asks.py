@@ -1,4 +1,4 @@
-"""What waits for a person, and what a person says to a turn that is open."""
+"""Asks: calls that wait for a person. Steers: messages of the user to a turn that is open."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,14 +9,14 @@ from uuid import UUID
 from app.domain.blocks import Block
 
 AskKind = Literal["client", "approval"]
-# `result`, `approve` and `deny` are a person's; the other two are what becomes of an ask that nobody answered.
+# `result`, `approve` and `deny` come from a person. An ask without an answer expires, or a steer supersedes it.
 AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
 
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
-    """`text` is the result of a client tool, or why a call was denied; `layout` how a result with files is laid out
-    (app/domain/results.py). `input` is what the call is to be run with instead, as JSON text.
+    """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout` says
+    how a result with files is laid out (app/domain/results.py). `input`, as JSON text, replaces the input of the call.
     """
 
     kind: AnswerKind
@@ -28,8 +28,8 @@ class AskAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A call that waits: for the result of a tool that the client runs, or for leave to run it here. `attempt` asked.
-    `digest` is of the exact call that was asked about.
+    """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
+    run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`).
     """
 
     round: int
@@ -44,12 +44,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """What a user said to a turn that is open, until the turn takes it in."""
+    """A message of the user to a turn that is open. It becomes blocks of the turn when the turn takes it in."""
 
     id: UUID
     blocks: tuple[Block, ...]
 
 
 def digest_of(call: Block) -> str:
-    """SHA-256 of the call's round and of its input as it was streamed, in hexadecimal digits: ids may be used again."""
+    """SHA-256 of the call's round and of its input as streamed, in hexadecimal digits. Ids alone may be used again."""
     return sha256(f"{call.round} {call.text}".encode("utf-8", "surrogatepass")).hexdigest()

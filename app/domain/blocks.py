@@ -5,12 +5,12 @@ from typing import Literal
 
 from app.domain.kinds import TOOL_USE
 
-READ_RESULT = "read_result"  # the tool that reads what was left out of a result
+READ_RESULT = "read_result"  # the tool that reads the part of a result that was left out
 
-# What is known with a verdict, as its `data`: whether the output was right.
+# The `data` of a verdict: whether the output was accepted.
 ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","taken":false}'
 
-# The result of a call that the end of its turn cut short, by the turn's stop reason.
+# The text of the result of a call that was cut short by the end of its turn; {} is the turn's stop reason.
 CUT_SHORT = "This call has no result: the turn ended ({})."
 
 CallState = Literal["started", "settled", "unknown"]
@@ -20,11 +20,11 @@ CallState = Literal["started", "settled", "unknown"]
 class Block:
     """One closed block, as its row holds it.
 
-    `text` is what was streamed: prose, thinking, or the JSON text of a tool input; for a tool_result what the tool
-    said. `data` is the provider's own JSON object for the block, with the streamed member left as it began; for a
-    tool_result how it is laid out (app/domain/results.py); None where `text` says it all. `attempt` is the attempt that
-    wrote the block. `notes` are our own words about a tool_result (what was cut, tried again, answered by another
-    tool), a JSON object that no provider sees.
+    `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
+    tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
+    began; for a tool_result its layout (app/domain/results.py); None where `text` is all there is. `attempt` wrote the
+    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool); no
+    provider sees it.
     """
 
     index: int
@@ -41,5 +41,5 @@ class Block:
 
     @property
     def is_call(self) -> bool:
-        """True for a tool_use whose input is complete: a call that wants exactly one result."""
+        """True for a tool_use whose input is complete. Such a call has exactly one result in the end."""
         return self.type == TOOL_USE and not self.interrupted

@@ -30,7 +30,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """After the answer `before`, or at the root; or into the first of `steerable` turns that is still open. The turns
     in `interrupted` are to stop.
     """
@@ -40,24 +40,24 @@ class Place:
     interrupted: tuple[UUID, ...] = ()
 
 
-def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Place:
+def place_message(before: Turn | None, branch: Sequence[Turn], on_busy: OnBusy) -> Placement:
     """Decides where a message goes that names the answer `before`. `branch` leads to that answer, oldest first: all of
     its turns are open but perhaps the first. Raises Conflict where one is open and `on_busy` is `reject`.
     """
     busy = [turn for turn in branch if not turn.ended]
     if before is None or not busy:
-        return Place(before)
+        return Placement(before)
     match on_busy:
         case "reject":
             raise branch_is_busy(before, ", or send another `on_busy`, such as `enqueue` or `interrupt`")
         case "enqueue":
-            return Place(before)
+            return Placement(before)
         case "interrupt":
-            return Place(before, interrupted=tuple(turn.id for turn in busy))
+            return Placement(before, interrupted=tuple(turn.id for turn in busy))
         case "steer":
-            return Place(before, steerable=tuple(turn for turn in busy if not turn.cancel_requested))
+            return Placement(before, steerable=tuple(turn for turn in busy if not turn.cancel_requested))
         case "branch":
-            return Place(branch[0] if branch[0].ended else None)
+            return Placement(branch[0] if branch[0].ended else None)
         case _:
             assert_never(on_busy)
 

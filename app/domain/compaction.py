@@ -1,70 +1,82 @@
-"""When a conversation is too long for its model, and what is done about it: older tool results are sent shortened, and
-where that is not enough, the turns before are summarised.
+"""Compaction: when a conversation is too long for its model, and how it is made shorter.
+
+Older tool results are sent shortened; where that is not enough, the turns before are summarised. The size of a request
+is estimated in tokens: from the usage of the last one, and from the length of what was added since.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.history import (
+    COMPACTED,
     Position,
     Shortening,
     can_be_shortened,
     omitted_characters,
     shortening_block,
     shortenings_on,
+    summary_on,
     turns_after_summary,
 )
-from app.domain.kinds import TOOL_RESULT
+from app.domain.kinds import ADDED_TO_REQUEST, TOOL_RESULT, kind_of
 from app.domain.results import count_files
-from app.domain.sizes import FILE_TOKENS, estimate_size, size_of_block, size_of_turn, tokens_of
+from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 
 CONTEXT_EDITING = "context_editing"  # the provider leaves out older tool results
 COMPACTION = "compaction"  # the provider summarises
 EDITS = (CONTEXT_EDITING, COMPACTION)  # what a provider may do by itself
+FILE_TOKENS = 1600  # of an image; of a document too, whose number of pages is not known here
 
-_KEPT = 0.25  # of the window: the newest turns, and the newest results, word for word
-_ENOUGH = 0.75  # of what is too long: shorter than that, it is some time before it is too long again
-_WORTHWHILE = 0.1  # of the window: for less the provider's cache is not given up
-_HEAD = 500  # characters of a result that is sent shortened
+_CHARACTERS_PER_TOKEN = 4
+_FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+
+# Shares of the context window.
+_KEPT = 0.25  # sent word for word: the newest turns, and the newest results
+_WORTHWHILE = 0.1  # saved by shortening: for less the provider's cache is not given up
+
+_LOW_WATER = 0.75  # of the limit: shortening that does not get below it is followed by a summary
+_HEAD = 500  # characters that are sent of a shortened result
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
-    """Whether the path may be too long, and may not be, by what is known of its size."""
-    mark = _mark(path[-1])
-    return mark is not None and estimate_size(path).is_uncertain_about(mark)
+    """True where the estimate cannot tell whether the path is too long, so that counting its tokens is worthwhile."""
+    limit = _limit(path[-1])
+    return limit is not None and estimate_size(path).is_uncertain_about(limit)
 
 
 def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> Block | UUID | None:
-    """What must be done before the model is called again for the turn at the end of `path`: the block that says which
-    results are shortened, or the turn through which it is summarised. None where it fits, or nothing can be done.
+    """What must be done before the model is called again for the turn at the end of `path`: the block that records
+    which results are shortened, or the id of the turn up to which the path is summarised. None where the path fits, or
+    cannot be made shorter.
 
-    `tokens` is the size of the request, where somebody has counted; `forced`: the provider has refused it as too long.
+    `tokens` is the size of the request where it was counted; `forced`: the provider has refused it as too long.
     """
-    mark = _mark(path[-1])
+    limit = _limit(path[-1])
     size = estimate_size(path).tokens if tokens is None else tokens
-    if not forced and (mark is None or size <= mark):
+    if not forced and (limit is None or size <= limit):
         return None
-    room = _room(path[-1], size, forced=forced)
-    shorter = _shortening(path, room) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
-    if shorter is not None and (forced or mark is None or size - _saved(shorter) <= mark * _ENOUGH):
-        return shortening_block(shorter, path)
-    through = last_turn_to_summarise(path, room)
-    return shortening_block(shorter, path) if through is None and shorter is not None else through
+    window = _window(path[-1], size, forced=forced)
+    shortening = _shortening(path, window) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
+    if shortening is not None and (forced or limit is None or size - _saved(shortening) <= limit * _LOW_WATER):
+        return shortening_block(shortening, path)
+    through = last_turn_to_summarise(path, window)
+    return shortening_block(shortening, path) if through is None and shortening is not None else through
 
 
-def _mark(running: Turn) -> float | None:
-    """The size above which a request is too long; None where nobody knows, or the provider sees to it by itself."""
+def _limit(running: Turn) -> float | None:
+    """The size above which a request is too long; None where it is unknown, or the provider compacts by itself."""
     window = _request(running).limits.context_window
     if window is None or COMPACTION in _edits(running):
         return None
     return window * _request(running).limits.compact_at
 
 
-def _room(running: Turn, size: int, *, forced: bool) -> int:
-    """The window as far as it is known: what was refused as too long is longer than it, whatever it is said to be."""
+def _window(running: Turn, size: int, *, forced: bool) -> int:
+    """The context window, as far as it is known. A refused request of `size` tokens is longer than the window is."""
     window = _request(running).limits.context_window
     return size if window is None else min(window, size) if forced else window
 
@@ -78,24 +90,24 @@ def _request(running: Turn) -> TurnRequest:
     return running.request
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- shortening of tool results --------------------------------------------------------------------------------------
 
 
 def _shortening(path: Sequence[Turn], window: int) -> Shortening | None:
-    """Of the results but the newest; None where it is not worthwhile."""
-    longer = dict(_longer(path, window * _KEPT))
-    if not longer:
+    """A shortening of all large results but the newest; None where it saves too little."""
+    large = dict(_large_results(path, window * _KEPT))
+    if not large:
         return None
-    results = [block for blocks in longer.values() for block in blocks]
+    results = [block for blocks in large.values() for block in blocks]
     left_out, files = sum(omitted_characters(block, _HEAD) for block in results), sum(map(count_files, results))
     made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
-    shortening = Shortening(made, min(longer), max(longer), _HEAD, len(results), left_out, files)
+    shortening = Shortening(made, min(large), max(large), _HEAD, len(results), left_out, files)
     return shortening if _saved(shortening) >= window * _WORTHWHILE else None
 
 
-def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Sequence[Block]]]:
-    """The large results that are sent whole and may be shortened, by round: those before the newest that fit into
-    `room`. The newest round with results stays in any case, since the model may not have seen them.
+def _large_results(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Sequence[Block]]]:
+    """The large results that are still sent whole, by round, newest first; without those newest that fit into `room`.
+    The newest round with results is left out in any case, since the model may not have seen them.
     """
     known = shortenings_on(path)
     newest_first = reversed(list(_rounds_with_results(path)))
@@ -103,7 +115,7 @@ def _longer(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Seque
         room -= sum(map(size_of_block, blocks))
         if number == 0 or room >= 0:
             continue
-        room = -1
+        room = -1  # full: no older round fits, however small
         found = [b for b in blocks if can_be_shortened(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
         if found:
             yield position, found
@@ -121,13 +133,15 @@ def _saved(shortening: Shortening) -> int:
     return tokens_of(shortening.left_out) + shortening.files * FILE_TOKENS
 
 
-# --- turns ------------------------------------------------------------------------------------------------------------
+# --- summaries of turns ----------------------------------------------------------------------------------------------
 
 
 def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
-    """Through which turn the path to the running one would be summarised; None where nothing is left to be."""
+    """The turn up to which the path is summarised, so that the turns after it fill a share of the window; None where no
+    turn is left to be summarised.
+    """
     kept = turns_after_summary(path)
-    end = len(kept) - 2  # the running turn and what it answers stay
+    end = len(kept) - 2  # the running turn and the user turn that it answers stay
     room = window * _KEPT - sum(map(size_of_turn, kept[max(0, end) :]))
     while end > 0 and (room := room - size_of_turn(kept[end - 1])) >= 0:
         end -= 1
@@ -137,7 +151,99 @@ def last_turn_to_summarise(path: Sequence[Turn], window: int) -> UUID | None:
 
 
 def earlier_cut(path: Sequence[Turn], through: UUID) -> UUID | None:
-    """A cut that leaves less to be summarised at once; None where it cannot be less."""
+    """A turn halfway to `through`, for a summary that was itself too long to be asked for; None at the first turn."""
     answers = [turn.id for turn in turns_after_summary(path) if turn.role == "assistant"]
     place = answers.index(through)
     return answers[place // 2] if place else None
+
+
+# --- the size of a request -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """The size of a request in tokens, of which `guessed` were guessed by the length of texts."""
+
+    tokens: int
+    guessed: int
+
+    def is_uncertain_about(self, tokens: float) -> bool:
+        """True where the size may be above `tokens` or below: the guessed part may be half of the guess, or twice."""
+        return self.tokens - self.guessed / 2 <= tokens < self.tokens + self.guessed
+
+
+def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
+    """The size of the next request for the turn at the end of `path`."""
+    newest = _newest_figures(path)
+    if newest is None:
+        return _guess(path)
+    place, round = newest
+    figures = sum(round.usage.get(name) or 0 for name in _FIGURES)
+    since = [
+        block
+        for block in path[place].blocks
+        if block.round > round.number or (block.round == round.number and block.type in ADDED_TO_REQUEST)
+    ]
+    added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
+    saved = sum(_saved(shortening) for shortening in shortenings_on(path) if shortening.made >= (place, round.number))
+    return SizeEstimate(max(0, figures + added - saved), added + saved)
+
+
+def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
+    """The newest sealed round, where its usage says how long its request was and the path is still sent that way."""
+    for place in range(len(path) - 1, -1, -1):
+        for round in reversed(path[place].rounds):
+            if round.sealed:
+                usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
+                return (place, round) if usable and _same_edits(path[place], path[-1]) else None
+    return None
+
+
+def _same_edits(then: Turn, now: Turn) -> bool:
+    """False where the provider was to cut one of the two requests and not the other: their sizes do not compare."""
+    if then.request is None or now.request is None:
+        return then.request is now.request
+    return then.request.limits.provider_edits == now.request.limits.provider_edits
+
+
+def _guess(path: Sequence[Turn]) -> SizeEstimate:
+    """By the length of all texts, with the system prompt and the tools."""
+    summary, kept, shortenings = summary_on(path), turns_after_summary(path), shortenings_on(path)
+    tokens = _size(summary.text) if summary else 0
+    for place, turn in enumerate(kept, len(path) - len(kept)):
+        for block in turn.blocks:
+            head = next((s.head for s in shortenings if s.shortens((place, block.round), block)), None)
+            tokens += size_of_block(block, head)
+    request = _request(path[-1])
+    tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.tools)
+    tokens += tokens_of(len(request.system or "") + tools + sum(map(len, request.provider_tools)))
+    return SizeEstimate(tokens, tokens)
+
+
+def tokens_of(characters: int) -> int:
+    return characters // _CHARACTERS_PER_TOKEN
+
+
+def size_of_turn(turn: Turn) -> int:
+    return sum(map(size_of_block, turn.blocks))
+
+
+def size_of_block(block: Block, head: int | None = None) -> int:
+    """The size in tokens; with `head` only so many of its characters are sent."""
+    size = kind_of(block.type).size
+    if size == "none":
+        return 0
+    if size == "one_file":
+        return FILE_TOKENS
+    if head is not None:
+        return _size(block.text[:head])
+    tokens = _size(block.text)
+    if size == "text_and_files":
+        tokens += count_files(block) * FILE_TOKENS
+    elif size == "text_and_data":
+        tokens += tokens_of(len(block.data or ""))
+    return tokens
+
+
+def _size(text: str) -> int:
+    return tokens_of(len(text)) + 1

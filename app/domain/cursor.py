@@ -1,4 +1,4 @@
-"""The cursor: a position in a turn's content, and the id of every event."""
+"""Cursors: positions in the content of a turn, which are the ids of its events."""
 
 import re
 from typing import NamedTuple
@@ -7,8 +7,8 @@ _FORM = re.compile("(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,14})
 
 
 class Cursor(NamedTuple):
-    """What a client has received: `attempt` that produced it, `place` (marks passed), `offset` (characters of the text
-    after them). Cursors of one turn compare as tuples, and only grow.
+    """The position up to which a client has received a turn: `attempt` wrote what it has, `place` counts the marks that
+    it has passed, `offset` the characters of the text after them. Cursors of one turn compare as tuples, and only grow.
     """
 
     attempt: int = 0
@@ -20,7 +20,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """Raises ValueError for anything that was never handed out."""
+        """Raises ValueError for a text that is no cursor."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError("a cursor is the id of an event, such as 1-4-120")

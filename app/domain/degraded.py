@@ -1,4 +1,4 @@
-"""Which policies a turn needed: read from what was noted on its results."""
+"""Degraded turns: the policies (retry, fallback, …) that a turn needed to get through, as its rows record them."""
 
 import json
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from app.domain.turns import Turn
 
 FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
-# What is noted on results that are as good as any.
-_AS_GOOD = frozenset({"started_at", "seconds", "memo", "approval"})
+# Notes on results that needed no policy.
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "memo", "approval"})
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """`what` was needed for the tool_result at `index`; without an index, of the turn as a whole."""
+    """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn."""
 
     what: str
     index: int | None = None
@@ -24,6 +24,7 @@ class Degraded:
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
+    """The policies that the turn needed, those of its results first."""
     return tuple(_degraded(turn))
 
 
@@ -31,7 +32,7 @@ def _degraded(turn: Turn) -> Iterator[Degraded]:
     for block in turn.blocks:
         if block.type == TOOL_RESULT and block.notes is not None:
             for what in json.loads(block.notes):
-                if what not in _AS_GOOD:
+                if what not in _NOT_DEGRADED:
                     yield Degraded(what, block.index, block.name)
     if turn.request is not None:
         if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):

@@ -1,14 +1,14 @@
-"""Every error that crosses a floor, sorted by who must act.
+"""Errors that cross a floor, sorted by who must act.
 
 TurnstreamError
-├── RequestRefused        the caller: the request is wrong (status, field and reason are told)
+├── RequestRefused        the caller: the request is wrong; has a status, a field and a reason
 │   ├── NotFound          … names nothing the caller may see
 │   └── Conflict          … does not fit the present state
 ├── ProviderError         the provider refused or failed
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
 │   └── PermanentError    … trying again will not (auth, invalid request)
 │       └── TooLong       … unless the conversation is shortened first
-├── StorageUnavailable    nobody, for now: Postgres is away; what was accepted is safe, try again
+├── StorageUnavailable    nobody at once: Postgres is away; accepted work is safe, try again
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
 └── ConfigError           the operator: a setting is wrong
@@ -16,11 +16,11 @@ TurnstreamError
 
 
 class TurnstreamError(Exception):
-    pass
+    """The base of all errors here."""
 
 
 class RequestRefused(TurnstreamError):
-    """The caller must change the request. `field` names what is wrong with it, where one field can be named."""
+    """The caller must change the request. `field` names the wrong field, where it is one."""
 
     status = 422
     title = "The request is not valid"
@@ -55,7 +55,7 @@ class ProviderError(TurnstreamError):
 
 
 class TransientError(ProviderError):
-    """Trying again may help; `retry_after` is the provider's own word on when, in seconds."""
+    """Trying again may help. `retry_after` is the pause in seconds that the provider asks for."""
 
 
 class PermanentError(ProviderError):
@@ -71,7 +71,7 @@ class StorageUnavailable(TurnstreamError):
 
 
 class ClaimLost(TurnstreamError):
-    """Another attempt owns the turn, or it has ended. The one who reads this stops and touches no row."""
+    """Another attempt owns the turn, or it has ended. The run that receives this stops and writes no row."""
 
 
 class IllegalTransition(TurnstreamError):
@@ -80,4 +80,4 @@ class IllegalTransition(TurnstreamError):
 
 
 class ConfigError(TurnstreamError):
-    """A setting is wrong; the message names it and says what would be right."""
+    """A setting is wrong. The message names it and a right value."""

@@ -1,4 +1,8 @@
-"""What a client receives. Marks have a place in the turn's log; deltas lie between marks; notices pass by."""
+"""Events that a client receives: marks are entries of the turn's log, deltas are text between marks, notices are
+neither stored nor replayed.
+
+The `attempt` of a mark is the attempt that put it into the log. A cursor of an earlier attempt is void from there on.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +29,7 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A tool that was answered just before a round: what the round is about to react to."""
+    """A call of the round before, whose result the new round reacts to."""
 
     tool_use_id: str
     name: str
@@ -66,7 +70,7 @@ class RoundStop:
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """A call that waits for a person. `input` is its input as it was streamed, JSON text."""
+    """A call that waits for a person. `input` is JSON text, as it was streamed."""
 
     tool_use_id: str
     name: str
@@ -80,7 +84,7 @@ class RequiredAction:
 class ActionRequired:
     attempt: int
     round: int
-    wanted: tuple[RequiredAction, ...]
+    actions: tuple[RequiredAction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class BlockDelta:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Forget blocks from `index` on: `attempt` writes them anew."""
+    """Tells the client to drop the blocks from `index` on: `attempt` writes them again."""
 
     attempt: int
     index: int
@@ -113,12 +117,11 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A passing word for a user interface: no id, never replayed. `name` is the event name."""
+    """An event for the user interface only, without an id. `name` is its event name."""
 
     name: str
     data: Mapping[str, Any]
 
 
-# `attempt` of a mark is the attempt that put it into the log: what a cursor must know to be still good.
 Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd
 Event = Mark | BlockDelta | Reset

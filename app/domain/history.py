@@ -1,6 +1,7 @@
-"""What of a path is still sent to the model: summaries stand for turns, and older tool results are sent shortened.
+"""The history that a model is sent: summaries stand for older turns, and older tool results are shortened.
 
-Both are blocks of the turn that ran when they were made, so a branch made before them sees its own history.
+Summaries and shortenings are blocks of the turn that ran when they were made. A branch that began before them does not
+have them, and is sent its own history.
 """
 
 import json
@@ -16,13 +17,13 @@ from app.domain.turns import Turn
 
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
 
-# The place of a turn on its path, and a round of it.
+# The index of a turn on its path, and the number of a round of that turn.
 Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The newest one on a path: made in round `round` of the turn at `place`, of all turns to `through`."""
+    """The newest summary of a path, made in round `round` of the turn at `place`, of all turns up to `through`."""
 
     place: int
     round: int
@@ -32,9 +33,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Made at `made`: of the large ones among the results from round `first` to round `last`, the first `head`
-    characters are sent, and no files. It was the first to say so of `results` of them, which are `left_out` characters
-    and `files` less.
+    """A shortening of tool results: of each large result from round `first` to round `last`, the first `head`
+    characters are sent, and no files. It was made at `made`. It is the first one for `results` of them, and leaves out
+    `left_out` characters and `files` files of these.
     """
 
     made: Position
@@ -49,7 +50,7 @@ class Shortening:
         return self.first <= position <= self.last and can_be_shortened(block, self.head)
 
     def invalidates(self, position: Position) -> bool:
-        """True for thoughts of which something before them was sent whole when they were thought."""
+        """True where thoughts do not hold any more: a result before them was sent whole when they were made."""
         return self.first < position <= self.made
 
 
@@ -58,7 +59,7 @@ def can_be_shortened(result: Block, head: int) -> bool:
 
 
 def omitted_characters(result: Block, head: int) -> int:
-    """How many characters are not sent of a result that is shortened: none of a text that is hardly longer anyway."""
+    """The number of characters that are left out of a shortened result; 0 for a text that is hardly longer anyway."""
     return len(result.text) - head if len(result.text) > 2 * head else 0
 
 
@@ -73,7 +74,7 @@ def summary_on(path: Sequence[Turn]) -> Summary | None:
 
 
 def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
-    """The turns behind what the newest summary tells."""
+    """The turns after those that the newest summary stands for."""
     summary = summary_on(path)
     if summary is None:
         return path
@@ -82,7 +83,7 @@ def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
 
 
 def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
-    """In the order in which they were made."""
+    """The shortenings of a path, in the order in which they were made."""
     return tuple(_shortenings_on(path))
 
 
@@ -104,7 +105,7 @@ def _position(named: Mapping[str, Any], place_of: Mapping[str, int]) -> Position
 
 
 def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
-    """What is stored of it, and shown: a block of the turn at the end of `path`."""
+    """The block that stores and shows a shortening: one of the turn at the end of `path`."""
     running = path[-1]
     data = {
         "type": SHORTENED,

@@ -1,7 +1,8 @@
 """Block kinds: one table of how every part of the system treats each type of block.
 
-To add a kind, add its row here; tests/unit/test_kinds.py then names the clients and dialects that do not know it yet.
-Providers also send types that have no row. They are kept as they came: `kind_of` gives them the row of other blocks.
+To add a kind, add its row here. tests/unit/test_kinds.py then fails for each client, dialect and provider that does not
+know it. Providers also send types that have no row: `kind_of` gives them a row of their own, and they are kept as they
+came.
 """
 
 from collections.abc import Mapping

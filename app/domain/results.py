@@ -1,6 +1,7 @@
-"""What a tool's result holds besides words. Its row keeps all words in one text; its `data` says how they lie between
-the files: `{"type": "text", "length": n}` for the next `n` characters, or an image or a document by its source. One
-line break stands between two texts.
+"""Tool results that hold files besides text.
+
+The row of a result keeps all of its texts in one text, with a line break between two. Its `data` is the layout: a list
+of `{"type": "text", "length": n}` for the next `n` characters, and of images and documents by their sources.
 """
 
 import json
@@ -12,16 +13,16 @@ from app.domain.blocks import Block
 from app.domain.kinds import FILES, TEXT, TOOL_RESULT
 
 Json = Mapping[str, Any]
-# A text, or a file as a block names it.
-Part = str | Json
+# A text, or a file: the JSON object of an image or a document.
+ResultPart = str | Json
 
 
-def joined_texts(parts: Sequence[Part]) -> str:
+def joined_texts(parts: Sequence[ResultPart]) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def layout_of(parts: Sequence[Part]) -> str | None:
-    """The `data` of a result of these texts and files; None for one that is nothing but a text."""
+def layout_of(parts: Sequence[ResultPart]) -> str | None:
+    """The layout of a result of these texts and files; None for a single text."""
     if len(parts) <= 1 and all(isinstance(part, str) for part in parts):
         return None
     content = [{"type": TEXT, "length": len(part)} if isinstance(part, str) else part for part in parts]
@@ -29,20 +30,20 @@ def layout_of(parts: Sequence[Part]) -> str | None:
 
 
 def parts_of(result: Block) -> list[Json]:
-    """The texts and files of a result, in their order: `{"type": "text", "text": …}`, or as its row names the file."""
+    """The texts and files of a result in their order, texts as `{"type": "text", "text": …}`."""
     if result.data is None:
         return [{"type": TEXT, "text": result.text}] if result.text else []
     return list(_parts(result.text, content_of(result.data)))
 
 
 def content_of(data: str) -> Sequence[Json]:
-    """How the `data` of a result says that it is laid out."""
+    """The parts of a layout."""
     content: Sequence[Json] = json.loads(data).get("content") or ()
     return content
 
 
 def result_as_text(result: Block, instead: str) -> Block:
-    """The result without its files: `instead` is said in their places, with the type of each."""
+    """The result as one text, with `instead` in the place of each file; `{type}` in it is the type of the file."""
     parts = parts_of(result)
     words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
     return replace(result, text=joined_texts(words), data=None)

@@ -1,4 +1,4 @@
-"""Rounds: one model call and the tools it asked for. Usage is counted here."""
+"""Rounds: one model call each, with the tools that it called; and sums of usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One model call. `usage` is the provider's object, last figures winning; `data` is what else the provider said of
-    the message and may need back (container, stop_details), as JSON text. A round of one number may have been begun by
-    several attempts; at most one of them is sealed, by attempt `sealed_by`. `model` is the one that was asked, where it
-    is known.
+    """One model call. `usage` is the provider's object, the last figures winning. `data` is JSON text: what else the
+    provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
+    round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
     """
 
     number: int
@@ -33,17 +32,17 @@ class Round:
 
     @property
     def voided(self) -> bool:
-        """True for a call whose blocks were taken back; its usage still counts."""
+        """True for a call whose blocks were deleted again. Its usage still counts."""
         return self.stop_reason == "voided"
 
 
 def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures of one message: what comes later overwrites, what is missing stays."""
+    """The usage of one message, updated: later figures overwrite, missing ones stay."""
     return {**known, **{key: value for key, value in news.items() if value is not None}}
 
 
 def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """The sum of two rounds' figures, nested objects too. Lists follow one another, the rest keeps its latest value."""
+    """The sum of two usages, nested objects included. Lists are joined, any other value is the later one."""
     total = dict(left)
     for key, value in right.items():
         known = total.get(key)

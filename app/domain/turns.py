@@ -1,4 +1,4 @@
-"""Turns, what they were asked to do, and the one table of their states."""
+"""Turns, their requests, and the table of their states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ def check_transition(now: Status, then: Status) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """Where a tool is that was declared with the request. `headers` may hold secrets: nobody is shown them."""
+    """The endpoint of a tool that was declared with the request. `headers` may hold secrets and are never shown."""
 
     url: str
     timeout: float = 30.0
@@ -49,10 +49,10 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model is told of it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
-    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by whoever watches the turn;
-    one with `http` was declared with the request; by one with a `role` a structured turn puts out what it was asked
-    for; any other is known to the server by its name.
+    """A tool as the model sees it, frozen into the turn. `input_schema` is JSON text. A tool that is neither
+    `read_only` nor `retry_safe` is never run twice for one call. A `client` tool is run by the client. A tool with
+    `http` was declared with the request. A tool with a `role` takes the output of a structured turn. The server knows
+    any other tool by its name.
     """
 
     name: str
@@ -67,8 +67,8 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`context_window` is in tokens; at `compact_at` of it the conversation is made shorter: by us, or where the
-    `provider` shall, by those `provider_edits` that it offers for the model.
+    """The limits of one turn. `context_window` is in tokens; a conversation that fills `compact_at` of it is made
+    shorter: by us (`own`), or by the `provider` with those `provider_edits` that it offers for the model.
     """
 
     max_rounds: int = 5
@@ -85,9 +85,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What a structured turn puts out: JSON by `schema` (JSON text), judged by a `validator` and refined with a
-    `handler` that the program has registered. An attempt ends with an output, or after `max_iterations` model calls.
-    `native`: the model is held to the schema by its provider, and puts out as text instead of calling a tool.
+    """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
+    `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
+    `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
+    the call of a tool.
     """
 
     schema: str
@@ -100,10 +101,10 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What an assistant turn was asked to do, frozen when it was created so that a retry is the same request.
+    """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
 
-    `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider: their
-    definitions as JSON text, handed on as they are. `record` asks for a recording of its model calls.
+    `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
+    definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls.
     """
 
     model: str
@@ -118,7 +119,7 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """Why a turn ended as `error`: `type` is the provider's or ours, `request_id` the provider's."""
+    """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's."""
 
     type: str
     message: str
@@ -127,8 +128,8 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as the rows hold it. `steers` are those it has not taken in yet; `arrivals`
-    counts how often somebody said something to it while it was open.
+    """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet.
+    `arrivals` counts the answers and steers that reached it while it was open.
     """
 
     id: UUID

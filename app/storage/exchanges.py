@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
-from app.domain.chats import Chat, OnBusy, Place, branch_is_busy, place_message
+from app.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_message
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
@@ -310,14 +310,14 @@ class Exchanges:
             yield connection, chat_from(row)
 
 
-async def _place(database: Database | Transaction, target: Target) -> Place:
+async def _place(database: Database | Transaction, target: Target) -> Placement:
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
         before = turn_from(row) if row else None
     else:
         before = await _parent(database, target.chat, target.parent) if target.parent else None
     if before is None or before.ended:
-        return Place(before)
+        return Placement(before)
     branch = [turn_from(row) for row in await database.rows(GET_BRANCH, chat=target.chat, turn=before.id)]
     return place_message(before, branch, target.on_busy)
 

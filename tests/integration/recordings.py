@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import ProviderError
-from app.domain.results import Part, joined_texts, layout_of
+from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.accumulator import Accumulator
@@ -148,7 +148,7 @@ def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
 
 def _result(said: Json) -> Block:
     """As our rows keep what a tool returned."""
-    parts: list[Part] = [part.get("text") or part for part in content(said.get("content") or [])]
+    parts: list[ResultPart] = [part.get("text") or part for part in content(said.get("content") or [])]
     failed = said.get("is_error", False)
     return Block(0, 0, 1, "tool_result", joined_texts(parts), layout_of(parts), said["tool_use_id"], "look", failed)
 

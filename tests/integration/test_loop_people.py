@@ -209,7 +209,7 @@ async def test_readers_at_both_replicas_see_the_same_of_a_turn_that_waits_and_ch
         for reader in watching:
             client = await reader
             client.assert_holds(turn)
-            assert [len(required.wanted) for required in client.asked] == [2]
+            assert [len(required.actions) for required in client.asked] == [2]
             assert client.resets == []
     assert (turn.attempt, office.done) == (2, [])
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.blocks import Block
-from app.domain.results import Part, joined_texts, layout_of
+from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
 from app.llm.anthropic.render import render_block
@@ -90,6 +90,6 @@ def flattened(messages: Sequence[Message]) -> list[tuple[str, bytes]]:
     return [(message.role, render_block(block)) for message in messages for block in message.blocks]
 
 
-def returned(id: str, parts: Sequence[Part], **fields: Any) -> Block:
+def returned(id: str, parts: Sequence[ResultPart], **fields: Any) -> Block:
     """A result that may be more than a text."""
     return result(id, joined_texts(parts), data=layout_of(parts), **fields)

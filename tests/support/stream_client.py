@@ -99,8 +99,8 @@ class Client:
                 self.rounds[event.round] = event
             case ActionRequired():
                 assert self.rounds[event.round] is not None, "what is asked for is what a whole reply asks for"
-                assert event.wanted
-                assert {wanted.tool_use_id for wanted in event.wanted} <= self._unanswered(event.round)
+                assert event.actions
+                assert {action.tool_use_id for action in event.actions} <= self._unanswered(event.round)
                 self.asked += (event,)
             case Reset(index=index):
                 assert index <= len(self.blocks), "nothing is forgotten that was never told"

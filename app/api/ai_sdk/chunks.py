@@ -173,10 +173,10 @@ class UiEncoder:
         yield {"type": f"tool-{result.pop('state')}", "toolCallId": block.tool_use_id, **result}
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:
-        for wanted in event.wanted:
-            if wanted.kind == "approval":
-                identity = self._approvals[wanted.tool_use_id] = approval_id(wanted.tool_use_id, wanted.digest)
-                yield {"type": "tool-approval-request", "approvalId": identity, "toolCallId": wanted.tool_use_id}
+        for action in event.actions:
+            if action.kind == "approval":
+                identity = self._approvals[action.tool_use_id] = approval_id(action.tool_use_id, action.digest)
+                yield {"type": "tool-approval-request", "approvalId": identity, "toolCallId": action.tool_use_id}
 
     def _reset(self, index: int) -> Iterator[Json]:
         yield {"type": "reset-step"}

@@ -96,7 +96,7 @@ class _Message:
             self._provider_calls.append(identity)
 
     def _ask(self, asked: ActionRequired) -> None:
-        for wanted in asked.wanted:
+        for wanted in asked.actions:
             if wanted.kind == "approval":
                 part = self._calls[wanted.tool_use_id]
                 call = Block(0, asked.round, 0, TOOL_USE, tool_use_id=wanted.tool_use_id)

@@ -36,7 +36,7 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
 def _behind_what_waited(view: LiveView, known: Collection[str]) -> Cursor:
     """What follows, results of calls, may come twice: the second time it changes nothing."""
     for place, mark in reversed(list(enumerate(view.marks, 1))):
-        if isinstance(mark, ActionRequired) and all(wanted.tool_use_id in known for wanted in mark.wanted):
+        if isinstance(mark, ActionRequired) and all(wanted.tool_use_id in known for wanted in mark.actions):
             return Cursor(view.attempt, place)
     return Cursor(view.attempt, len(view.marks) - 1) if view.ended else end_cursor(view)
 

@@ -3,7 +3,7 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.chats import OnBusy, Place, place_message
+from app.domain.chats import OnBusy, Placement, place_message
 from app.domain.errors import Conflict
 from app.domain.turns import Status
 from tests.support.turns import turn_of
@@ -17,33 +17,33 @@ every_policy = pytest.mark.parametrize("on_busy", ["reject", "enqueue", "interru
 
 @every_policy
 def test_a_message_follows_an_answer_that_has_ended(on_busy: OnBusy) -> None:
-    assert place_message(ENDED, [ENDED], on_busy) == Place(ENDED)
+    assert place_message(ENDED, [ENDED], on_busy) == Placement(ENDED)
 
 
 @every_policy
 def test_the_first_message_of_a_chat_stands_at_the_root(on_busy: OnBusy) -> None:
-    assert place_message(None, [], on_busy) == Place(None)
+    assert place_message(None, [], on_busy) == Placement(None)
 
 
 @pytest.mark.parametrize(
     ("on_busy", "place"),
     [
-        ("enqueue", Place(NEWER)),
-        ("interrupt", Place(NEWER, interrupted=(OLDER.id, NEWER.id))),
-        ("steer", Place(NEWER, steerable=(OLDER, NEWER))),
-        ("branch", Place(ENDED)),
+        ("enqueue", Placement(NEWER)),
+        ("interrupt", Placement(NEWER, interrupted=(OLDER.id, NEWER.id))),
+        ("steer", Placement(NEWER, steerable=(OLDER, NEWER))),
+        ("branch", Placement(ENDED)),
     ],
 )
-def test_each_policy_has_its_place_on_a_busy_branch(on_busy: OnBusy, place: Place) -> None:
+def test_each_policy_has_its_place_on_a_busy_branch(on_busy: OnBusy, place: Placement) -> None:
     assert place_message(NEWER, [ENDED, OLDER, NEWER], on_busy) == place
 
 
 def test_beside_the_first_turns_of_a_chat_is_the_root() -> None:
-    assert place_message(NEWER, [OLDER, NEWER], "branch") == Place(None)
+    assert place_message(NEWER, [OLDER, NEWER], "branch") == Placement(None)
 
 
 def test_a_turn_that_is_to_stop_is_not_steered() -> None:
-    assert place_message(NEWER, [STOPPING, NEWER], "steer") == Place(NEWER, steerable=(NEWER,))
+    assert place_message(NEWER, [STOPPING, NEWER], "steer") == Placement(NEWER, steerable=(NEWER,))
 
 
 @pytest.mark.parametrize(("status", "reason"), [("running", "is still running"), ("waiting", "waits for an action")])

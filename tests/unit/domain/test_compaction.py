@@ -8,11 +8,10 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, earlier_cut
+from app.domain.compaction import compaction_needed, earlier_cut, estimate_size
 from app.domain.history import COMPACTED, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY
 from app.domain.rounds import Round
-from app.domain.sizes import estimate_size
 from app.domain.steps import CallModel, Compact, next_step
 from app.domain.turns import Limits, Turn
 from tests.support.turns import result, sealed, text, turn_of

@@ -277,7 +277,7 @@ def test_a_round_asks_only_for_its_own_calls() -> None:
         call(0, 1), result(1, 1), call(2, 2), rounds=[sealed(1), sealed(2)], asks=[ask(answer="result"), ask(round=2)]
     )
     marks = [mark for mark in marks_of(turn) if isinstance(mark, ActionRequired)]
-    assert [(mark.round, [wanted.tool_use_id for wanted in mark.wanted]) for mark in marks] == [(1, ["a"]), (2, ["a"])]
+    assert [(mark.round, [wanted.tool_use_id for wanted in mark.actions]) for mark in marks] == [(1, ["a"]), (2, ["a"])]
 
 
 def test_what_was_said_before_any_round_comes_first() -> None:

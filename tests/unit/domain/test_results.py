@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.blocks import Block
-from app.domain.results import Part, content_of, count_files, joined_texts, layout_of, parts_of
-from app.domain.sizes import size_of_block
+from app.domain.compaction import size_of_block
+from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
 PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type": "application/pdf"}}
@@ -18,22 +18,22 @@ PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type":
 texts = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
-def row(parts: Sequence[Part]) -> Block:
+def row(parts: Sequence[ResultPart]) -> Block:
     return Block(0, 1, 1, "tool_result", joined_texts(parts), layout_of(parts), "toolu_1", "look")
 
 
-def said(part: Part) -> Any:
+def said(part: ResultPart) -> Any:
     return {"type": "text", "text": part} if isinstance(part, str) else part
 
 
 @given(st.lists(texts | st.sampled_from([IMAGE, PDF]), max_size=6))
-def test_parts_are_read_as_they_were(parts: list[Part]) -> None:
+def test_parts_are_read_as_they_were(parts: list[ResultPart]) -> None:
     assert parts_of(row(parts)) == list(map(said, parts))
     assert count_files(row(parts)) == sum(not isinstance(part, str) for part in parts)
 
 
 @pytest.mark.parametrize("parts", [[], ["words"]])
-def test_what_is_but_a_text_has_no_layout(parts: list[Part]) -> None:
+def test_what_is_but_a_text_has_no_layout(parts: list[ResultPart]) -> None:
     assert layout_of(parts) is None
 
 

@@ -8,13 +8,12 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, may_need_compaction
+from app.domain.compaction import SizeEstimate, compaction_needed, estimate_size, may_need_compaction
 from app.domain.history import COMPACTED, shortenings_on
 from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round
-from app.domain.sizes import SizeEstimate, estimate_size
 from app.domain.steps import CallModel, Compact, Shorten, next_step
 from app.domain.turns import Limits, ToolSpec, Turn
 from tests.support.turns import call, result, sealed, text, turn_of

@@ -14,7 +14,7 @@ from app.domain.asks import Steer
 from app.domain.blocks import Block
 from app.domain.history import COMPACTED
 from app.domain.kinds import SUMMARY, USER_TEXT
-from app.domain.results import Part
+from app.domain.results import ResultPart
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
@@ -68,14 +68,16 @@ REQUESTS = st.sampled_from(
     ]
 )
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
-PARTS: st.SearchStrategy[list[Part]] = st.lists(st.sampled_from(["words", "wörds", PICTURE]), min_size=1, max_size=4)
+PARTS: st.SearchStrategy[list[ResultPart]] = st.lists(
+    st.sampled_from(["words", "wörds", PICTURE]), min_size=1, max_size=4
+)
 
 
-def alone(words: str) -> list[Part]:
+def alone(words: str) -> list[ResultPart]:
     return [words]
 
 
-def with_picture(words: str) -> list[Part]:
+def with_picture(words: str) -> list[ResultPart]:
     return [words, PICTURE]
 
 

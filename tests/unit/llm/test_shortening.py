@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import compaction_needed
-from app.domain.results import Part, joined_texts, layout_of
+from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.llm.conversation.messages import build_messages, messages_to_summarise
 from app.llm.conversation.sendable import shortened_text
@@ -70,7 +70,7 @@ def test_it_says_how_to_come_to_the_rest(tools: tuple[ToolSpec, ...], end: str) 
         ),
     ],
 )
-def test_of_a_result_with_files_its_words_are_left(parts: list[Part], left: str) -> None:
+def test_of_a_result_with_files_its_words_are_left(parts: list[ResultPart], left: str) -> None:
     of_files = replace(result("c1", joined_texts(parts)), data=layout_of(parts))
     assert shortened_text(of_files, 500, [READ]).startswith(left)
 
@@ -110,7 +110,7 @@ def test_a_model_that_summarises_is_sent_no_thoughts() -> None:
         (["one", "two"], "one\ntwo"),
     ],
 )
-def test_a_summary_is_made_without_the_files_of_tools(parts: list[Part], told: str) -> None:
+def test_a_summary_is_made_without_the_files_of_tools(parts: list[ResultPart], told: str) -> None:
     shown = replace(result("c1"), text=joined_texts(parts), data=layout_of(parts))
     path = [user(text("Go")), assistant([call("c1"), shown]), user(text("And?")), assistant()]
     blocks = [block for message in messages_to_summarise(path, path[1].id) for block in message.blocks]
