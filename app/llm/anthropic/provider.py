@@ -1,4 +1,4 @@
-"""The Anthropic Messages API: the SDK does address, authentication, headers and errors; we read the bytes."""
+"""Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ from app.llm.transport.http import (
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
-# The provider's names for what will be the same next time, and for what will not.
+# The provider's names for failures that a retry cannot help, and for those that it can.
 _PERMANENT = frozenset(
     {
         "authentication_error",
@@ -36,7 +36,7 @@ _PERMANENT = frozenset(
 )
 _TRANSIENT = frozenset({"api_error", "conflict_error", "overloaded_error", "rate_limit_error", "timeout_error"})
 _TOO_LARGE = 413
-_TOO_LONG_WORDS = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
+_TOO_LONG = re.compile(r"prompt is too long|model context window|context limit", re.IGNORECASE)
 
 
 class AnthropicProvider(Adapter):
@@ -68,7 +68,7 @@ class AnthropicProvider(Adapter):
         return kind(failure.type, failure.message[:MAX_MESSAGE], request_id=request_id)
 
     async def count(self, request: ModelRequest) -> int:
-        """Read like a stream, so that interceptors of model calls see it too."""
+        """Counts the tokens. The response is opened as a stream, as those of model calls are."""
         path = "/v1/messages/count_tokens"
         async with self._post(path, render_count(request), request, "application/json") as response:
             return decode_token_count(await response.aread())
@@ -80,7 +80,7 @@ class AnthropicProvider(Adapter):
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
         try:
-            answer = await self._client.post(
+            stream = await self._client.post(
                 f"{path}?beta=true" if betas else path,
                 content=body,
                 options={"headers": headers},
@@ -88,8 +88,8 @@ class AnthropicProvider(Adapter):
                 stream=True,
                 stream_cls=anthropic.AsyncStream[object],
             )
-            async with answer:
-                yield answer.response
+            async with stream:
+                yield stream.response
         except anthropic.APIStatusError as error:
             raise _refusal(error) from error
         except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
@@ -99,15 +99,15 @@ class AnthropicProvider(Adapter):
 def _refusal(error: anthropic.APIStatusError) -> ProviderError:
     headers = error.response.headers
     body = error.body if isinstance(error.body, dict) else {}
-    words = (error.api_message or str(error.body or error.message))[:MAX_MESSAGE]
-    if error.status_code == _TOO_LARGE or _TOO_LONG_WORDS.search(words):
+    message = (error.api_message or str(error.body or error.message))[:MAX_MESSAGE]
+    if error.status_code == _TOO_LARGE or _TOO_LONG.search(message):
         kind: type[ProviderError] = TooLong
     else:
         should_retry = headers.get("x-should-retry")
         kind = classify_failure([error.type], error.status_code, should_retry, _PERMANENT, _TRANSIENT)
     return kind(
         error.type or f"http_{error.status_code}",
-        words,
+        message,
         request_id=error.request_id or body.get("request_id"),
         retry_after=retry_after(headers),
     )

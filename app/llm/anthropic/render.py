@@ -1,7 +1,7 @@
-"""A model request as the bytes of an Anthropic request body. Pure.
+"""Rendering of model requests as Anthropic request bodies. Pure.
 
-What the provider gave goes back byte for byte. A block is the same bytes in every request it is part of, but for
-the cache marks, which the provider does not count as content.
+Data of the provider goes back byte for byte. A block has the same bytes in every request, except for the cache marks,
+which the provider does not count as content.
 """
 
 import json
@@ -28,7 +28,7 @@ from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw_json import members_of
 
 DEFAULT_MAX_TOKENS = 16_000
-# The model parameters that are passed on. Sampling parameters are not: the provider refuses them.
+# The model parameters that are sent. Sampling parameters are not: the provider refuses them.
 PARAMS = frozenset(
     {
         "container",
@@ -48,7 +48,7 @@ PARAMS = frozenset(
     }
 )
 
-# What the counter takes.
+# Members that the endpoint for token counts accepts.
 _COUNTED = frozenset(
     {
         "context_management",
@@ -65,27 +65,27 @@ _COUNTED = frozenset(
 )
 _BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
 _FAILED = "The tool failed:"
-_LEAST_TRIGGER = 50_000  # tokens: the provider takes no less
+_LEAST_TRIGGER = 50_000  # tokens: the provider refuses less
 
 _CACHEABLE = CACHEABLE | {"search_result"}
 _CALL_RULES = CallRules(re.compile(r"[a-zA-Z0-9_-]+"), longest_name=128, unique=True)
 
 
 def render(request: ModelRequest) -> bytes:
-    """The body, with cache marks where what never changes, the request before this one, and this one end."""
+    """Returns the body. Cache marks stand at the end of the system prompt, of the previous request and of this one."""
     return _json(_body(request))
 
 
 def render_count(request: ModelRequest) -> bytes:
-    """The body of a question for how many tokens the request has."""
+    """Returns the body of a request for the token count."""
     return _json({name: value for name, value in _body(request).items() if name in _COUNTED})
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
-    """The betas that the request needs."""
-    asked: Sequence[str] = request.params.get("betas") or ()
-    wanted = [_BETAS[edit] for edit in request.compaction.edits] if request.compaction else []
-    return [*asked, *(beta for beta in wanted if beta not in asked)]
+    """Returns the betas that the request needs."""
+    given: Sequence[str] = request.params.get("betas") or ()
+    needed = [_BETAS[edit] for edit in request.compaction.edits] if request.compaction else []
+    return [*given, *(beta for beta in needed if beta not in given)]
 
 
 def _body(request: ModelRequest) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def _body(request: ModelRequest) -> dict[str, Any]:
 
 
 def _begins_without_thought(messages: Sequence[Message]) -> bool:
-    """Where thinking is enabled, the round of calls that is under way must have begun with a thought. One that another
-    model had, or that came before something was shortened, is not there any more.
+    """True if the round of calls that is under way begins without a thought, which the provider refuses where thinking
+    is enabled. Thoughts of another model, and those before a shortening, are not sent.
     """
     place = len(messages) - 1
     while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
@@ -124,16 +124,16 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
     return place < len(messages) - 1 and messages[place + 1].blocks[0].type not in THOUGHTS
 
 
-def _context_management(wanted: ProviderCompaction | None) -> dict[str, Any]:
-    """Results are cleared before it comes to a summary, and only where that is worth the cache."""
-    if wanted is None or not wanted.edits:
+def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
+    """Clears tool results at three quarters of the limit, before a summary, and only if it is worth the lost cache."""
+    if compaction is None or not compaction.edits:
         return {}
     edits: list[dict[str, Any]] = []
-    if CONTEXT_EDITING in wanted.edits:
-        clearing = {"trigger": wanted.at * 3 // 4, "clear_at_least": wanted.at // 8} if wanted.at else {}
+    if CONTEXT_EDITING in compaction.edits:
+        clearing = {"trigger": compaction.at * 3 // 4, "clear_at_least": compaction.at // 8} if compaction.at else {}
         edits.append({"type": "clear_tool_uses_20250919"} | {name: _tokens(at) for name, at in clearing.items()})
-    if COMPACTION in wanted.edits:
-        trigger = {"trigger": _tokens(max(_LEAST_TRIGGER, wanted.at))} if wanted.at else {}
+    if COMPACTION in compaction.edits:
+        trigger = {"trigger": _tokens(max(_LEAST_TRIGGER, compaction.at))} if compaction.at else {}
         edits.append({"type": "compact_20260112"} | trigger)
     return {"context_management": {"edits": edits}}
 
@@ -143,7 +143,7 @@ def _tokens(count: int) -> dict[str, Any]:
 
 
 def render_block(block: Block) -> bytes:
-    """The block as JSON: its `data`, with what was streamed put in its place."""
+    """Returns the block as JSON: its `data`, with the streamed member filled in."""
     members = _shell(block)
     members.pop("cache_control", None)
     member = STREAMED_MEMBERS.get(block.type)
@@ -165,7 +165,9 @@ def _shell(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block) -> dict[str, Any]:
-    """What a tool returned. An error without a word is refused, and so is one with a file: that is one in words."""
+    """Returns the members of a tool result. The provider refuses an error without content, and one that holds a file:
+    the first gets a text, the second is marked in words.
+    """
     if block.is_error and count_files(block):
         return {"content": [{"type": TEXT, "text": _FAILED}, *parts_of(block)]}
     parts: Any = block.text if block.data is None else parts_of(block)
@@ -174,7 +176,7 @@ def _result(block: Block) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest) -> list[bytes]:
-    """Our tools, then the provider's own; the last one is marked where no system prompt follows."""
+    """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows."""
     tools = [_tool(spec) for spec in request.tools] + [tool.encode() for tool in request.provider_tools]
     if tools and not request.system:
         tools[-1] = _marked(tools[-1])
@@ -186,11 +188,11 @@ def _tool(spec: ToolSpec) -> bytes:
     return _json({"name": spec.name, "description": spec.description, "input_schema": schema})
 
 
-def _container(resume_data: str | None, asked: object) -> dict[str, Any]:
+def _container(resume_data: str | None, param: object) -> dict[str, Any]:
     known = json.loads(resume_data).get("container") if resume_data else None
     if not isinstance(known, Mapping) or "id" not in known:
         return {}
-    return {"container": {**asked, "id": known["id"]} if isinstance(asked, Mapping) else known["id"]}
+    return {"container": {**param, "id": known["id"]} if isinstance(param, Mapping) else known["id"]}
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -208,7 +210,9 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:
-    """Where this request ends, and where the one before it did: in the user message before the last answer."""
+    """Returns the places of the cache marks: the end of this request, and of the one before it, which is in the user
+    message before the last answer.
+    """
     cacheable = [
         (number, place)
         for number, message in enumerate(messages)

@@ -1,7 +1,7 @@
-"""The Anthropic stream, from bytes to parts. Pure: no client, no I/O.
+"""Parser of the Anthropic stream: events to parts. Pure: no client, no I/O.
 
-Nothing unknown is fatal: an event, block or delta of a type that is not known here is kept as it came. Only the text
-of deltas is decoded on the hot path; everything opaque stays the provider's bytes.
+Events, blocks and deltas of unknown types are kept as they came. The hot path decodes only the text of deltas; opaque
+data stays as the provider's bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from app.llm.provider import (
 from app.llm.raw_json import NULL, decode_text, members_of, other_members_json
 from app.llm.transport.wire import BadStream, Wire
 
-# Members of a message that have a place of their own, or say nothing that is needed again.
+# Members of a message that are read here, or are not needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
 
 
@@ -68,7 +68,7 @@ class _Message(Struct):
 
 
 class ErrorEvent(Struct):
-    """What the provider says when it gives up in mid-stream."""
+    """The failure of a request in mid-stream."""
 
     type: str = "api_error"
     message: str = ""
@@ -91,28 +91,28 @@ class AnthropicWire(Wire):
         if text is not None:
             parts.append(BlockText(event.index, text))
         else:
-            parts += self._rare(event, members_of(data.decode()))
+            parts += self._read_rare(event, members_of(data.decode()))
 
-    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
-        if isinstance(said, dict) and "error" in said:
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        if isinstance(value, dict) and "error" in value:
             self.failure = ErrorEvent(message=decode_text(data))
         else:
             parts.append(Unknown(decode_text(data)))
 
-    def _rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
+    def _read_rare(self, event: _Event, members: dict[str, Raw]) -> Iterable[Part]:
         match event.type:
             case "ping":
                 return ()
             case "content_block_start":
                 return (_opened(event.index, members.get("content_block", NULL)),)
             case "content_block_delta":
-                return _news(event.index, members.get("delta", NULL))
+                return _block_data(event.index, members.get("delta", NULL))
             case "content_block_stop":
                 return (BlockClosed(event.index),)
             case "message_start":
                 return _message_parts(members.get("message", NULL), self.request_id)
             case "message_delta":
-                return (_message_news(members),)
+                return (_message_delta(members),)
             case "message":
                 self.ended = True
                 return (*_message_parts(Raw(msgspec.json.encode(members)), self.request_id), MessageEnded())
@@ -158,12 +158,12 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
 
 
 def _input(raw: Raw) -> str:
-    """The input of a call that came whole; deltas follow where it is empty."""
+    """Returns the input of a call that came whole; if it is empty, deltas follow."""
     return "" if bytes(raw) == b"null" or not members_of(raw) else decode_text(raw)
 
 
 def _is_plain(raw: Raw) -> bool:
-    """True for a text block that is nothing but its text."""
+    """True for a text block without other members than its text."""
     members = members_of(raw)
     return members.keys() <= {"type", "text", "citations"} and bytes(members.get("citations", NULL)) in {
         b"null",
@@ -175,7 +175,7 @@ def _string(raw: Raw) -> str:
     return msgspec.json.decode(raw, type=str | None) or ""
 
 
-def _news(key: int, raw: Raw) -> Iterator[Part]:
+def _block_data(key: int, raw: Raw) -> Iterator[Part]:
     delta = _rare_delta.decode(raw)
     match delta.type:
         case "signature_delta" if delta.signature is not None:
@@ -195,14 +195,14 @@ def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
     message = _message.decode(raw)
     parts: list[Part] = [MessageStarted(message.usage or {}, request_id, other_members_json(members_of(raw), _KNOWN))]
     for place, block in enumerate(message.content or ()):
-        key = -1 - place  # no key that an event of this message can have
+        key = -1 - place  # a key that no event of this message has
         parts += (_opened(key, block), BlockClosed(key))
     if message.stop_reason is not None:
         parts.append(MessageDelta(message.stop_reason, {}))
     return parts
 
 
-def _message_news(members: dict[str, Raw]) -> MessageDelta:
+def _message_delta(members: dict[str, Raw]) -> MessageDelta:
     delta = members.get("delta", Raw(b"{}"))
     usage = msgspec.json.decode(members.get("usage", NULL), type=dict[str, Any] | None)
     stop_reason = _message.decode(delta).stop_reason

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.domain.errors import ConfigError
+from app.kit.requirements import requirement
 from app.llm.models.catalog import Ability, Model, Prices
 from app.llm.openai.quirks import QUIRKS
 
@@ -193,6 +194,4 @@ def _sentence(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         kind = ProviderTable if table[0] == "providers" else ModelTable if len(location) == 3 else _PricesTable
         return f"{where} is not known; known keys are {', '.join(kind.model_fields)}."
-    if problem["type"] == "missing":
-        return f"{where} is required."
-    return f"{where} is not valid: {problem['msg'][0].lower()}{problem['msg'][1:]}."
+    return f"{where} {requirement(problem['type'], problem.get('ctx'))}."

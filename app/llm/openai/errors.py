@@ -1,7 +1,7 @@
-"""What OpenAI and the servers that speak like it say when they fail, sorted. Pure.
+"""Conversion of failures of OpenAI and compatible servers to provider errors. Pure.
 
-The shapes differ: an object in `error`, a word in `error`, the object itself, plain text; a name, a number or a
-sentence as `code`. The provider's own name for the failure is kept where it has one.
+The shapes differ: an object in `error`, a string in `error`, the object itself, plain text; a name, a number or a
+sentence as `code`. The provider's own name for the failure is kept if it has one.
 """
 
 import re
@@ -15,7 +15,7 @@ from app.llm.transport.http import MAX_MESSAGE, classify_failure
 
 TOO_LONG = "context_length_exceeded"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
-# Names that say more than the status they come with, which in mid-stream is 200.
+# Names of failures that decide more than their status, which in mid-stream is 200.
 _PERMANENT = frozenset(
     {
         TOO_LONG,
@@ -44,10 +44,10 @@ _TRANSIENT = frozenset(
         "server_error",
         "service_unavailable",
         "timeout",
-        "tool_use_failed",  # the model wrote a call that is none; it may write a better one
+        "tool_use_failed",  # the model wrote a call that the server cannot parse; the next try may be valid
     }
 )
-_TOO_LONG_WORDS = re.compile(
+_TOO_LONG_TEXT = re.compile(
     r"maximum context length|context (window|length|size)|prompt is too long|maximum prompt length"
     r"|too large for model|exceeds the (model's )?(maximum|available) (input|context)|reduce the length of",
     re.IGNORECASE,
@@ -56,42 +56,42 @@ _TOO_LARGE_FOR_ANY_MINUTE = re.compile(r"^request too large\b", re.IGNORECASE)
 
 
 def provider_error(
-    said: object,
+    failure: object,
     status: int,
     *,
     should_retry: str | None = None,
     request_id: str | None = None,
     retry_after: float | None = None,
 ) -> ProviderError:
-    """`said` is the decoded body or event, or its text where it is no JSON; `status` is the one of the response."""
-    members = _members(said)
-    message = _message(members, said)
+    """Returns the error for `failure`, a decoded body or event, or its text; `status` is that of the response."""
+    members = _members(failure)
+    message = _message(members, failure)
     status = _status(members, status)
     type = _type(members, status)
-    if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_WORDS.search(message):
+    if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_TEXT.search(message):
         type = TOO_LONG
     kind = _kind(members, type, status, should_retry, message)
     return kind(type, message[:MAX_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
-def _members(said: object) -> Mapping[str, Any]:
-    if not isinstance(said, Mapping):
-        return {"message": said} if isinstance(said, str) else {}
-    inner = said.get("error")
+def _members(failure: object) -> Mapping[str, Any]:
+    if not isinstance(failure, Mapping):
+        return {"message": failure} if isinstance(failure, str) else {}
+    inner = failure.get("error")
     if isinstance(inner, Mapping):
         return inner
-    return {**said, "message": inner} if isinstance(inner, str) else said
+    return {**failure, "message": inner} if isinstance(inner, str) else failure
 
 
-def _message(members: Mapping[str, Any], said: object) -> str:
+def _message(members: Mapping[str, Any], failure: object) -> str:
     for name in ("message", "detail", "msg"):
         if isinstance(found := members.get(name), str) and found.strip():
             return found.strip()
-    return msgspec.json.encode(said).decode() if said else "(the provider gave no reason)"
+    return msgspec.json.encode(failure).decode() if failure else "(the provider gave no reason)"
 
 
 def _status(members: Mapping[str, Any], status: int) -> int:
-    """In mid-stream the status of the failure is one of its members, if anything."""
+    """Returns the status; in mid-stream it may be a member of the failure."""
     if status != 200:
         return status
     for name in ("status_code", "status", "code"):
@@ -114,11 +114,7 @@ def _kind(
 ) -> type[ProviderError]:
     if type == TOO_LONG:
         return TooLong
-    if _is_too_large_for_any_minute(type, status, message):
-        return PermanentError
-    return classify_failure([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)
-
-
-def _is_too_large_for_any_minute(type: str, status: int, message: str) -> bool:
     limited = status == 429 or type == "rate_limit_exceeded"
-    return limited and _TOO_LARGE_FOR_ANY_MINUTE.search(message) is not None
+    if limited and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
+        return PermanentError  # larger than the limit of a minute: no wait can help
+    return classify_failure([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)

@@ -1,6 +1,6 @@
-"""What was said, as OpenAI's APIs are told it.
+"""Conversion of messages to the conversation of OpenAI's APIs: the part that both share.
 
-Left out are the thoughts of other providers, what their server tools did, and everything else that has no words.
+Thoughts of other providers, the results of their server tools, and all other blocks without text are left out.
 """
 
 import json
@@ -20,92 +20,89 @@ NO_OUTPUT = "(no output)"
 BELOW = "(This {type} is shown below.)"
 RETURNED = "Returned by {name}:"
 
-Said = dict[str, Any]
-Says = Callable[[Sequence[Block]], Iterable[Any]]
+Json = dict[str, Any]
+Render = Callable[[Sequence[Block]], Iterable[Any]]
 
 
-def told(messages: Sequence[Message], results: Says, answer: Says, part: Callable[[Block], Said]) -> Iterator[Any]:
-    """The user's words are gathered until somebody else speaks: an answer of which nothing is left divides nothing.
+def conversation(
+    messages: Sequence[Message], results: Render, reply: Render, part: Callable[[Block], Json]
+) -> Iterator[Any]:
+    """Yields the items of a conversation, rendered by the three functions of the API.
 
-    An answer that another provider was asked to go on with, as it can, is asked for in words here.
+    Texts of the user are held back until the next reply: a reply of which nothing is left must not divide them. A
+    reply at the end, which its provider continues by itself, is followed by a prompt to continue.
     """
-    waiting: list[Block] = []
+    held: list[Block] = []
     last: str | None = None
     for message in messages:
         if message.role == "user":
             yield from results([block for block in message.blocks if block.type == TOOL_RESULT])
-            waiting += [block for block in message.blocks if block.type != TOOL_RESULT]
-        elif said := list(answer(message.blocks)):
-            yield from _user(waiting, part)
-            waiting = []
-            yield from said
+            held += [block for block in message.blocks if block.type != TOOL_RESULT]
+        elif items := list(reply(message.blocks)):
+            yield from _user(held, part)
+            held = []
+            yield from items
         last = message.role
-    if last == "assistant" and not waiting:
-        waiting = [Block(0, 0, 0, TEXT, GO_ON)]
-    yield from _user(waiting, part)
+    if last == "assistant" and not held:
+        held = [Block(0, 0, 0, TEXT, GO_ON)]
+    yield from _user(held, part)
 
 
-def _user(blocks: Sequence[Block], part: Callable[[Block], Said]) -> Iterator[Said]:
-    """The content is one text where there are but words: not every server takes a list."""
+def _user(blocks: Sequence[Block], part: Callable[[Block], Json]) -> Iterator[Json]:
+    """Yields the user message. Texts alone are one string, because not every server accepts a list."""
     if blocks:
-        merged = list(_merged(map(part, blocks)))
-        only_words = len(merged) == 1 and "text" in merged[0]
-        yield {"role": "user", "content": merged[0]["text"] if only_words else merged}
+        parts = list(_joined_texts(map(part, blocks)))
+        only_text = len(parts) == 1 and "text" in parts[0]
+        yield {"role": "user", "content": parts[0]["text"] if only_text else parts}
 
 
-def _merged(parts: Iterable[Said]) -> Iterator[Said]:
-    """Neighbouring texts as one."""
-    words: list[Said] = []
-    for part in parts:
-        if "text" in part:
-            words.append(part)
+def _joined_texts(parts: Iterable[Json]) -> Iterator[Json]:
+    """Joins adjacent texts."""
+    texts: list[Json] = []
+    for part in (*parts, None):
+        if part is not None and "text" in part:
+            texts.append(part)
             continue
-        yield from _joined(words)
-        words = []
-        yield part
-    yield from _joined(words)
+        if texts:
+            yield {**texts[0], "text": "\n\n".join(text["text"] for text in texts)}
+            texts = []
+        if part is not None:
+            yield part
 
 
-def _joined(words: Sequence[Said]) -> Iterator[Said]:
-    if words:
-        yield {**words[0], "text": "\n\n".join(part["text"] for part in words)}
-
-
-def said_by_tool(block: Block) -> str:
-    """The words of a result. OpenAI has no mark for one that is an error, so its first word is."""
+def result_text(block: Block) -> str:
+    """Returns the text of a result. OpenAI has no flag for an error, so the text begins with one."""
     text = joined_texts([part["text"] for part in parts_of(block) if part["type"] == TEXT])
     if block.is_error:
         return FAILED + text if text else SILENT_FAILURE
     return text or NO_OUTPUT
 
 
-def with_files_apart(message: Message) -> Message:
-    """The message with the files of its results said by the user, behind all results: for an API whose results are
-    words.
-    """
-    of_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
-    if not of_files:
+def with_files_behind_results(message: Message) -> Message:
+    """Moves the files of results behind all results, as blocks of the user, for an API whose results are text."""
+    with_files = [block for block in message.blocks if block.type == TOOL_RESULT and count_files(block)]
+    if not with_files:
         return message
     results = [result_as_text(block, BELOW) for block in message.blocks if block.type == TOOL_RESULT]
-    files = [said for result in of_files for said in _files_of(result)]
-    words = [block for block in message.blocks if block.type != TOOL_RESULT]
-    return replace(message, blocks=(*results, *files, *words))
+    files = [moved for result in with_files for moved in _files_of(result)]
+    others = [block for block in message.blocks if block.type != TOOL_RESULT]
+    return replace(message, blocks=(*results, *files, *others))
 
 
 def _files_of(result: Block) -> Iterator[Block]:
     yield Block(0, 0, 0, TEXT, RETURNED.format(name=result.name))
-    yield from (said_by_user(part) for part in parts_of(result) if part["type"] in FILES)
+    yield from (as_block(part) for part in parts_of(result) if part["type"] in FILES)
 
 
-def said_by_user(part: Mapping[str, Any]) -> Block:
-    """A part of a result as a user would say it."""
+def as_block(part: Mapping[str, Any]) -> Block:
+    """Converts a part of a result to a block of the user."""
     if part["type"] == TEXT:
         return Block(0, 0, 0, TEXT, part["text"])
     return Block(0, 0, 0, part["type"], data=json.dumps(part))
 
 
-def written(blocks: Sequence[Block]) -> str:
-    """The text of an answer. Its pieces belong together, unless something was between them that is left out here."""
+def reply_text(blocks: Sequence[Block]) -> str:
+    """Joins the texts of a reply; with a blank line where a block between them is left out."""
     pieces: list[str] = []
     apart = False
     for block in blocks:
@@ -122,8 +119,8 @@ def file_name(block: Block) -> str:
     return str(members.get("title") or "document.pdf")
 
 
-def attachment(block: Block) -> tuple[str, Mapping[str, Any]]:
-    """An image or a document, by where it is: ("text", …), ("url", …), ("data", …) or ("none", …)."""
+def file_source(block: Block) -> tuple[str, Mapping[str, Any]]:
+    """Returns where an image or a document is: ("text", …), ("url", …), ("data", …) or ("none", …)."""
     source = json.loads(block.data or "{}").get("source") or {}
     match source.get("type"):
         case "base64":

@@ -1,4 +1,6 @@
-"""OpenAI's APIs and those that imitate them: the SDK does address, authentication and headers; we read the bytes."""
+"""Adapters to OpenAI's APIs and compatible servers. The SDK makes addresses, authentication and headers; we read the
+bytes.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,8 +24,7 @@ _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-i
 
 
 class OpenAIProvider(Adapter):
-    """What OpenAI's APIs have in common. `base_url` ends where the path begins. `headers` are sent with every request.
-
+    """The common part of both APIs. `base_url` ends before the `path`; `headers` are sent with every request;
     `read_timeout` is in seconds.
     """
 
@@ -45,7 +46,7 @@ class OpenAIProvider(Adapter):
         self.name = name
         self.quirks = quirks
         self._client = openai.AsyncOpenAI(
-            api_key=api_key or "none",  # the SDK wants one, and servers of one's own do not read it
+            api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
             base_url=base_url,
             max_retries=0,
             default_headers=headers,
@@ -62,9 +63,9 @@ class OpenAIProvider(Adapter):
     @asynccontextmanager
     async def _post(self, path: str, body: bytes, accept: str) -> AsyncIterator[httpx2.Response]:
         if self._client.is_closed():
-            raise TransientError("connection_error", f"the connections to {self.name} have been closed")
+            raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
         try:
-            answer = await self._client.post(
+            stream = await self._client.post(
                 path,
                 content=body,
                 options={"headers": {"Accept": accept, "Accept-Encoding": "identity"}},
@@ -72,8 +73,8 @@ class OpenAIProvider(Adapter):
                 stream=True,
                 stream_cls=openai.AsyncStream[object],
             )
-            async with answer:
-                yield answer.response
+            async with stream:
+                yield stream.response
         except openai.APIStatusError as error:
             raise _refusal(error) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:

@@ -1,4 +1,4 @@
-"""In what the servers that speak OpenAI's language differ, where an answer cannot tell it."""
+"""Differences between OpenAI and compatible servers that their answers do not show."""
 
 import re
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """What a request must look like. The default is OpenAI itself.
+    """The form of a request. The default is OpenAI itself.
 
-    `max_tokens` is the member that limits an answer, `thinking` the one that says how hard to think (None: neither is
-    said). With `thoughts_go_back` the model is shown its own earlier thoughts. `call_ids` is what an id of a call must
-    match as a whole. `after_tools` is what the assistant says between results and the user's words, where a user
-    may not speak right behind a tool. `unsupported` are members never sent, `extra` those always sent.
+    `max_tokens` is the member that limits an answer, `thinking` the one for the reasoning effort (None: not sent). With
+    `thoughts_go_back` the model's own thoughts are sent back. `call_ids` must match the whole id of a call.
+    `after_tools` is an assistant text put between results and a user message, for servers that do not accept a user
+    message right behind a tool message. `unsupported` members are never sent, `extra` ones always.
     """
 
     max_tokens: str = "max_completion_tokens"
@@ -27,7 +27,7 @@ class Quirks:
 
 
 OPENAI = Quirks()
-# Names for a configuration; what is not here is well served by "compatible".
+# By the name in the file of models; "compatible" fits most other servers.
 QUIRKS: Mapping[str, Quirks] = MappingProxyType(
     {
         "openai": OPENAI,

@@ -1,6 +1,6 @@
-"""The figures of OpenAI's two APIs, and of their imitators, as the ones that turns keep. Pure.
+"""Conversion of the usage of OpenAI's two APIs, and of compatible servers, to that of turns. Pure.
 
-A turn's `input_tokens` are those that were neither read from nor written to a cache; OpenAI's count holds all of them.
+A turn's `input_tokens` are those that were neither read from nor written to a cache; OpenAI counts them all.
 """
 
 from collections.abc import Mapping
@@ -12,54 +12,51 @@ _DETAILS = {
 }
 
 
-def usage_of(said: object) -> dict[str, Any]:
-    """What is known of `input_tokens`, `output_tokens`, `cache_read_input_tokens`, `cache_creation_input_tokens`,
-    `output_tokens_details.thinking_tokens` and, where the provider bills by itself, `cost`.
+def usage_of(usage: object) -> dict[str, Any]:
+    """Returns the known ones of `input_tokens`, `output_tokens`, `cache_read_input_tokens`,
+    `cache_creation_input_tokens`, `output_tokens_details.thinking_tokens` and, from a gateway that bills, `cost`.
     """
-    if not isinstance(said, Mapping):
+    if not isinstance(usage, Mapping):
         return {}
-    read = _count(said, "input", "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-    written = _count(said, "input", "cache_write_tokens", "cache_creation_input_tokens")
-    thought = _count(said, "output", "reasoning_tokens")
-    cost = said.get("cost")
+    read = _count(usage, "input", "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+    written = _count(usage, "input", "cache_write_tokens", "cache_creation_input_tokens")
+    reasoning = _count(usage, "output", "reasoning_tokens")
+    cost = usage.get("cost")
     figures = {
-        "input_tokens": _uncached(_first(said, "prompt_tokens", "input_tokens"), (read or 0) + (written or 0)),
-        "output_tokens": _output(said, thought),
+        "input_tokens": _uncached(_first(usage, "prompt_tokens", "input_tokens"), (read or 0) + (written or 0)),
+        "output_tokens": _output(usage, reasoning),
         "cache_read_input_tokens": read,
         "cache_creation_input_tokens": written,
-        "output_tokens_details": None if thought is None else {"thinking_tokens": thought},
+        "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
         "cost": cost if isinstance(cost, int | float) else None,
     }
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _uncached(prompt: int | None, cached: int) -> int | None:
-    """Where more is said to be cached than was asked, the two were counted apart."""
+    """Subtracts the cached tokens, unless they are more than the prompt: then the server counts them apart."""
     return prompt if prompt is None or cached > prompt else prompt - cached
 
 
-def _output(said: Mapping[str, Any], thought: int | None) -> int | None:
-    """Some count thinking apart; their total tells."""
-    written, asked, total = (
-        _first(said, "completion_tokens", "output_tokens"),
-        _first(said, "prompt_tokens", "input_tokens"),
-        _first(said, "total_tokens"),
-    )
-    if None not in {written, asked, thought} and total == (asked or 0) + (written or 0) + (thought or 0):
-        return (written or 0) + (thought or 0)
-    return written
+def _output(usage: Mapping[str, Any], reasoning: int | None) -> int | None:
+    """Adds the reasoning tokens if the total shows that the server counts them apart."""
+    written = _first(usage, "completion_tokens", "output_tokens")
+    prompt = _first(usage, "prompt_tokens", "input_tokens")
+    if written is None or prompt is None or reasoning is None:
+        return written
+    return written + reasoning if _first(usage, "total_tokens") == prompt + written + reasoning else written
 
 
-def _count(said: Mapping[str, Any], side: str, *names: str) -> int | None:
-    for details in (*(said.get(name) for name in _DETAILS[side]), said):
+def _count(usage: Mapping[str, Any], side: str, *names: str) -> int | None:
+    for details in (*(usage.get(name) for name in _DETAILS[side]), usage):
         if isinstance(details, Mapping) and (found := _first(details, *names)) is not None:
             return found
     return None
 
 
-def _first(said: Mapping[str, Any], *names: str) -> int | None:
-    """A count; some servers answer with null, some with a fraction."""
+def _first(usage: Mapping[str, Any], *names: str) -> int | None:
+    """Returns the first count; some servers send null, some a fraction."""
     for name in names:
-        if isinstance(found := said.get(name), int | float) and not isinstance(found, bool):
+        if isinstance(found := usage.get(name), int | float) and not isinstance(found, bool):
             return int(found)
     return None

@@ -1,7 +1,7 @@
-"""Blocks out of deltas that name none: Chat Completions only ever says what is added to which member. Pure.
+"""Blocks from the deltas of Chat Completions, which name no blocks, only the member that they add to. Pure.
 
-A change of member ends a text or a thought. A call that seems whole is closed when something else begins; one that does
-not stays open, because its rest may still come between the others.
+A change of member ends a text or a thought. A call whose arguments are complete is closed when something else begins;
+any other stays open, because its rest may still come between other deltas.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from app.llm.conversation.translation import UNNAMED, generated_call_id
 from app.llm.provider import BlockClosed, BlockData, BlockOpened, BlockText, Part
 from app.llm.raw_json import is_object, to_json
 
-# What a thought is signed with, so that it may go back: the member it came in. No other provider takes it.
-SIGNED = "openai:"
+# The signature of a thought is this prefix and the member it came in; no other provider accepts it.
+SIGNATURE_PREFIX = "openai:"
 PROVIDER = "openai"
 
 
 class Fragment(msgspec.Struct, gc=False):
-    """A piece of a call, as far as the server said it."""
+    """A piece of a call. Servers leave out any of its members."""
 
     index: int | None = None
     id: str | None = None
@@ -30,12 +30,12 @@ class Fragment(msgspec.Struct, gc=False):
 
 
 class PendingCall:
-    __slots__ = ("arguments", "id", "index", "key", "name", "said_id", "state")
+    __slots__ = ("arguments", "id", "index", "key", "name", "sent_id", "state")
 
-    def __init__(self, key: int, index: int | None, said_id: str | None, id: str) -> None:
+    def __init__(self, key: int, index: int | None, sent_id: str | None, id: str) -> None:
         self.key = key
         self.index = index
-        self.said_id = said_id
+        self.sent_id = sent_id
         self.id = id
         self.name: str | None = None
         self.arguments: list[str] = []
@@ -47,38 +47,47 @@ class PendingCall:
 
 
 class Blocks:
-    """One message. `seed` makes the ids of calls that come without one; it is different for every request."""
+    """The blocks of one message. `seed` makes ids for calls without one; it is different for every request."""
 
     def __init__(self, seed: bytes) -> None:
         self.calls: list[PendingCall] = []
         self._seed = seed
         self._next_key = 0
-        self._saying: str | None = None
+        self._member: str | None = None  # the one that the open text or thought comes from
         self._key = -1
         self._details: list[dict[str, Any]] = []
 
-    def say(self, member: str, text: str, parts: list[Part]) -> None:
-        """More of a text or a thought; `member` is where the server said it."""
-        if member != self._saying:
+    def append_text(self, member: str, text: str, parts: list[Part]) -> None:
+        """Adds to a text or a thought, by the member of the delta."""
+        if member != self._member:
             self._begin(member, parts)
         parts.append(BlockText(self._key, text))
 
-    def annotate(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
-        """Sources of the text that is being said, or of an empty one."""
-        if self._saying != "content":
+    def append_annotations(self, annotations: Sequence[Raw], parts: list[Part]) -> None:
+        """Adds sources to the open text, or to an empty one."""
+        if self._member != "content":
             self._begin("content", parts)
         parts.append(BlockData(self._key, "provider", PROVIDER))
         parts += [BlockData(self._key, "annotations", annotation, append=True) for annotation in annotations]
 
-    def explain(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
-        """What the server wants back with its thought, in pieces that belong together by index and type."""
-        if self._saying is None or not _is_thought(self._saying):
+    def append_details(self, details: Sequence[dict[str, Any]], parts: list[Part]) -> None:
+        """Adds pieces of what the server wants back with its thought; those of one index and type are joined."""
+        if self._member is None or not _is_thought(self._member):
             self._begin("reasoning_details", parts)
         for detail in details:
-            self._add_detail(detail)
+            key = detail.get("index"), detail.get("type")
+            known = next((one for one in self._details if (one.get("index"), one.get("type")) == key), None)
+            if known is None:
+                self._details.append(dict(detail))
+                continue
+            for name, value in detail.items():
+                if name in {"text", "summary"} and isinstance(value, str):
+                    known[name] = (known.get(name) or "") + value
+                elif value is not None:
+                    known[name] = value
 
-    def call(self, fragment: Fragment, parts: list[Part]) -> None:
-        call = self._known(fragment) or self._new(fragment, parts)
+    def append_call(self, fragment: Fragment, parts: list[Part]) -> None:
+        call = self._find(fragment) or self._new(fragment, parts)
         if call is None:
             return
         if call.state == "unnamed" and fragment.name:
@@ -89,8 +98,8 @@ class Blocks:
                 parts.append(BlockText(call.key, fragment.arguments))
 
     def end(self, truncated: bool, parts: list[Part]) -> None:
-        """Nothing more comes. A call that was cut stays open, for whoever reads to see that it was."""
-        self._end_saying(parts)
+        """Closes all blocks at the end of the message. A call that was cut stays open, and so becomes interrupted."""
+        self._end_text(parts)
         for call in self.calls:
             if call.state == "unnamed":
                 self._open(call, UNNAMED, parts)
@@ -101,42 +110,35 @@ class Blocks:
     # --- texts and thoughts --------------------------------------------------------------------------------------
 
     def _begin(self, member: str, parts: list[Part]) -> None:
-        self._end_saying(parts)
-        self._end_whole_calls(parts)
-        self._saying, self._key = member, self._take_key()
+        self._end_text(parts)
+        self._close_whole_calls(parts)
+        self._member, self._key = member, self._take_key()
         if _is_thought(member):
-            data = {"type": THINKING, "thinking": "", "signature": SIGNED + member, "provider": PROVIDER}
+            signature = SIGNATURE_PREFIX + member
+            data = {"type": THINKING, "thinking": "", "signature": signature, "provider": PROVIDER}
             parts.append(BlockOpened(self._key, THINKING, to_json(data)))
         else:
             parts.append(BlockOpened(self._key, TEXT))
 
-    def _end_saying(self, parts: list[Part]) -> None:
-        if self._saying is None:
+    def _end_text(self, parts: list[Part]) -> None:
+        if self._member is None:
             return
-        if kept := _worth_keeping(self._details):
-            parts.append(BlockData(self._key, "reasoning_details", kept))
+        # Details that are plain text are not needed: the block has the text.
+        if any(detail.get("signature") or detail.get("data") for detail in self._details):
+            parts.append(BlockData(self._key, "reasoning_details", self._details))
         parts.append(BlockClosed(self._key))
-        self._saying, self._details = None, []
-
-    def _add_detail(self, detail: dict[str, Any]) -> None:
-        place = detail.get("index"), detail.get("type")
-        known = next((one for one in self._details if (one.get("index"), one.get("type")) == place), None)
-        if known is None:
-            self._details.append(dict(detail))
-            return
-        for name, value in detail.items():
-            if name in {"text", "summary"} and isinstance(value, str):
-                known[name] = (known.get(name) or "") + value
-            elif value is not None:
-                known[name] = value
+        self._member, self._details = None, []
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def _known(self, fragment: Fragment) -> PendingCall | None:
-        """The call that `fragment` goes on with. Indexes are left out, or the same for all, and ids are repeated."""
+    def _find(self, fragment: Fragment) -> PendingCall | None:
+        """Returns the call that `fragment` continues. Servers leave indexes out, use one for all, or repeat ids."""
         last = self.calls[-1] if self.calls else None
         if fragment.index is None:
-            found = self._by_id(fragment.id) if fragment.id else None if fragment.name else last
+            if fragment.id:
+                found = next((call for call in self.calls if call.sent_id == fragment.id), None)
+            else:
+                found = None if fragment.name else last
         elif last is not None and last.index == fragment.index:
             found = last
         else:
@@ -145,14 +147,11 @@ class Blocks:
             return None
         return found
 
-    def _by_id(self, id: str) -> PendingCall | None:
-        return next((call for call in self.calls if call.said_id == id), None)
-
     def _new(self, fragment: Fragment, parts: list[Part]) -> PendingCall | None:
         if not (fragment.id or fragment.name or fragment.arguments):
             return None
-        self._end_saying(parts)
-        self._end_whole_calls(parts)
+        self._end_text(parts)
+        self._close_whole_calls(parts)
         taken = {call.id for call in self.calls}
         id = fragment.id if fragment.id and fragment.id not in taken else generated_call_id(self._seed, len(self.calls))
         call = PendingCall(self._take_key(), fragment.index, fragment.id, id)
@@ -163,7 +162,7 @@ class Blocks:
         call.name, call.state = name, "open"
         parts.append(BlockOpened(call.key, TOOL_USE, None, "".join(call.arguments), call.id, name))
 
-    def _end_whole_calls(self, parts: list[Part]) -> None:
+    def _close_whole_calls(self, parts: list[Part]) -> None:
         for call in self.calls:
             if call.state == "open" and call.is_whole:
                 parts.append(BlockClosed(call.key))
@@ -179,12 +178,7 @@ def _is_thought(member: str) -> bool:
 
 
 def _is_another(call: PendingCall, fragment: Fragment) -> bool:
-    """True for a named piece with an id of its own, or without one after a call that is whole."""
-    if fragment.id and call.said_id:
-        return fragment.id != call.said_id
+    """True for a named fragment with another id, or without an id behind a call that is whole."""
+    if fragment.id and call.sent_id:
+        return fragment.id != call.sent_id
     return call.is_whole
-
-
-def _worth_keeping(details: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Plain words need no details: the block has them."""
-    return details if any(detail.get("signature") or detail.get("data") for detail in details) else ()

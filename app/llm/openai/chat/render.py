@@ -1,6 +1,6 @@
-"""A model request as the bytes of a chat completion request. Pure.
+"""Rendering of model requests as chat completion requests. Pure.
 
-A message is the same bytes in every request it is part of, and the arguments of a call are those that were streamed.
+A message has the same bytes in every request, and the arguments of a call are those that were streamed.
 """
 
 import json
@@ -15,8 +15,15 @@ from app.domain.kinds import TEXT, THINKING
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, tool_input, with_valid_calls
-from app.llm.openai.chat.blocks import SIGNED
-from app.llm.openai.history import attachment, file_name, said_by_tool, told, with_files_apart, written
+from app.llm.openai.chat.blocks import SIGNATURE_PREFIX
+from app.llm.openai.history import (
+    conversation,
+    file_name,
+    file_source,
+    reply_text,
+    result_text,
+    with_files_behind_results,
+)
 from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
@@ -43,18 +50,18 @@ _PASSED_ON = frozenset(
         "verbosity",
     }
 )
-# Under these names a thought may go back; in others the words alone are worth nothing.
-_MEMBERS_OF_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
+# Members in which the text of a thought may go back; servers ignore it in any other.
+_THOUGHT_MEMBERS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     system = [{"role": "system", "content": request.system}] if request.system else []
-    told_apart = [with_files_apart(message) for message in request.messages]
-    messages = with_valid_calls(told_apart, CallRules(quirks.call_ids, LONGEST_NAME))
-    said = told(messages, _results, partial(_answer, quirks), _part)
-    conversation = {"messages": [*system, *_bridged(said, quirks.after_tools)]}
+    messages = with_valid_calls(
+        [with_files_behind_results(message) for message in request.messages], CallRules(quirks.call_ids, LONGEST_NAME)
+    )
+    items = _bridged(conversation(messages, _results, partial(_reply, quirks), _part), quirks.after_tools)
     params = {**_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
-    return request_bytes(request, conversation, _tool, params, quirks)
+    return request_bytes(request, {"messages": [*system, *items]}, _tool, params, quirks)
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -89,24 +96,24 @@ def _thinking(given: Mapping[str, Any], quirks: Quirks) -> dict[str, Any]:
             return {}
 
 
-def _bridged(messages: Iterable[dict[str, Any]], words: str | None) -> Iterator[dict[str, Any]]:
-    """With `words` of the assistant's wherever the user would speak right behind a tool."""
+def _bridged(messages: Iterable[dict[str, Any]], text: str | None) -> Iterator[dict[str, Any]]:
+    """Puts an assistant message with `text` between each tool message and the user message right behind it."""
     before = ""
     for message in messages:
-        if words is not None and (before, message["role"]) == ("tool", "user"):
-            yield {"role": "assistant", "content": words}
+        if text is not None and (before, message["role"]) == ("tool", "user"):
+            yield {"role": "assistant", "content": text}
         before = message["role"]
         yield message
 
 
 def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     for block in blocks:
-        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": said_by_tool(block)}
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result_text(block)}
 
 
-def _answer(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+def _reply(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     calls = [_call(block) for block in blocks if block.is_call]
-    text = written(blocks)
+    text = reply_text(blocks)
     if not calls and not text.strip():
         return
     message: dict[str, Any] = {"role": "assistant"}
@@ -125,33 +132,33 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
-    """The model's own thoughts, where it had said them."""
+    """Returns the model's own thoughts, in the members they came in."""
     members: dict[str, Any] = {}
     for block in blocks:
         data = json.loads(block.data or "{}") if block.type == THINKING else {}
         provider, _, member = str(data.get("signature")).partition(":")
-        if provider + ":" != SIGNED:
+        if provider + ":" != SIGNATURE_PREFIX:
             continue
-        if member in _MEMBERS_OF_THOUGHTS and block.text:
+        if member in _THOUGHT_MEMBERS and block.text:
             members[member] = members.get(member, "") + block.text
         if details := data.get("reasoning_details"):
             members["reasoning_details"] = [*members.get("reasoning_details", ()), *details]
     return members
 
 
-# --- what the user says ----------------------------------------------------------------------------------------------
+# --- the user's parts ------------------------------------------------------------------------------------------------
 
 
 def _part(block: Block) -> dict[str, Any]:
     if block.type == TEXT:
         return {"type": TEXT, "text": block.text}
-    where, what = attachment(block)
+    where, source = file_source(block)
     match block.type, where:
         case "image", "url" | "data":
-            return {"type": "image_url", "image_url": {"url": what["url"]}}
+            return {"type": "image_url", "image_url": {"url": source["url"]}}
         case "document", "data":
-            return {"type": "file", "file": {"filename": file_name(block), "file_data": what["url"]}}
+            return {"type": "file", "file": {"filename": file_name(block), "file_data": source["url"]}}
         case "document", "text":
-            return {"type": TEXT, "text": str(what["text"])}
+            return {"type": TEXT, "text": str(source["text"])}
         case _:
             return {"type": TEXT, "text": LEFT_OUT.format(type=block.type)}

@@ -1,7 +1,7 @@
-"""The stream of a chat completion, from bytes to parts. Pure: no client, no I/O.
+"""Parser of chat completion streams: chunks to parts. Pure: no client, no I/O.
 
-Written for OpenAI and for everybody who imitates it: what may be missing, null, of another type or late, is. Only the
-pieces of a delta are decoded on the hot path.
+Written for OpenAI and for compatible servers: any member may be missing, null, late or of another type. Only the pieces
+of a delta are decoded on the hot path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ STOP_REASONS: Mapping[str, str] = {
     "stop_sequence": "stop_sequence",
     "tool_calls": "tool_use",
 }
-# Reasons that are failures: the server gave up, and may not the next time.
+# Finish reasons that are failures of the server, which a retry may help.
 FAILED = frozenset({"abort", "aborted", "error", "insufficient_system_resource", "network_error"})
 
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-# Members of a chunk that have a place of their own, or say nothing that anybody needs again.
+# Members of a chunk that are read here, or are not needed again.
 _KNOWN = frozenset({"choices", "created", "error", "id", "model", "object", "obfuscation", "p", "type", "usage"})
 
 
@@ -83,9 +83,8 @@ _lax_chunk = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 class ChatWire(Wire):
-    """It is `finished` when the server has said why the model stopped, after which it may go without a word.
-
-    `failure` is what the server said of it, decoded. `seed` makes ids for calls that come without one.
+    """`finished` once the finish reason is known: some servers send nothing after it. `failure` is the decoded failure.
+    `seed` makes ids for calls without one.
     """
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
@@ -107,35 +106,35 @@ class ChatWire(Wire):
         return parts
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
-        self._hear_chunk(_chunk.decode(data), data, parts)
+        self._read_chunk(_chunk.decode(data), data, parts)
 
-    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
-        """Types that nobody has seen yet: read as near as can be, or told as unknown."""
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        """Reads a chunk with members of other types leniently, anything else as a failure or unknown."""
         try:
             chunk = _lax_chunk.decode(data)
         except msgspec.ValidationError:
-            self._hear_other(said, data, parts)
+            self._read_other(value, data, parts)
         else:
-            self._hear_chunk(chunk, data, parts)
+            self._read_chunk(chunk, data, parts)
 
-    def _hear_other(self, said: Any, data: bytes, parts: list[Part]) -> None:
-        """No chunk at all: a failure, said in one of several ways, or something new."""
-        if _is_failure(said):
-            self.failure = said
-        elif not (isinstance(said, dict) and said.get("type") == "ping"):
+    def _read_other(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        """Reads what is no chunk: a failure, of which there are several forms, or something new."""
+        if _is_failure(value):
+            self.failure = value
+        elif not (isinstance(value, dict) and value.get("type") == "ping"):
             parts.append(Unknown(decode_text(data)))
 
-    def _hear_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
-        """One chunk. Of several candidates only the first is heard; nobody asks for more."""
+    def _read_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
+        """Reads one chunk. Only the first of several candidates counts; requests ask for one."""
         choices, failed = chunk.choices, chunk.error is not NULL and bool(msgspec.json.decode(chunk.error))
         if choices is None and (failed or chunk.usage is NULL):
-            self._hear_other(msgspec.json.decode(data), data, parts)
+            self._read_other(msgspec.json.decode(data), data, parts)
             return
         if not self._started:
             self._start(chunk, data, parts)
         for choice in choices or ():
             if not choice.index:
-                self._hear_choice(choice, parts)
+                self._read_choice(choice, parts)
         if chunk.usage is not NULL:
             self._count(chunk.usage, data, parts)
         if failed:
@@ -148,40 +147,40 @@ class ChatWire(Wire):
         self.request_id = self.request_id or chunk.id or None
         parts.append(MessageStarted({}, self.request_id, other_members_json(members_of(data), _KNOWN)))
 
-    def _hear_choice(self, choice: _Choice, parts: list[Part]) -> None:
+    def _read_choice(self, choice: _Choice, parts: list[Part]) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
-            self._hear_delta(delta, parts)
+            self._read_delta(delta, parts)
         if choice.finish_reason:
             self._finish_reason = choice.finish_reason
 
-    def _hear_delta(self, delta: _Delta, parts: list[Part]) -> None:
+    def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
         blocks, content = self._blocks, delta.content
         if thought := delta.reasoning_content or delta.reasoning or delta.reasoning_text:
-            blocks.say(_member_of_thought(delta), thought, parts)
+            blocks.append_text(_member_of_thought(delta), thought, parts)
         elif delta.reasoning_details:
-            for thought in _thoughts(delta.reasoning_details):
-                blocks.say("reasoning_details", thought, parts)
+            for thought in _detail_texts(delta.reasoning_details):
+                blocks.append_text("reasoning_details", thought, parts)
         if delta.reasoning_details:
-            blocks.explain(delta.reasoning_details, parts)
+            blocks.append_details(delta.reasoning_details, parts)
         if content.__class__ is str:
             if content:
-                blocks.say("content", content, parts)
+                blocks.append_text("content", content, parts)
         elif content:
             for member, text in _pieces(content):
-                blocks.say(member, text, parts)
+                blocks.append_text(member, text, parts)
         if delta.refusal:
             self._refused = True
-            blocks.say("refusal", delta.refusal, parts)
+            blocks.append_text("refusal", delta.refusal, parts)
         if delta.annotations:
-            blocks.annotate(delta.annotations, parts)
+            blocks.append_annotations(delta.annotations, parts)
         for call in delta.tool_calls or ():
-            blocks.call(_fragment(call), parts)
+            blocks.append_call(_fragment(call), parts)
         if delta.function_call is not None:
-            blocks.call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
+            blocks.append_call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
 
     def _count(self, usage: Raw, data: bytes, parts: list[Part]) -> None:
-        """Some count in every chunk; what is said again is not told again."""
+        """Reports usage once: some servers repeat it in every chunk."""
         figures = usage_of(msgspec.json.decode(usage))
         if figures and figures != self._figures:
             self._figures = figures
@@ -190,7 +189,7 @@ class ChatWire(Wire):
             )
 
     def _read_done(self, parts: list[Part]) -> None:
-        """Without a reason before it, a call that is not whole was cut."""
+        """Ends the message. Without a finish reason it stays open if a call is not whole: then it was cut."""
         if not self._started:
             return
         if self.finished or all(call.is_whole or not call.arguments for call in self._blocks.calls):
@@ -203,9 +202,9 @@ class ChatWire(Wire):
         self.ended = True
 
     def _stop_reason(self) -> str:
-        """In our words. Servers say `stop` with calls, and `tool_calls` without any."""
-        said = self._finish_reason or "stop"
-        reason = STOP_REASONS.get(said, said)
+        """Returns our stop reason. Servers send `stop` with calls, and `tool_calls` without any."""
+        finish_reason = self._finish_reason or "stop"
+        reason = STOP_REASONS.get(finish_reason, finish_reason)
         if reason in {"end_turn", "tool_use"}:
             if self._blocks.calls:
                 return "tool_use"
@@ -213,10 +212,10 @@ class ChatWire(Wire):
         return reason
 
 
-def _is_failure(said: object) -> bool:
-    if not isinstance(said, dict):
+def _is_failure(value: object) -> bool:
+    if not isinstance(value, dict):
         return False
-    return bool(said.get("error")) or "error" in {said.get("object"), said.get("type")}
+    return bool(value.get("error")) or "error" in {value.get("object"), value.get("type")}
 
 
 def _member_of_thought(delta: _Delta) -> str:
@@ -225,8 +224,8 @@ def _member_of_thought(delta: _Delta) -> str:
     return "reasoning" if delta.reasoning else "reasoning_text"
 
 
-def _thoughts(details: list[dict[str, Any]]) -> Iterator[str]:
-    """Words that are nowhere but in the details."""
+def _detail_texts(details: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields thoughts that no other member has."""
     for detail in details:
         for name in ("text", "summary"):
             if isinstance(found := detail.get(name), str) and found:

@@ -1,4 +1,4 @@
-"""What the items of a Responses answer are, and what is read of one. Pure."""
+"""The types of items in a Responses answer, and the decoding of one. Pure."""
 
 from typing import Any, Literal
 
@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 CUSTOM = "custom_tool_call"
-PROGRAM = "program"  # calls tools of ours, and is answered after them
+PROGRAM = "program"  # calls tools of ours; its result comes after theirs
 
-# Items that another item is the result of: that of a tool at the provider, or one that nobody here gives.
+# Calls whose result is an item of its own, from a tool at the provider, or one that no tool here returns.
 AWAITED = frozenset(
     {
         "apply_patch_call",
@@ -24,7 +24,7 @@ _STEMS = {PROGRAM: PROGRAM, "mcp_approval_request": "mcp_approval"}
 
 
 class _Piece(Struct):
-    """Of a message, a thought or its summary."""
+    """A piece of a message, of a thought or of its summary."""
 
     text: str | None = None
     refusal: str | None = None
@@ -32,7 +32,7 @@ class _Piece(Struct):
 
 
 class KnownItem(Struct):
-    """What is read of an item; the rest is kept as it came."""
+    """The members of an item that are read; its bytes are kept as they came."""
 
     type: str = ""
     id: str | None = None
@@ -46,23 +46,25 @@ class KnownItem(Struct):
     summary: list[_Piece] | None = None
 
 
-class _Barely(Struct):
-    """What every item has."""
+class _MinimalItem(Struct):
+    """The members of every item."""
 
     type: str
     id: str | None = None
 
 
 _known = msgspec.json.Decoder(KnownItem, strict=False)
-_barely = msgspec.json.Decoder(_Barely)
+_minimal = msgspec.json.Decoder(_MinimalItem)
 
 Role = Literal["message", "thought", "call", "server call", "output", "other"]
 
 
 class Item:
-    """One that has begun. `place` is where in the answer it stands, `key` its present block."""
+    """An item that has begun. `place` is its position in the answer, `key` that of its present block. `streamed` is the
+    text of each member so far, and `member` is the present one.
+    """
 
-    __slots__ = ("annotated", "id", "key", "kind", "open", "place", "role", "said", "saying")
+    __slots__ = ("annotated", "id", "key", "kind", "member", "open", "place", "role", "streamed")
 
     def __init__(self, kind: str, place: int, id: str, key: int) -> None:
         self.kind = kind
@@ -71,21 +73,21 @@ class Item:
         self.id = id
         self.key = key
         self.open = True
-        self.said: dict[str, list[str]] = {}
-        self.saying: str | None = None
+        self.streamed: dict[str, list[str]] = {}
+        self.member: str | None = None
         self.annotated: dict[str, int] = {}
 
     @property
-    def all_said(self) -> str:
-        return "".join(text for pieces in self.said.values() for text in pieces)
+    def all_text(self) -> str:
+        return "".join(text for pieces in self.streamed.values() for text in pieces)
 
 
 def read_item(raw: Raw) -> KnownItem:
     try:
         return _known.decode(raw)
-    except msgspec.ValidationError:  # a member is of a type that nobody has seen yet
-        barely = _barely.decode(raw)
-        return KnownItem(barely.type, barely.id)
+    except msgspec.ValidationError:  # a member has an unknown type
+        minimal = _minimal.decode(raw)
+        return KnownItem(minimal.type, minimal.id)
 
 
 def _role(kind: str) -> Role:
@@ -103,5 +105,5 @@ def _role(kind: str) -> Role:
 
 
 def stem_of(type: str) -> str:
-    """`web_search` of a `web_search_call`, `shell` of a `shell_call_output`."""
+    """Returns `web_search` for a `web_search_call`, `shell` for a `shell_call_output`."""
     return _STEMS.get(type) or type.removesuffix("_output").removesuffix("_call")

@@ -1,6 +1,6 @@
-"""A model request as the bytes of a Responses request. Pure.
+"""Rendering of model requests as requests of the Responses API. Pure.
 
-An item is the same bytes in every request it is part of; what only its provider understands goes back as it came.
+An item has the same bytes in every request; items that only the provider understands go back as they came.
 """
 
 import json
@@ -18,7 +18,7 @@ from app.domain.results import count_files, parts_of
 from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
-from app.llm.openai.history import FAILED, attachment, file_name, said_by_tool, said_by_user, told, written
+from app.llm.openai.history import FAILED, as_block, conversation, file_name, file_source, reply_text, result_text
 from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses.item_types import PROGRAM
@@ -26,7 +26,7 @@ from app.llm.openai.responses.items import PROVIDER
 from app.llm.provider import ModelRequest
 from app.llm.raw_json import members_of
 
-# An id of a call is used once: by it alone a result finds its call.
+# Unique: a result names its call by nothing but the id.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
 # Parameters that have the same name here, or that only OpenAI and compatible servers know.
@@ -69,15 +69,15 @@ _COUNTED = frozenset(
 
 def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     params = _params(request, quirks)
-    turns = _Turns(stored=params.get("store") is True)
+    items = _Items(stored=params.get("store") is True)
     messages = with_valid_calls(request.messages, _CALL_RULES)
     system = {"instructions": request.system} if request.system else {}
-    conversation = {**system, "input": list(told(messages, turns.results, turns.answer, _part))}
-    return request_bytes(request, conversation, _tool, {**params, "stream": True}, quirks)
+    input = list(conversation(messages, items.results, items.reply, _part))
+    return request_bytes(request, {**system, "input": input}, _tool, {**params, "stream": True}, quirks)
 
 
 def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
-    """The body of a question for how many tokens the request has."""
+    """Returns the body of a request for the token count."""
     body = members_of(render(request, quirks).decode())
     return msgspec.json.encode({name: value for name, value in body.items() if name in _COUNTED})
 
@@ -117,17 +117,17 @@ def _include(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    """Where nothing is said, this API takes a schema for a strict one."""
+    """Returns the definition of a tool. Without `strict` this API treats a schema as strict."""
     schema = Raw(spec.input_schema.encode())
     described = {"name": spec.name, "description": spec.description, "parameters": schema}
     return {"type": "function", **described, "strict": False}
 
 
-# --- what the model says ---------------------------------------------------------------------------------------------
+# --- the model's items -----------------------------------------------------------------------------------------------
 
 
 class _Own(Struct):
-    """What this adapter keeps in the `data` of its blocks."""
+    """The members that this adapter keeps in the `data` of its blocks."""
 
     provider: str | None = None
     item: Raw = Raw(b"{}")
@@ -147,8 +147,8 @@ _own = msgspec.json.Decoder(_Own)
 _item = msgspec.json.Decoder(_Item)
 
 
-class _Turns:
-    """`stored`: the provider has kept what it thought, and knows it by its id."""
+class _Items:
+    """The items of a conversation. `stored`: the provider stores its thoughts and knows them by their ids."""
 
     def __init__(self, stored: bool) -> None:
         self._stored = stored
@@ -156,32 +156,32 @@ class _Turns:
         self._awaited: set[str | None] = set()
         self._calls: dict[str | None, dict[str, Raw]] = {}
 
-    def answer(self, blocks: Sequence[Block]) -> Iterator[Any]:
-        """A thought is taken only with what it led to behind it."""
+    def reply(self, blocks: Sequence[Block]) -> Iterator[Any]:
+        """Yields the items of a reply. A thought is accepted only with the item that it led to behind it."""
         items = [*self._items(blocks), ("thought", None)]
         for (kind, item), (next_kind, _) in pairwise(items):
             if (kind, next_kind) != ("thought", "thought"):
                 yield item
 
     def _items(self, blocks: Sequence[Block]) -> Iterator[tuple[str, Any]]:
-        words: list[Block] = []
+        texts: list[Block] = []
         phase: str | None = None
         answered = {block.tool_use_id for block in blocks if block.type.endswith(SERVER_RESULT)}
         for block in blocks:
             own = _owned(block)
             item = self._item(block, own, block.tool_use_id in answered)
             if item is not None or (block.type == TEXT and own.phase != phase):
-                yield from _message(words, phase)
-                words = []
+                yield from _message(texts, phase)
+                texts = []
             if item is not None:
                 yield ("thought" if block.type == THINKING else "item"), item
             else:
-                words.append(block)
+                texts.append(block)
                 phase = own.phase if block.type == TEXT else phase
-        yield from _message(words, phase)
+        yield from _message(texts, phase)
 
     def _item(self, block: Block, own: _Own, is_answered: bool) -> Any:
-        """None where the block is words, or another provider's, or what nobody here can answer."""
+        """Returns None for text, for blocks of other providers, and for calls that have no result."""
         if block.is_call:
             return self._call(block, own)
         if block.type == TEXT or own.provider != PROVIDER:
@@ -192,7 +192,7 @@ class _Turns:
         return own.item if bound and self._belongs(block, _item.decode(own.item).type, is_answered) else None
 
     def _belongs(self, block: Block, type: str, is_answered: bool) -> bool:
-        """Whether it is an item, and neither a call without its output nor an output without its call."""
+        """True for an item that is neither a call without its output nor an output without its call."""
         if block.type == SERVER_TOOL_USE and (is_answered or block.name == PROGRAM):
             self._awaited.add(block.tool_use_id)
         elif block.type == SERVER_TOOL_USE or (type.endswith("_output") and block.tool_use_id not in self._awaited):
@@ -200,7 +200,7 @@ class _Turns:
         return type != ""
 
     def _thought(self, item: Raw) -> Raw | None:
-        """Without its content a thought is an id, which means nothing where nothing is stored."""
+        """Drops a thought without content: it is an id, which is unknown unless the provider stored it."""
         thought = _item.decode(item)
         if not (self._stored or thought.encrypted_content or thought.content):
             return None
@@ -224,10 +224,10 @@ class _Turns:
 
 
 def _output(result: Block) -> str | list[dict[str, Any]]:
-    """Words alone, or a list where there are files as well."""
+    """Returns text, or a list if there are files."""
     if not count_files(result):
-        return said_by_tool(result)
-    parts = [_part(said_by_user(part)) for part in parts_of(result)]
+        return result_text(result)
+    parts = [_part(as_block(part)) for part in parts_of(result)]
     return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
 
 
@@ -240,25 +240,25 @@ def _is_custom(call: Mapping[str, Raw]) -> bool:
 
 
 def _message(blocks: Sequence[Block], phase: str | None) -> Iterator[tuple[str, Any]]:
-    if (text := written(blocks)).strip():
+    if (text := reply_text(blocks)).strip():
         yield "message", {"role": "assistant", "content": text, **({"phase": phase} if phase else {})}
 
 
-# --- what the user says ----------------------------------------------------------------------------------------------
+# --- the user's parts ------------------------------------------------------------------------------------------------
 
 
 def _part(block: Block) -> dict[str, Any]:
     if block.type == TEXT:
         return {"type": "input_text", "text": block.text}
-    where, what = attachment(block)
+    where, source = file_source(block)
     match block.type, where:
         case "image", "url" | "data":
-            return {"type": "input_image", "image_url": what["url"]}
+            return {"type": "input_image", "image_url": source["url"]}
         case "document", "data":
-            return {"type": "input_file", "filename": file_name(block), "file_data": what["url"]}
+            return {"type": "input_file", "filename": file_name(block), "file_data": source["url"]}
         case "document", "url":
-            return {"type": "input_file", "file_url": what["url"]}
+            return {"type": "input_file", "file_url": source["url"]}
         case "document", "text":
-            return {"type": "input_text", "text": str(what["text"])}
+            return {"type": "input_text", "text": str(source["text"])}
         case _:
             return {"type": "input_text", "text": LEFT_OUT.format(type=block.type)}

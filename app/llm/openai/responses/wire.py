@@ -1,7 +1,7 @@
-"""The stream of OpenAI's Responses API, from bytes to parts. Pure: no client, no I/O.
+"""Parser of the streams of OpenAI's Responses API: events to parts. Pure: no client, no I/O.
 
-What is said in deltas is told at once. What an item is at its end comes whole, with it or with the whole response, and
-makes up for what was not streamed. An event that nobody knows is kept.
+Deltas become parts at once. The final form of an item, sent with its end or with the whole response, adds what was not
+streamed. Unknown events are kept.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from app.llm.provider import MessageDelta, MessageEnded, MessageStarted, Part, U
 from app.llm.raw_json import NULL, decode_text
 from app.llm.transport.wire import Wire
 
-# Why a response is incomplete, in our words; any other reason stays as it is.
+# Reasons why a response is incomplete, and our stop reasons; any other stays as it is.
 STOP_REASONS = {
     "content_filter": "refusal",
     "max_output_tokens": "max_tokens",
@@ -30,7 +30,7 @@ _DELTAS = {
     "response.custom_tool_call_input.delta": "input",
     "response.mcp_call_arguments.delta": "input",
 }
-# Events that say how far something is whose end comes with its item.
+# Progress events of items; the end of the item has everything.
 _PASSING = (
     "response.apply_patch_call",
     "response.audio.",
@@ -86,7 +86,7 @@ _response = msgspec.json.Decoder(_Response)
 
 
 class ResponsesWire(Wire):
-    """`failure` is what the server said of it, decoded. `seed` makes ids for calls without one."""
+    """`failure` is the decoded failure. `seed` makes ids for calls without one."""
 
     def __init__(self, request_id: str | None = None, seed: bytes = b"") -> None:
         super().__init__(request_id)
@@ -99,19 +99,19 @@ class ResponsesWire(Wire):
         if member is not None and event.delta is not None:
             self._start(None, parts)
             place = event.summary_index if "summary" in member else event.content_index
-            self._items.say(event.output_index, member.format(place), event.delta, parts)
+            self._items.append(event.output_index, member.format(place), event.delta, parts)
         else:
-            self._hear_rare(event, data, parts)
+            self._read_rare(event, data, parts)
 
-    def _read_unexpected(self, said: Any, data: bytes, parts: list[Part]) -> None:
-        if isinstance(said, dict) and str(said.get("type")).startswith(_PASSING):
+    def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
+        if isinstance(value, dict) and str(value.get("type")).startswith(_PASSING):
             return
-        if isinstance(said, dict) and said.get("error"):
-            self.failure = said
+        if isinstance(value, dict) and value.get("error"):
+            self.failure = value
         else:
             parts.append(Unknown(decode_text(data)))
 
-    def _hear_rare(self, event: _Event, data: bytes, parts: list[Part]) -> None:
+    def _read_rare(self, event: _Event, data: bytes, parts: list[Part]) -> None:
         match event.type:
             case "response.output_item.added":
                 self._start(None, parts)
@@ -122,9 +122,11 @@ class ResponsesWire(Wire):
             case "response.output_text.annotation.added":
                 self._items.annotate(event.output_index, f"text {event.content_index}", event.annotation, parts)
             case "error":
-                self.failure = _without_type(msgspec.json.decode(data))
+                # The event's type is not the failure's.
+                members = msgspec.json.decode(data)
+                self.failure = {name: value for name, value in members.items() if name != "type"}
             case "":
-                self._hear_whole(data, parts)
+                self._read_response(data, parts)
             case kind if kind in _BEGUN:
                 self._start(_response.decode(event.response).id, parts)
             case kind if kind in _OVER:
@@ -135,8 +137,8 @@ class ResponsesWire(Wire):
                 if not kind.startswith(_PASSING):
                     parts.append(Unknown(decode_text(data)))
 
-    def _hear_whole(self, data: bytes, parts: list[Part]) -> None:
-        """What has no type is the response itself, which was not streamed, or a failure."""
+    def _read_response(self, data: bytes, parts: list[Part]) -> None:
+        """Reads data without a type: the whole response, if it was not streamed, or a failure."""
         response = _response.decode(data)
         if response.object == "response":
             self._finish(response, parts)
@@ -169,8 +171,3 @@ class ResponsesWire(Wire):
         if self._items.called:
             return "tool_use"
         return "refusal" if self._items.refused else "end_turn"
-
-
-def _without_type(said: Any) -> Any:
-    """A failure that is an event has the type of the event."""
-    return {name: value for name, value in said.items() if name != "type"}
