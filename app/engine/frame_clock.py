@@ -1,4 +1,4 @@
-"""The frame clock: under pressure, readers of provider streams breathe together, so that deltas coalesce sooner."""
+"""The frame clock: under load, the readers of provider streams wait for common ticks, so that deltas are joined."""
 
 import asyncio
 import time
@@ -7,44 +7,44 @@ from collections import deque
 from app.stream.wakeup import Wakeup
 from app.telemetry import LOOP_LAG_SECONDS
 
-# Below `CALM` of one core nothing waits; at `FULL` everything waits for the longest tick. Seconds.
+# The load of one core below which no stream waits, and above which streams wait for the longest tick.
 CALM = 0.35
 FULL = 0.85
-LONGEST_TICK = 0.06
-SAMPLE = 0.1
-# A tick has so many beats. In each a part of the streams is read and sent on, so that none waits for all others too.
+LONGEST_TICK = 0.06  # seconds
+SAMPLE = 0.1  # seconds
+# A tick is divided into beats, each for a part of the streams: a delta does not wait for the work of all other streams.
 BEATS = 3
 
 
 class FrameClock:
-    """Watches how busy the event loop's thread is. `tick` is the present frame time in seconds; 0 when calm."""
+    """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load."""
 
     def __init__(self) -> None:
         self.tick = 0.0
-        self._bells = deque(Wakeup() for _ in range(BEATS))
-        self._wound = False
+        self._beats = deque(Wakeup() for _ in range(BEATS))
+        self._scheduled = False
 
     async def wait_for_tick(self) -> None:
-        """Returns at once when the process is calm, else a tick later, with all who came since the same beat."""
+        """Returns at once under low load, else about a tick later, together with all that came since the same beat."""
         if self.tick == 0.0:
             return
-        if not self._wound:
-            self._wind()
-        await self._bells[-1].wait()
+        if not self._scheduled:
+            self._schedule()
+        await self._beats[-1].wait()
 
-    def _wind(self) -> None:
-        self._wound = True
-        asyncio.get_running_loop().call_later(self.tick / BEATS, self._strike)
+    def _schedule(self) -> None:
+        self._scheduled = True
+        asyncio.get_running_loop().call_later(self.tick / BEATS, self._end_beat)
 
-    def _strike(self) -> None:
-        self._bells.rotate(-1)
-        self._bells[-1].notify()
-        self._wound = False
-        if any(bell.has_waiters for bell in self._bells):
-            self._wind()
+    def _end_beat(self) -> None:
+        self._beats.rotate(-1)
+        self._beats[-1].notify()
+        self._scheduled = False
+        if any(beat.has_waiters for beat in self._beats):
+            self._schedule()
 
     async def watch(self) -> None:
-        """Measures for ever; the composition root owns the task."""
+        """Measures for ever."""
         wall, cpu = time.perf_counter(), time.thread_time()
         while True:
             await asyncio.sleep(SAMPLE)
@@ -54,7 +54,7 @@ class FrameClock:
             wall, cpu = wall_now, cpu_now
 
     def observe(self, busy: float) -> None:
-        """Sets the tick by how busy (0 to 1) the last sample was, gliding so that it does not swing."""
-        wanted = LONGEST_TICK * min(1.0, max(0.0, (busy - CALM) / (FULL - CALM)))
-        glided = 0.7 * self.tick + 0.3 * wanted
-        self.tick = glided if glided > 0.002 else 0.0
+        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed, so that the tick does not swing."""
+        target = LONGEST_TICK * min(1.0, max(0.0, (busy - CALM) / (FULL - CALM)))
+        smoothed = 0.7 * self.tick + 0.3 * target
+        self.tick = smoothed if smoothed > 0.002 else 0.0

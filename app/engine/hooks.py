@@ -1,4 +1,4 @@
-"""What the embedding program is told of a turn that runs here. Hooks observe: nothing they do changes a turn."""
+"""Hooks of the embedding program: methods that are called at events of the turns that run in this process."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,15 +15,14 @@ from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
 
-PATIENCE = 5.0  # seconds that one hook gets for one event
-# What a hook that was told to stop gets for it; then it is left to itself.
-_FAREWELL = 0.1
+TIMEOUT = 5.0  # seconds for one call of one hook
+_STOP_TIMEOUT = 0.1  # seconds for a cancelled hook; then it is abandoned
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeTool:
-    """`turn` is the turn as it was then, as in every event. `input` is the JSON text that the tool gets: another one
-    than the call's, where whoever approved it has changed it.
+    """`turn` is the turn at the time of the event, as in every event. `input` is the JSON text that the tool gets. It
+    differs from the call's if a person edited it.
     """
 
     owner: str
@@ -54,42 +53,42 @@ class TurnEnded:
 
 
 class Hooks:
-    """To be derived from; each method is there to be overridden."""
+    """The base class of hooks; every method may be overridden. Hooks observe: they cannot change a turn."""
 
     async def before_tool(self, event: BeforeTool) -> None:
-        """A call is about to run."""
+        """Called before a call runs here."""
 
     async def after_tool(self, event: AfterTool) -> None:
-        """The outcome of a call that ran here is stored."""
+        """Called when the outcome of a call that ran here is stored."""
 
     async def after_round(self, event: AfterRound) -> None:
-        """A reply of the model is complete and stored; the tools it asked for come next."""
+        """Called when a reply of the model is stored. The tools that it calls run afterwards."""
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        """The end of a turn that ran here is stored, and its readers know of it."""
+        """Called when the end of a turn that ran here is stored and its readers have been notified."""
 
 
 class HookRunner:
-    """All hooks, told one after the other. No failure of theirs gets past it, and none takes longer than `patience`."""
+    """Calls all hooks, one after the other. It contains their failures, and stops each after `timeout` seconds."""
 
-    def __init__(self, hooks: Sequence[Hooks] = (), patience: float = PATIENCE) -> None:
+    def __init__(self, hooks: Sequence[Hooks] = (), timeout: float = TIMEOUT) -> None:
         self._hooks = hooks
-        self._patience = patience
+        self._timeout = timeout
         self._abandoned: set[asyncio.Task[None]] = set()
 
     async def before_tool(self, event: BeforeTool) -> None:
-        await self._tell("before_tool", event)
+        await self._call_all("before_tool", event)
 
     async def after_tool(self, event: AfterTool) -> None:
-        await self._tell("after_tool", event)
+        await self._call_all("after_tool", event)
 
     async def after_round(self, event: AfterRound) -> None:
-        await self._tell("after_round", event)
+        await self._call_all("after_round", event)
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        await self._tell("turn_ended", event)
+        await self._call_all("turn_ended", event)
 
-    async def _tell(self, name: str, event: object) -> None:
+    async def _call_all(self, name: str, event: object) -> None:
         for hook in self._hooks:
             if getattr(type(hook), name) is not getattr(Hooks, name):
                 await self._call(getattr(hook, name), name, event)
@@ -97,13 +96,13 @@ class HookRunner:
     async def _call(self, method: Callable[[Any], Coroutine[Any, Any, None]], name: str, event: object) -> None:
         task = asyncio.create_task(_await(method, event), name=f"hook {name}")
         try:
-            await asyncio.wait({task}, timeout=self._patience)
+            await asyncio.wait({task}, timeout=self._timeout)
             in_time = task.done()
         finally:
             await self._stop(task)
         if not in_time:
-            _failed(name, method, TimeoutError(f"it took longer than {self._patience:g} s"))
-        elif task.cancelled():  # by the hook itself: a cancellation of ours has left through the await above
+            _failed(name, method, TimeoutError(f"it took longer than {self._timeout:g} s"))
+        elif task.cancelled():  # by the hook itself: a cancellation of this task has left at the await above
             _failed(name, method, asyncio.CancelledError())
         elif error := task.exception():
             _failed(name, method, error)
@@ -114,20 +113,20 @@ class HookRunner:
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
         task.cancel()
-        await asyncio.wait({task}, timeout=_FAREWELL)
+        await asyncio.wait({task}, timeout=_STOP_TIMEOUT)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # it counts as seen
+            task.exception()  # marks it as retrieved, or asyncio logs it
 
 
 async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: object) -> None:
-    """A method that is not async fails here, where it is the hook's failure."""
+    """Awaits in the hook's own task: a method that is not async fails there, as a failure of the hook."""
     try:
         await method(event)
-    except SystemExit as error:  # it would end the process
-        raise RuntimeError("a hook wants to end the process") from error
+    except SystemExit as error:  # asyncio lets it through, and the process would end
+        raise RuntimeError("a hook has raised SystemExit") from error
 
 
 def _failed(name: str, method: object, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The only writer during a run: it persists, then emits. No reader sees what no row holds, but for open text."""
+"""The recorder of one run: the only writer of its turn. It writes the row first, then changes the live view."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,14 +29,15 @@ Stage = Literal["processing", "streaming", "executing"]
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` whole even when the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    """Runs `work` to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # it counts as seen: what comes next meets it again, if it matters
+            # Marks the exception as retrieved, or asyncio logs it. A failed write fails again at the next one.
+            task.exception()
         raise
 
 
@@ -44,7 +45,7 @@ Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
 
 
 def _write(method: Write[P, T]) -> Write[P, T]:
-    """One write: never cut in half between row and view, never beside another one of the same turn, and timed."""
+    """Makes a method one write: never cancelled between row and view, never beside another write, and timed."""
 
     @wraps(method)
     async def write(self: "Recorder", *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,9 +62,10 @@ def _write(method: Write[P, T]) -> Write[P, T]:
 
 
 class Recorder:
-    """Raises ClaimLost from every write once another attempt owns the turn. `holds` until the turn has ended, or has
-    gone back to the rows: to wait for a person, or because of what somebody said meanwhile. `leaves_work` then says
-    that there is something in the queue: this turn, or one that stood behind it.
+    """Writes the turn of `view`. Every write raises ClaimLost once another attempt owns the turn.
+
+    `holds` is true until the turn has ended, waits for a person, or went back into the queue because of an answer or
+    words that came meanwhile. `leaves_work` then tells whether the queue has work: this turn, or one behind it.
     """
 
     def __init__(self, records: Records, view: LiveView) -> None:
@@ -87,7 +89,7 @@ class Recorder:
         self.view.notify(Notice(event, data))
 
     def notify_stage(self, stage: Stage) -> None:
-        """What the turn is busy with, for whoever watches."""
+        """Shows readers what the turn is busy with."""
         self.notify("status", stage=stage)
 
     @_write
@@ -112,7 +114,7 @@ class Recorder:
 
     @_write
     async def void_round(self, round: Round, *, recoveries: int) -> None:
-        """Takes the last round back; its usage still counts. The turn goes on in a new attempt."""
+        """Takes the last round back; its usage still counts. The turn continues in a new attempt."""
         voided = replace(round, stop_reason=VOIDED)
         turn = replace(self.turn, usage=self._usage_with(voided), recoveries=recoveries)
         attempt = await self._records.void_round(voided, turn)
@@ -124,7 +126,7 @@ class Recorder:
 
     @_write
     async def ask(self, asks: Sequence[Ask]) -> None:
-        """Calls of the last round that wait for a person."""
+        """Stores the asks for calls of the last round."""
         await self._records.ask(asks, len(self.turn.asks) + len(asks))
         self.view.ask(asks)
 
@@ -149,7 +151,7 @@ class Recorder:
 
     @_write
     async def record_verdict(self, draft: Block, outcome: Outcome) -> None:
-        """What is known of an output that the model wrote as text."""
+        """Stores the judgement of an output that the model wrote as text."""
         verdict = Block(
             index=len(self.turn.blocks),
             round=draft.round,
@@ -163,8 +165,8 @@ class Recorder:
 
     @_write
     async def apply_steers(self, steers: Sequence[Steer], round: int) -> None:
-        """Makes what the user said meanwhile blocks of the turn, behind the results of `round`."""
-        said = [(steer, block) for steer in steers for block in steer.blocks]
+        """Makes the steers of the user blocks of the turn, behind the results of `round`."""
+        spoken = [(steer, block) for steer in steers for block in steer.blocks]
         first = len(self.turn.blocks)
         blocks = [
             replace(
@@ -175,7 +177,7 @@ class Recorder:
                 type=USER_TEXT,
                 notes=to_json({"steer": str(steer.id)}).decode(),
             )
-            for place, (steer, block) in enumerate(said)
+            for place, (steer, block) in enumerate(spoken)
         ]
         await self._records.apply_steers(blocks, steers)
         for block in blocks:
@@ -184,12 +186,12 @@ class Recorder:
         self.update_turn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
 
     def update_turn(self, turn: Turn) -> None:
-        """What the rows say of the turn beyond what this run wrote: asks' answers, and what a user said."""
+        """Takes over rows that others wrote: the answers to asks, and steers."""
         self.view.turn = turn
 
     @_write
     async def wait(self) -> None:
-        """Leaves the turn to its rows until a person has acted."""
+        """Ends the run until a person has acted; then the turn is claimed again."""
         check_transition(self.turn.status, "waiting")
         status = await self._records.wait(self.turn.arrivals)
         self.holds, self.leaves_work = False, status == "queued"
@@ -205,7 +207,7 @@ class Recorder:
 
     @_write
     async def release(self) -> None:
-        """Gives the turn back to the queue, as it is."""
+        """Returns the turn to the queue, as it is."""
         check_transition(self.turn.status, "queued")
         await self._records.release(self.view.block_being_written())
 

@@ -1,4 +1,4 @@
-"""Where the views are: of turns that run here, of turns that run elsewhere, and of those that have ended."""
+"""The directory of live views: of turns that run here, that run elsewhere, and that have ended."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class Directory:
     def __init__(self) -> None:
         self._here: dict[UUID, LiveView] = {}
         self._owners: dict[UUID, str] = {}
-        # A mirrored view lives as long as somebody reads it.
+        # Weak: a mirrored view lives as long as it has a reader.
         self._mirrored: WeakValueDictionary[UUID, LiveView] = WeakValueDictionary()
 
     def here(self) -> Sequence[LiveView]:
@@ -30,12 +30,12 @@ class Directory:
         return view if view and view.turn.chat_id == chat and self._owners[turn] == owner else None
 
     def mirrored(self) -> Sequence[LiveView]:
-        """The views that somebody reads and that are not written here."""
+        """The views that have readers here and are written elsewhere."""
         return [view for view in self._mirrored.values() if not view.ended]
 
     def view(self, turn: Turn) -> LiveView:
-        """The view of a turn, made from `turn` where there is none yet, and never of an older attempt than `turn`: one
-        that is written here and older has lost its claim, one that is mirrored is only late.
+        """The view of a turn, made from `turn` if there is none, and never of an older attempt than `turn`. An older
+        view that is written here has lost its claim; an older mirror is only late, and takes over the rows.
         """
         here = self._here.get(turn.id)
         if here and here.attempt >= turn.attempt:
@@ -52,13 +52,13 @@ class Directory:
         return view
 
     def is_fed(self, view: LiveView) -> bool:
-        """Whether somebody will ring when there is news in `view`."""
+        """Whether there is a writer that notifies the readers of `view`."""
         turn = view.turn.id
         return self._here.get(turn) is view or self._mirrored.get(turn) is view
 
     @contextmanager
     def host(self, view: LiveView, owner: str) -> Iterator[None]:
-        """Keeps the view of a claimed turn while this replica writes it. Its readers come over."""
+        """Registers the view of a claimed turn while this replica writes it. Readers of its mirror move to it."""
         turn = view.turn.id
         self._here[turn], self._owners[turn] = view, owner
         if mirrored := self._mirrored.pop(turn, None):

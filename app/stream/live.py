@@ -1,4 +1,4 @@
-"""The live view: the in-memory picture of one turn, which every reader of the turn reads."""
+"""The live view: one turn in memory, with one writer and any number of readers."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -19,7 +19,7 @@ _NOTICES_KEPT = 32
 
 
 class Frame(NamedTuple):
-    """The bytes of the events between two cursors, kept so that readers at the same place share them."""
+    """The encoded events between two cursors, kept so that readers at the same cursor share the bytes."""
 
     start: Cursor
     stop: Cursor
@@ -27,11 +27,11 @@ class Frame(NamedTuple):
 
 
 class LiveView:
-    """A log (app.domain.log.Log) that grows. One writer appends and rings; any number of readers look.
+    """A growing log (app.domain.log.Log). The writer appends and notifies; readers look, then wait for a notification.
 
-    `turn` is always what the rows hold: whoever writes a row tells the view afterwards. Only the text of the open block
-    is ahead of the rows. `provisional` is a view of a running turn that has not seen its journal yet: nobody is told to
-    forget on its word.
+    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only the text of the
+    open block is ahead of the rows. A `provisional` view of a running turn has not seen the journal yet, so it may lack
+    text that a client has: no client is reset because of it.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -59,7 +59,9 @@ class LiveView:
         return self._ends[-1] if self._ends else 0
 
     def open_text(self, offset: int) -> str:
-        """The open block's text from `offset`, at most LONGEST_DELTA characters. The last piece costs nothing."""
+        """The open block's text from `offset`, at most LONGEST_DELTA characters. For a reader that lacks only the last
+        piece, nothing is joined.
+        """
         ends = self._ends
         first = bisect_right(ends, offset)
         last = bisect_left(ends, offset + LONGEST_DELTA, first)
@@ -69,7 +71,7 @@ class LiveView:
         return text[offset - start : offset - start + LONGEST_DELTA]
 
     def append(self, text: str) -> None:
-        """More text of the open block: the token path."""
+        """Adds text to the open block. This is the token path."""
         ends = self._ends
         self._pieces.append(text)
         ends.append((ends[-1] if ends else 0) + len(text))
@@ -79,7 +81,7 @@ class LiveView:
         self._mark(start)
 
     def block_being_written(self) -> Block | None:
-        """The open block with its text so far; interrupted, as it is for anyone who stops here."""
+        """The open block with its text so far, marked as interrupted, which it is if nothing more comes."""
         start = self.marks[-1]
         if not isinstance(start, BlockStart):
             return None
@@ -95,17 +97,17 @@ class LiveView:
         )
 
     def adopt(self, turn: Turn, open_block: Block | None, start: int = 0) -> None:
-        """Becomes what the rows and the journal tell. Within one attempt that only ever adds to what was here, and what
-        was read before what is here is passed over. The text of `open_block` goes on at its character `start`.
+        """Takes over rows and journal, as they were read from Postgres. Within one attempt this only ever adds to the
+        view; an older reading is ignored. The text of `open_block` begins at its character `start`.
         """
         if (turn.attempt, len(turn.blocks)) < (self.attempt, len(self.turn.blocks)):
             return
         is_open = open_block is not None and self._is_open(open_block)
         if start > (self.open_length if is_open else 0):
-            return  # it was read for another picture than this one; the next look asks for all of it
+            return  # the query asked for text after `start`, but the view has less now; the next query asks for all
         if self.provisional:
             self.provisional = False
-            self.wakeup.notify()  # somebody may have waited for just that
+            self.wakeup.notify()  # a reader whose cursor is ahead of the rows has waited for this
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
@@ -130,7 +132,7 @@ class LiveView:
         self.wakeup.notify()
 
     def close_block(self, block: Block) -> None:
-        """The open block, or one that was never open, as its row holds it now."""
+        """Closes the open block, or adds one that was never open, as its row holds it now."""
         last = self.marks[-1]
         if not (isinstance(last, BlockStart) and last.index == block.index):
             self.marks.append(start_of_block(block))
@@ -143,22 +145,26 @@ class LiveView:
         self._mark(start_of_round(round, self.turn.blocks))
 
     def seal_round(self, round: Round, turn: Turn) -> None:
-        """`round` replaces the unsealed one; `turn` brings the turn's own new figures."""
+        """Replaces the unsealed round by `round`. `turn` has the new values of the turn itself."""
         assert round.sealed_by is not None
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=self.turn.blocks)
         self._mark(RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage))
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Calls of the last round that wait for a person."""
+        """Adds the asks for calls of the last round that wait for a person."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
         self._mark(action_required(asks, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
-        """Takes the last round back. `turn` carries the next attempt, by which readers find out."""
+        """Takes the last round back. `turn` has the next attempt, by which readers notice it."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
         self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=blocks)
         self._forget_open_text()
-        del self.marks[self._place_of_round(round.number) :]
+        place = next(
+            (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == round.number),
+            len(self.marks),
+        )
+        del self.marks[place:]
         self.wakeup.notify()
 
     def end(self, turn: Turn) -> None:
@@ -171,7 +177,7 @@ class LiveView:
         self.wakeup.notify()
 
     def notices_after(self, number: int) -> tuple[Sequence[Notice], int]:
-        """The notices since the first `number`, as far as they are kept, and how many there were in all."""
+        """The notices after the first `number`, as far as they are kept, and how many there were in all."""
         if number == self.notice_number:
             return (), number
         return [notice for count, notice in self.notices if count > number], self.notice_number
@@ -183,14 +189,8 @@ class LiveView:
     def _forget_open_text(self) -> None:
         self._pieces, self._ends = [], []
 
-    def _place_of_round(self, number: int) -> int:
-        return next(
-            (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == number),
-            len(self.marks),
-        )
-
 
 def _size(turn: Turn) -> tuple[object, ...]:
-    """What grows whenever a row of the turn changes in a way that a reader can see."""
+    """A value that differs for two states of one attempt exactly if a reader can see the difference."""
     rounds = sum(1 + round.sealed + round.voided for round in turn.rounds)
     return turn.status, len(turn.blocks), rounds, len(turn.asks)

@@ -1,4 +1,4 @@
-"""The mirror: views of turns that run on other replicas, fed from rows and journal, all in one look per tick."""
+"""The mirror: views of turns that run on other replicas, updated from rows and journal by one query per tick."""
 
 import asyncio
 
@@ -12,13 +12,12 @@ from app.stream.live import LiveView
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = 10
+# Turns that wait for a person are looked at in every tenth tick.
+_TICKS_OF_WAITING = 10
 
 
 class Mirror:
-    """`interval` is the tick in seconds: what a reader of a remote turn waits longer than one of a local turn. One that
-    waits for a person is looked at every tenth tick.
-    """
+    """`interval` is the tick in seconds: the most that a reader of a remote turn is behind a reader of a local one."""
 
     def __init__(self, snapshots: Snapshots, directory: Directory, interval: float) -> None:
         self._snapshots = snapshots
@@ -27,7 +26,7 @@ class Mirror:
         self._ticks = 0
 
     async def run(self) -> None:
-        """For ever, and on time: what a look takes does not come on top, but there is always a pause."""
+        """Looks for ever, once per tick. The time of a look counts as part of its tick, but there is always a pause."""
         loop = asyncio.get_running_loop()
         while True:
             start = loop.time()
@@ -38,16 +37,16 @@ class Mirror:
             await asyncio.sleep(max(self._interval / 4, start + self._interval - loop.time()))
 
     async def look(self) -> None:
-        """One tick. Nobody reads elsewhere's turns: nothing is asked."""
+        """Does one tick. Without readers of remote turns there is no query."""
         self._ticks += 1
-        patient = self._ticks % _PATIENCE == 0
+        everyone = self._ticks % _TICKS_OF_WAITING == 0
         mirrored = self._directory.mirrored()
         views = {
-            view.turn.id: view for view in mirrored if patient or view.turn.status != "waiting" or view.provisional
+            view.turn.id: view for view in mirrored if everyone or view.turn.status != "waiting" or view.provisional
         }
         if not views:
             return
-        found = await self._snapshots.take({turn: _known(view) for turn, view in views.items()})
+        found = await self._snapshots.take({turn: _position(view) for turn, view in views.items()})
         for turn, view in views.items():
             if snapshot := found.get(turn):
                 view.adopt(snapshot.turn, snapshot.open_block, snapshot.start)
@@ -55,9 +54,10 @@ class Mirror:
                 view.vanish()
 
 
-def _known(view: LiveView) -> MirrorPosition:
+def _position(view: LiveView) -> MirrorPosition:
     last = view.marks[-1]
-    # An owner that lets go writes the whole text at its beginning: one more look at all of it.
+    # A replica that releases a turn writes its whole open text to the journal anew, from the first character on:
+    # a view of a turn that does not run is read once more from the beginning.
     if view.turn.status != "running" or not isinstance(last, BlockStart):
         return MirrorPosition(view.turn)
     return MirrorPosition(view.turn, last.attempt, view.open_length)

@@ -1,4 +1,4 @@
-"""The one reader: read what there is, yield it, wait for more. Live and finished turns are the same lines of code."""
+"""The reader of a turn: sends the events there are, then waits for more. Live and ended turns are read alike."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -11,30 +11,18 @@ from app.storage.database import retry_while_unavailable
 from app.stream.directory import Directory
 from app.stream.live import Frame, LiveView
 
-# Frames are handed on in portions of about this many bytes: enough to coalesce, too little to fill memory.
+# Frames are yielded in portions of about this many bytes: enough to join small ones, too little to fill memory.
 PORTION = 65_536
 
 Encode = Callable[[Event | Notice, Cursor | None], bytes]
 Load = Callable[[], Awaitable[Turn]]
 
 
-async def follow(
-    directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
-) -> AsyncGenerator[bytes, None]:
-    """The frames after `cursor`, until the turn has ended or was deleted. Readers share what `encode` makes."""
-    follower = TurnReader(directory, view, load, cursor, encode, shares=True)
-    while not follower.done:
-        if frames := follower.look():
-            yield frames
-        elif not follower.done:
-            await follower.wait()
-
-
 class TurnReader:
-    """A reader's place in one turn.
+    """One reader of one turn, from `cursor` on.
 
-    `view` is what `directory.view` gave for the turn, `load` reads the turn's rows anew. One that `shares` frames with
-    others has the one encoder that all of them have.
+    `view` comes from `directory.view`; `load` reads the turn's rows anew. Readers that share frames (`shares`) must all
+    have the same encoder.
     """
 
     def __init__(
@@ -48,29 +36,40 @@ class TurnReader:
         self._encode = encode
         self._shares = shares
         self._seen = view.notice_number
-        self._good = False
+        self._resumed = False  # whether `cursor` is a cursor of `view`
 
     @property
     def fed(self) -> bool:
-        """Whether the view's doorbell rings when there is more."""
+        """Whether the view notifies when there is more."""
         return self._directory.is_fed(self.view)
 
+    async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
+        """`first`, which a look has returned, and all frames after it, until the turn has ended or was deleted."""
+        if first:
+            yield first
+            first = b""  # not kept for as long as the stream lives
+        while not self.done:
+            if frames := self.look():
+                yield frames
+            elif not self.done:
+                await self.wait()
+
     def look(self) -> bytes:
-        """The next frames. None is left for ever once it is `done`.
+        """The next frames, if there are any. Once the reader is `done`, there never are.
 
         Raises ValueError for a cursor of an attempt that the turn has not had.
         """
         view = self.view
-        stays = self._good and self._cursor.attempt == view.attempt
-        frames = self._portion() if stays else self._take_up()
+        is_current = self._resumed and self._cursor.attempt == view.attempt
+        frames = self._portion() if is_current else self._resume()
         if not view.ended:  # nothing comes after the end
             notices, self._seen = view.notices_after(self._seen)
             frames += b"".join(self._encode(notice, None) for notice in notices)
-        self.done = not frames and ((view.ended and self._good) or view.vanished)
+        self.done = not frames and ((view.ended and self._resumed) or view.vanished)
         return frames
 
     async def wait(self) -> None:
-        """After a look that found nothing: until there may be more."""
+        """Waits until there may be more. To be called after a look that found nothing, with no await in between."""
         if self.fed:
             await self.view.wakeup.wait()
         else:
@@ -79,45 +78,51 @@ class TurnReader:
     async def renew(self) -> None:
         """Finds the turn's view where it is now."""
         here = self._directory.running(self.view.turn.id)
-        if here is None or here.attempt < self._cursor.attempt:  # it has lost its claim and does not know it
+        # A view that runs here in an older attempt has lost its claim and does not know it yet.
+        if here is None or here.attempt < self._cursor.attempt:
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))
             except NotFound:
                 self.done = True
                 return
-        self.view, self._seen, self._good = here, here.notice_number, False
+        self.view, self._seen, self._resumed = here, here.notice_number, False
 
-    def _take_up(self) -> bytes:
-        """Puts a cursor that came from elsewhere into this log, where that can be."""
+    def _resume(self) -> bytes:
+        """Makes a cursor that comes from another view or request a cursor of this view, if the view is that far."""
         view, cursor = self.view, self._cursor
-        place, reset = resume(view, cursor)
-        self._good = False
+        resumed, reset = resume(view, cursor)
+        self._resumed = False
         if reset is not None and (view.provisional or (cursor.attempt == view.attempt and not view.ended)):
-            # Within one attempt nothing is taken back: this picture is behind the one the cursor came from.
+            # Within one attempt nothing is taken back: this view is only behind the one that the cursor comes from.
             return b""
-        self._cursor, self._good = place, True
-        told = b"" if reset is None else self._encode(reset, place)
-        return told + self._portion()
+        self._cursor, self._resumed = resumed, True
+        frames = b"" if reset is None else self._encode(reset, resumed)
+        return frames + self._portion()
 
     def _portion(self) -> bytes:
-        self._cursor, frames = portion(self.view, self._cursor, self._encode, shares=self._shares)
-        return frames
+        """The next frames. Readers that share frames and are at the same cursor get the same bytes."""
+        view, cursor = self.view, self._cursor
+        last = view.last_frame
+        if self._shares and last is not None and last.start == cursor:
+            self._cursor = last.stop
+            return last.data
+        frames, size = [], 0
+        while size < PORTION and (step := next_event(view, cursor)):
+            event, cursor = step
+            frame = self._encode(event, cursor)
+            frames.append(frame)
+            size += len(frame)
+        if not frames:
+            return b""
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        if self._shares:
+            view.last_frame = Frame(self._cursor, cursor, data)
+        self._cursor = cursor
+        return data
 
 
-def portion(view: LiveView, cursor: Cursor, encode: Encode, *, shares: bool) -> tuple[Cursor, bytes]:
-    """The next frames and the cursor after them. Readers at one place may share the bytes."""
-    last = view.last_frame
-    if shares and last is not None and last.start == cursor:
-        return last.stop, last.data
-    start, frames, size = cursor, [], 0
-    while size < PORTION and (step := next_event(view, cursor)):
-        event, cursor = step
-        frame = encode(event, cursor)
-        frames.append(frame)
-        size += len(frame)
-    if not frames:
-        return cursor, b""
-    data = frames[0] if len(frames) == 1 else b"".join(frames)
-    if shares:
-        view.last_frame = Frame(start, cursor, data)
-    return cursor, data
+def follow(
+    directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
+) -> AsyncGenerator[bytes, None]:
+    """The frames after `cursor`, until the turn has ended or was deleted. Readers share the bytes."""
+    return TurnReader(directory, view, load, cursor, encode, shares=True).frames()

@@ -1,10 +1,12 @@
-"""A wake-up that carries no truth: whoever wakes looks for itself."""
+"""A notification without content: the woken task looks for itself what has changed."""
 
 import asyncio
 
 
 class Wakeup:
-    """Wakes everyone who waits now. With nobody waiting a ring is lost: look first, then wait, no await between."""
+    """Wakes all tasks that wait now. With no task waiting a notification is lost: look first, then wait, and do not
+    await anything in between.
+    """
 
     __slots__ = ("_waiting",)
 
@@ -26,13 +28,13 @@ class Wakeup:
         await wait_for_any(self)
 
 
-async def wait_for_any(*doorbells: Wakeup) -> None:
-    """Returns when one of them rings."""
+async def wait_for_any(*wakeups: Wakeup) -> None:
+    """Returns when one of them is notified."""
     future = asyncio.get_running_loop().create_future()
-    for doorbell in doorbells:
-        doorbell._waiting[future] = None
+    for wakeup in wakeups:
+        wakeup._waiting[future] = None
     try:
         await future
     finally:
-        for doorbell in doorbells:
-            doorbell._waiting.pop(future, None)
+        for wakeup in wakeups:
+            wakeup._waiting.pop(future, None)

@@ -20,7 +20,7 @@ from app.domain.events import BlockDelta
 from app.domain.turns import ENDED, Turn
 from app.storage.chat_changes import ChatState
 from app.stream.chat.cursor import ChatCursor
-from app.stream.chat.reader import ChatReader, OfTurn, Sources, Told
+from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
 
 async def stream_chat(request: Request) -> Response:
@@ -45,10 +45,10 @@ async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCu
     return reader
 
 
-def frame(told: Told, cursor: ChatCursor | None) -> bytes:
+def frame(told: ChatItem, cursor: ChatCursor | None) -> bytes:
     """One SSE frame: an event of a turn is that of the turn's own stream, with `turn` besides."""
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
-    if isinstance(told, OfTurn) and isinstance(told.event, BlockDelta):  # the token path
+    if isinstance(told, EventOfTurn) and isinstance(told.event, BlockDelta):  # the token path
         delta = told.event
         return b'%bevent: block_delta\ndata: {"turn":"%b","index":%d,"offset":%d,"text":%b}\n\n' % (
             position,
@@ -61,9 +61,9 @@ def frame(told: Told, cursor: ChatCursor | None) -> bytes:
     return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
 
 
-def _named(told: Told) -> tuple[str, Mapping[str, Any]]:
+def _named(told: ChatItem) -> tuple[str, Mapping[str, Any]]:
     match told:
-        case OfTurn(turn, event):
+        case EventOfTurn(turn, event):
             name, data = named(event)
             return name, {"turn": turn, **data}
         case Turn():

@@ -19,9 +19,8 @@ from app.api.http.reading import id_of
 from app.api.services import Services, begin
 from app.domain.cursor import START, Cursor
 from app.domain.errors import Conflict
-from app.domain.log import end_cursor, resume
 from app.domain.turns import Turn
-from app.stream.reader import follow
+from app.stream.reader import TurnReader
 from app.telemetry import STREAMS_OPEN
 
 AnyCursor = TypeVar("AnyCursor")
@@ -92,17 +91,16 @@ def stream_response(
     """
     if turn.role == "user":
         raise Conflict("A user turn has no stream; name the assistant turn that answers it.")
-    view = services.live.directory.view(turn)
+    directory, view = services.live.directory, services.live.directory.view(turn)
+    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
+    reader = TurnReader(directory, view, load, cursor, frame, shares=True)
     try:
-        place, reset = resume(view, cursor)
+        first = reader.look()
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
-    if view.ended and reset is None and place == end_cursor(view):
+    if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
-    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
-    return FrameResponse(
-        follow(services.live.directory, view, load, cursor, frame), services.http.stream_life, services.http.heartbeat
-    )
+    return FrameResponse(reader.frames(first), services.http.stream_life, services.http.heartbeat)
 
 
 def asked_cursor(request: Request, parse: Callable[[str], AnyCursor], start: Start) -> tuple[str, AnyCursor | Start]:

@@ -1,4 +1,4 @@
-"""The reader of a chat: its news as the rows tell them, and the events of all its turns that have not ended."""
+"""The reader of a chat: changes of its rows, and the events of all its turns that have not ended."""
 
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
@@ -14,7 +14,7 @@ from app.domain.turns import Turn
 from app.storage.chat_changes import ChatChanges
 from app.storage.database import retry_while_unavailable
 from app.storage.turns import Turns
-from app.stream.chat.cursor import MOST_OPEN, ChatCursor, digest_of
+from app.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
 from app.stream.reader import PORTION, TurnReader
@@ -23,139 +23,138 @@ from app.stream.wakeup import wait_for_any
 _BATCH = 50
 
 
-class OfTurn(NamedTuple):
+class EventOfTurn(NamedTuple):
     """An event or a notice of one of the chat's turns."""
 
     turn: UUID
     event: Event | Notice
 
 
-# The chat as it is now, None once it was deleted; a turn that the client has not heard of; what happens in a turn.
-Told = Chat | Turn | OfTurn | None
-EncodeTold = Callable[[Told, ChatCursor | None], bytes]
+# The chat as it is now, or None once it was deleted; a turn that is new to the client; an event in a turn.
+ChatItem = Chat | Turn | EventOfTurn | None
+EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
 class Sources(NamedTuple):
-    news: ChatChanges
+    changes: ChatChanges
     turns: Turns
     directory: Directory
     wakeups: ChatWakeups
 
 
 class ChatReader:
-    """One reader of one chat, from `cursor` on, which it moves."""
+    """One reader of one chat, from `cursor` on. The cursor is changed in place."""
 
-    def __init__(self, sources: Sources, owner: str, chat: UUID, cursor: ChatCursor, encode: EncodeTold) -> None:
-        self._news, self._turns, self._directory, wakeups = sources
+    def __init__(self, sources: Sources, owner: str, chat: UUID, cursor: ChatCursor, encode: EncodeItem) -> None:
+        self._changes, self._turns, self._directory, wakeups = sources
         self._wakeup = wakeups.wakeup(chat)
         self._owner = owner
         self._chat = chat
         self._cursor = cursor
         self._encode = encode
-        self._followers: list[TurnReader] = []
-        self._seen = self._wakeup.number
+        self._readers: list[TurnReader] = []
+        self._seen = self._wakeup.number  # notifications before the last query
         self._more = True
-        self._gone = False
+        self._deleted = False
         self._first = b""
 
     async def open(self) -> None:
-        """Finds what the cursor names. Raises ValueError for one that is not of this chat."""
+        """Loads the turns of the cursor. Raises ValueError for a cursor that is not of this chat."""
         cursor = self._cursor
-        found = await self._news.answers_at(self._chat, list(cursor.open))
-        if cursor.place > await self._news.last_place(self._chat) or found.keys() != cursor.open.keys():
-            raise ValueError("no event of this chat's stream had this id")
+        found = await self._changes.answers_at(self._chat, list(cursor.open))
+        if cursor.place > await self._changes.last_place(self._chat) or found.keys() != cursor.open.keys():
+            raise ValueError(UNKNOWN_CURSOR)
         for place, position in list(cursor.open.items()):
             turn = await self._turns.get(self._owner, self._chat, found[place])
             if position is None:
-                self._first += self._tell_turn(turn, place)
+                self._first += self._frames_of_turn(turn, place)
             else:
                 self._follow(turn, place, position)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """What the client does not have, for ever, or until the chat is deleted."""
+        """All that is new to the client, for ever, or until the chat is deleted."""
         if self._first:
             yield self._first
-        while not self._gone:
-            if self._due:
-                if frames := await self._look_for_news():
+        while not self._deleted:
+            if self._is_query_due:
+                if frames := await self._query_changes():
                     yield frames
                 continue
             idle = True
-            for follower in list(self._followers):
-                frames = follower.look()
-                idle = idle and not frames and not follower.done and follower.fed
+            for reader in list(self._readers):
+                frames = reader.look()
+                idle = idle and not frames and not reader.done and reader.fed
                 if frames:
                     yield frames
-                elif follower.done:
-                    self._followers.remove(follower)
-                elif not follower.fed:
-                    await follower.renew()
-            if idle:  # and nothing was awaited since the looks
-                await wait_for_any(self._wakeup, *(follower.view.wakeup for follower in self._followers))
+                elif reader.done:
+                    self._readers.remove(reader)
+                elif not reader.fed:
+                    await reader.renew()
+            if idle:  # then nothing was awaited since the looks, and no notification is missed
+                await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers))
 
     @property
-    def _due(self) -> bool:
-        """Whether to look for news."""
+    def _is_query_due(self) -> bool:
         return (self._more or self._wakeup.number != self._seen) and self._has_room
 
     @property
     def _has_room(self) -> bool:
-        """What has ended is told to its end before the next is taken up, so that only one such turn is held."""
-        return len(self._followers) < MOST_OPEN and not any(each.view.ended for each in self._followers)
+        """Whether one more turn may be read. An ended turn is sent to its end first: one at a time is loaded."""
+        return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers)
 
-    async def _look_for_news(self) -> bytes:
-        self._seen = self._wakeup.number
-        news = await retry_while_unavailable(
-            partial(self._news.after, self._owner, self._chat, self._cursor.place, _BATCH)
+    async def _query_changes(self) -> bytes:
+        self._seen = self._wakeup.number  # before the query: a notification during it makes the next one due
+        update = await retry_while_unavailable(
+            partial(self._changes.after, self._owner, self._chat, self._cursor.place, _BATCH)
         )
-        if news is None:
-            self._gone = True
+        if update is None:
+            self._deleted = True
             return self._encode(None, None)
-        told, self._more = self._tell_changes(news.chat), len(news.turns) == _BATCH
-        for place, id in news.turns:
-            if len(told) > PORTION or not self._has_room:
+        frames, self._more = self._frames_of_chat(update.chat), len(update.turns) == _BATCH
+        for place, id in update.turns:
+            if len(frames) > PORTION or not self._has_room:
                 self._more = True
                 break
             try:
-                turn = await self._turn(id)
-            except NotFound:  # so the chat was deleted
+                turn = await self._load(id)
+            except NotFound:  # the chat was deleted meanwhile; the next query finds that
                 self._more = True
                 break
             self._cursor.place = place
-            told += self._tell_turn(turn, place)
-        return told
+            frames += self._frames_of_turn(turn, place)
+        return frames
 
-    async def _turn(self, id: UUID) -> Turn:
+    async def _load(self, id: UUID) -> Turn:
         here = self._directory.running_for(self._owner, self._chat, id)
         return (
             here.turn if here else await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, id))
         )
 
-    def _tell_changes(self, chat: Chat) -> bytes:
+    def _frames_of_chat(self, chat: Chat) -> bytes:
         if self._cursor.digest == (digest := digest_of(chat)):
             return b""
         self._cursor.digest = digest
         return self._encode(chat, self._cursor)
 
-    def _tell_turn(self, turn: Turn, place: int) -> bytes:
+    def _frames_of_turn(self, turn: Turn, place: int) -> bytes:
         if turn.role == "assistant":
             self._follow(turn, place, START)
         return self._encode(turn, self._cursor)
 
     def _follow(self, turn: Turn, place: int, position: Cursor) -> None:
-        """From `position` on. Raises ValueError for one of an attempt that the turn has not had."""
+        """Adds a reader of the turn from `position` on. Raises ValueError for an attempt that the turn has not had."""
 
         def encode(event: Event | Notice, cursor: Cursor | None) -> bytes:
             if cursor is None:
-                return self._encode(OfTurn(turn.id, event), None)
+                return self._encode(EventOfTurn(turn.id, event), None)
             if isinstance(event, TurnEnd):
                 del self._cursor.open[place]
             else:
                 self._cursor.open[place] = cursor
-            return self._encode(OfTurn(turn.id, event), self._cursor)
+            return self._encode(EventOfTurn(turn.id, event), self._cursor)
 
         self._cursor.open[place] = position
         view = self._directory.view(turn)
         resume(view, position)
         load = partial(self._turns.get, self._owner, self._chat, turn.id)
-        self._followers.append(TurnReader(self._directory, view, load, position, encode))
+        self._readers.append(TurnReader(self._directory, view, load, position, encode))

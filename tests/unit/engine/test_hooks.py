@@ -1,4 +1,4 @@
-"""What hooks may do, and that nobody else notices."""
+"""Hooks: their order, and that none of their failures reaches a turn."""
 
 import asyncio
 import sys
@@ -22,18 +22,18 @@ CALL = Block(0, 1, 1, "tool_use", "{}", tool_use_id="toolu_1", name="look")
 ENDED = TurnEnded("ada", TURN)
 
 
-class Told(Hooks):
-    """Does `act` when a turn has ended, and writes down what it was told."""
+class Listener(Hooks):
+    """Records the events of ended turns, and does `act` at each."""
 
-    def __init__(self, told: list[object], act: Callable[[], Awaitable[object]] | None = None) -> None:
-        self._told = told
+    def __init__(self, events: list[object], act: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._events = events
         self._act = act
 
     async def turn_ended(self, event: TurnEnded) -> None:
-        self._told.append(event)
+        self._events.append(event)
         if self._act is not None:
             await self._act()
-            self._told.append("done")
+            self._events.append("done")
 
 
 async def raises() -> None:
@@ -54,8 +54,8 @@ async def hangs() -> None:
     await asyncio.Event().wait()
 
 
-async def holds_out() -> None:
-    """Does not let itself be cancelled, but once."""
+async def ignores_a_cancellation() -> None:
+    """Ignores its first cancellation."""
     try:
         await hangs()
     except asyncio.CancelledError:
@@ -66,44 +66,44 @@ def failures(hook: str = "turn_ended") -> float:
     return REGISTRY.get_sample_value("turnstream_hook_failures_total", {"hook": hook}) or 0
 
 
-async def test_every_hook_is_told_of_its_event_in_the_order_given() -> None:
-    told: list[object] = []
-    await HookRunner([Told(told), Told(told)]).turn_ended(ENDED)
-    assert told == [ENDED, ENDED]
+async def test_every_hook_gets_the_event_in_the_order_given() -> None:
+    events: list[object] = []
+    await HookRunner([Listener(events), Listener(events)]).turn_ended(ENDED)
+    assert events == [ENDED, ENDED]
 
 
-async def test_the_next_hook_is_told_when_the_one_before_it_is_done() -> None:
-    told: list[object] = []
-    await HookRunner([Told(told, lambda: asyncio.sleep(0)), Told(told)]).turn_ended(ENDED)
-    assert told == [ENDED, "done", ENDED]
+async def test_the_next_hook_is_called_when_the_one_before_it_is_done() -> None:
+    events: list[object] = []
+    await HookRunner([Listener(events, lambda: asyncio.sleep(0)), Listener(events)]).turn_ended(ENDED)
+    assert events == [ENDED, "done", ENDED]
 
 
 async def test_a_hook_needs_only_the_methods_it_wants() -> None:
-    told: list[object] = []
-    observers = HookRunner([Told(told)])
-    await observers.before_tool(BeforeTool("ada", TURN, CALL, "{}"))
-    await observers.after_tool(AfterTool("ada", TURN, CALL, Outcome("seen")))
-    await observers.after_round(AfterRound("ada", TURN, Round(1, 1, 1)))
-    assert told == []
+    events: list[object] = []
+    runner = HookRunner([Listener(events)])
+    await runner.before_tool(BeforeTool("ada", TURN, CALL, "{}"))
+    await runner.after_tool(AfterTool("ada", TURN, CALL, Outcome("seen")))
+    await runner.after_round(AfterRound("ada", TURN, Round(1, 1, 1)))
+    assert events == []
 
 
 async def test_each_event_comes_to_the_method_of_its_name() -> None:
-    told: list[tuple[str, object]] = []
+    received: list[tuple[str, object]] = []
 
     class All(Hooks):
         async def before_tool(self, event: BeforeTool) -> None:
-            told.append(("before_tool", event))
+            received.append(("before_tool", event))
 
         async def after_tool(self, event: AfterTool) -> None:
-            told.append(("after_tool", event))
+            received.append(("after_tool", event))
 
         async def after_round(self, event: AfterRound) -> None:
-            told.append(("after_round", event))
+            received.append(("after_round", event))
 
         async def turn_ended(self, event: TurnEnded) -> None:
-            told.append(("turn_ended", event))
+            received.append(("turn_ended", event))
 
-    observers = HookRunner([All()])
+    runner = HookRunner([All()])
     events: dict[str, Any] = {
         "before_tool": BeforeTool("ada", TURN, CALL, "{}"),
         "after_tool": AfterTool("ada", TURN, CALL, Outcome("seen")),
@@ -111,22 +111,22 @@ async def test_each_event_comes_to_the_method_of_its_name() -> None:
         "turn_ended": ENDED,
     }
     for name, event in events.items():
-        await getattr(observers, name)(event)
-    assert told == list(events.items())
+        await getattr(runner, name)(event)
+    assert received == list(events.items())
 
 
-@pytest.mark.parametrize("act", [raises, exits, is_cancelled, hangs, holds_out])
-async def test_a_hook_that_fails_is_logged_counted_and_keeps_nobody_from_going_on(
+@pytest.mark.parametrize("act", [raises, exits, is_cancelled, hangs, ignores_a_cancellation])
+async def test_a_hook_that_fails_is_logged_counted_and_keeps_no_other_hook_from_its_event(
     act: Callable[[], Awaitable[object]],
 ) -> None:
-    told: list[object] = []
+    events: list[object] = []
     before = failures()
     with capture_logs() as lines:
-        await HookRunner([Told(told, act), Told(told)], patience=AT_ONCE).turn_ended(ENDED)
-    assert told == [ENDED, ENDED]
+        await HookRunner([Listener(events, act), Listener(events)], timeout=AT_ONCE).turn_ended(ENDED)
+    assert events == [ENDED, ENDED]
     assert failures() == before + 1
     assert [(line["event"], line["hook"], line["method"]) for line in lines] == [
-        ("hook.failed", "turn_ended", "Told.turn_ended")
+        ("hook.failed", "turn_ended", "Listener.turn_ended")
     ]
 
 
@@ -135,13 +135,13 @@ async def test_a_hook_that_is_not_async_fails_like_any_other() -> None:
         def turn_ended(self, event: TurnEnded) -> None:  # type: ignore[override]
             pass
 
-    told: list[object] = []
+    events: list[object] = []
     before = failures()
-    await HookRunner([Plain(), Told(told)]).turn_ended(ENDED)
-    assert (told, failures()) == ([ENDED], before + 1)
+    await HookRunner([Plain(), Listener(events)]).turn_ended(ENDED)
+    assert (events, failures()) == ([ENDED], before + 1)
 
 
-async def test_who_is_cancelled_while_a_hook_runs_takes_the_hook_along_and_counts_no_failure() -> None:
+async def test_a_cancellation_while_a_hook_runs_cancels_the_hook_and_counts_no_failure() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def waits() -> None:
@@ -152,10 +152,10 @@ async def test_who_is_cancelled_while_a_hook_runs_takes_the_hook_along_and_count
             ended.set()
 
     before = failures()
-    telling = asyncio.create_task(HookRunner([Told([], waits)], patience=60).turn_ended(ENDED))
+    calling = asyncio.create_task(HookRunner([Listener([], waits)], timeout=60).turn_ended(ENDED))
     await begun.wait()
-    telling.cancel()
+    calling.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await telling
+        await calling
     assert ended.is_set()
     assert failures() == before
