@@ -51,7 +51,7 @@ async def open_toolset(
             *own,
             *(await load_installed(stack)),
             *(await load_toolset(settings.reference, stack) if settings.reference else ()),
-            *declarations.http_tools(lambda each: http.declared(each.spec, each.policy, internal=each.internal)),
+            *declarations.http_tools(lambda each: http.operator_tool(each.spec, each.policy, internal=each.internal)),
         ]
         tools = declarations.apply_policies(tools)
         with _config_error("the tools do not go together"):
@@ -63,7 +63,7 @@ async def open_toolset(
                 max_file_bytes=settings.max_file_bytes,
                 outputs=outputs,
                 sources=sources,
-                declared=http.tool_for,
+                declared=http.request_tool,
             )
         yield toolset
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from app.domain.turns import ToolSpec
 from app.tools.arguments import Arguments, BadArguments, split_docstring
 from app.tools.policy import Policy, policy_of
-from app.tools.serialise import serialize
+from app.tools.serialize import serialize
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

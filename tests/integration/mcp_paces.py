@@ -1,4 +1,4 @@
-"""An MCP server over stdio for what no packaged one does: progress, calls that hang, tools that come later.
+"""An MCP server over stdio with cases that no packaged one has: progress, calls that hang, tools that come later.
 
 `python -m tests.integration.mcp_paces`; with `--old` it speaks as servers did before 2026-07-28.
 """
@@ -43,7 +43,7 @@ async def hang(context: Context) -> str:
 
 @server.tool(name="was.abandoned", structured_output=False)
 async def was_abandoned() -> str:
-    """Return once `hang` was told to stop."""
+    """Return once `hang` was cancelled."""
     await abandoned.wait()
     return "yes"
 

@@ -155,7 +155,7 @@ async def test_a_file_that_is_wrong_stops_the_start(file: Path, before: str, aft
 # --- the documentation -----------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_an_http_tool_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_example_of_an_http_tool_prints_the_documented_text(tmp_path: Path) -> None:
     (declared,), (code,), (printed,) = (section("HTTP tools", kind) for kind in ("toml", "python", "text"))
     (tmp_path / "tools.toml").write_text(declared, encoding="utf-8")
     (tmp_path / "example.py").write_text(code, encoding="utf-8")

@@ -34,7 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """A server on this machine that answers as a test tells it to, and remembers what it was asked."""
+    """A server on this machine that answers as a test prescribes, and records its requests."""
 
     def __init__(self) -> None:
         self.paths: dict[str, Handler] = {}
@@ -104,7 +104,7 @@ def spec(url: str, *, headers: Mapping[str, str] | None = None, timeout: float =
 
 
 async def run(tool: HttpTool, sent: str = OSLO) -> Outcome:
-    """As the engine would: what the tool raises becomes an outcome."""
+    """A call through a toolset, as the engine makes it: an exception of the tool becomes an outcome."""
     return await Toolset([tool], backoff=lambda retry: 0).run("weather", sent, CONTEXT)
 
 
@@ -113,7 +113,7 @@ async def run(tool: HttpTool, sent: str = OSLO) -> Outcome:
 
 async def test_a_call_is_one_signed_request_and_its_answer_the_result(tools: HttpTools, service: Service) -> None:
     service.answer("/", text='{"output": {"sky": "blue"}}', content_type="application/json")
-    tool = tools.tool_for(spec(service.url(), headers={"Authorization": "Bearer tok-123"}))
+    tool = tools.request_tool(spec(service.url(), headers={"Authorization": "Bearer tok-123"}))
     assert await run(tool) == Outcome('{"sky":"blue"}')
     ((method, _, headers, body),) = service.asked
     assert method == "POST"
@@ -135,18 +135,18 @@ async def test_a_call_is_one_signed_request_and_its_answer_the_result(tools: Htt
 async def test_without_a_signing_secret_nothing_is_signed(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
     service.answer("/", text="sunny")
-    assert await run(tools.tool_for(spec(service.url()))) == Outcome("sunny")
+    assert await run(tools.request_tool(spec(service.url()))) == Outcome("sunny")
     assert not any(name.lower().startswith("webhook-") for name in service.asked[0][2])
 
 
 async def test_a_tool_of_a_request_is_signed_for_the_operators_own_hosts_alone(tools: HttpTools) -> None:
-    assert tools.tool_for(spec("https://127.0.0.1/")).signing_secret == SECRET
-    assert tools.tool_for(spec("https://example.com/")).signing_secret is None
+    assert tools.request_tool(spec("https://127.0.0.1/")).signing_secret == SECRET
+    assert tools.request_tool(spec("https://example.com/")).signing_secret is None
 
 
 async def test_a_declared_tool_is_signed_and_shows_neither_address_nor_headers(strict: HttpTools) -> None:
     given = spec("https://example.com/", headers={"x-key": "secret"})
-    tool = strict.declared(given, Policy(timeout=3, results="text"))
+    tool = strict.operator_tool(given, Policy(timeout=3, results="text"))
     assert tool.signing_secret == SECRET
     assert tool.spec == ToolSpec("weather", "How it is outside.", SCHEMA)
     assert tool.policy == Policy(timeout=3, results="text")
@@ -156,7 +156,7 @@ async def test_a_declared_tool_is_signed_and_shows_neither_address_nor_headers(s
     "sent", ['{"city": 3}', "{}", '{"city": "Oslo", "x": NaN}', '{"city": "Oslo", "n": ' + "1" * 5000 + "}"]
 )
 async def test_an_input_that_does_not_fit_is_not_sent(tools: HttpTools, service: Service, sent: str) -> None:
-    outcome = await tools.tool_for(spec(service.url()))(CONTEXT, sent)
+    outcome = await tools.request_tool(spec(service.url()))(CONTEXT, sent)
     assert outcome.kind == "bad_input"
     assert outcome.text.startswith("The input of weather is not right. ")
     assert service.asked == []
@@ -164,30 +164,30 @@ async def test_an_input_that_does_not_fit_is_not_sent(tools: HttpTools, service:
 
 async def test_an_input_of_any_characters_arrives_as_it_was(tools: HttpTools, service: Service) -> None:
     service.answer("/", text="sunny")
-    await tools.tool_for(spec(service.url()))(CONTEXT, r'{"city": "Tromsø \ud83d \u0000"}')
+    await tools.request_tool(spec(service.url()))(CONTEXT, r'{"city": "Tromsø \ud83d \u0000"}')
     assert json.loads(service.asked[0][3])["input"] == {"city": "Tromsø \ud83d \x00"}
 
 
 async def test_cookies_are_not_kept(tools: HttpTools, service: Service) -> None:
     service.answer("/", text="sunny", headers={"set-cookie": "session=ada"})
     for _ in range(2):
-        await run(tools.tool_for(spec(service.url(host="127.0.0.1"))))
+        await run(tools.request_tool(spec(service.url(host="127.0.0.1"))))
     assert "cookie" not in service.asked[1][2]
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_service_says_of_a_bad_request_is_told(tools: HttpTools, service: Service) -> None:
+async def test_the_text_of_a_bad_request_reaches_the_model(tools: HttpTools, service: Service) -> None:
     service.answer("/", status=404, text="No city Oslo for tok-123456.")
-    outcome = await run(tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456"}, read_only=True)))
+    outcome = await run(tools.request_tool(spec(service.url(), headers={"x-key": "tok-123456"}, read_only=True)))
     assert outcome == Outcome("weather answered 404 Not Found: No city Oslo for [hidden].", is_error=True)
     assert len(service.asked) == 1
 
 
 async def test_a_service_that_fails_is_tried_again_and_then_unavailable(tools: HttpTools, service: Service) -> None:
     service.answer("/", status=503, text="panic at db-7.internal")
-    outcome = await run(tools.tool_for(spec(service.url(), read_only=True)))
+    outcome = await run(tools.request_tool(spec(service.url(), read_only=True)))
     assert outcome.kind == "unavailable"
     assert "503 Service Unavailable" in outcome.text
     assert "internal" not in outcome.text
@@ -195,11 +195,11 @@ async def test_a_service_that_fails_is_tried_again_and_then_unavailable(tools: H
     assert [asked[2]["idempotency-key"] for asked in service.asked] == [KEY, KEY]
 
 
-async def test_of_a_service_that_is_away_neither_address_nor_cause_is_told(tools: HttpTools) -> None:
+async def test_an_unreachable_service_reveals_neither_address_nor_cause(tools: HttpTools) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with structlog.testing.capture_logs() as logs:
-        outcome = await run(tools.tool_for(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
+        outcome = await run(tools.request_tool(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
     assert outcome == Outcome("The tool weather cannot be reached at the moment.", kind="unavailable")
     assert {"event": "tool.unreachable", "log_level": "warning"}.items() <= logs[0].items()
     assert "tok-123456" not in str(logs)
@@ -212,10 +212,10 @@ async def test_a_connection_that_is_cut_is_a_service_that_is_away(tools: HttpToo
         return web.Response()
 
     service.paths["/"] = cut
-    assert (await run(tools.tool_for(spec(service.url())))).kind == "unavailable"
+    assert (await run(tools.request_tool(spec(service.url())))).kind == "unavailable"
 
 
-async def test_of_an_answer_that_is_no_http_the_log_does_not_tell_the_whole_url(tools: HttpTools) -> None:
+async def test_the_log_of_a_malformed_answer_does_not_hold_the_url(tools: HttpTools) -> None:
     async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b"hello\r\n\r\n")
@@ -224,7 +224,7 @@ async def test_of_an_answer_that_is_no_http_the_log_does_not_tell_the_whole_url(
     async with await asyncio.start_server(mumble, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with structlog.testing.capture_logs() as logs:
-            outcome = await run(tools.tool_for(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
+            outcome = await run(tools.request_tool(spec(f"http://127.0.0.1:{port}/?key=tok-123456")))
     assert outcome.kind == "unavailable"
     assert logs[0]["event"] == "tool.unreachable"
     assert "tok-123456" not in str(logs)
@@ -244,7 +244,7 @@ async def test_a_slow_answer_is_ended_by_the_timeout(tools: HttpTools, service: 
             given_up.set()
 
     service.paths["/"] = drip
-    outcome = await run(tools.tool_for(spec(service.url(), timeout=0.2)))
+    outcome = await run(tools.request_tool(spec(service.url(), timeout=0.2)))
     assert outcome.kind == "timeout"
     await given_up.wait()
 
@@ -262,7 +262,7 @@ async def test_an_answer_without_end_is_not_read_to_it(tools: HttpTools, service
             given_up.set()
 
     service.paths["/"] = flood
-    outcome = await run(tools.tool_for(spec(service.url())))
+    outcome = await run(tools.request_tool(spec(service.url())))
     assert outcome == Outcome("The answer of weather was too long to be read. Ask for less.", is_error=True)
     await given_up.wait()
 
@@ -270,9 +270,9 @@ async def test_an_answer_without_end_is_not_read_to_it(tools: HttpTools, service
 async def test_the_longest_answer_is_read(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"]), max_answer_bytes=10))
     service.answer("/", text="x" * 10)
-    assert await run(tools.tool_for(spec(service.url()))) == Outcome("x" * 10)
+    assert await run(tools.request_tool(spec(service.url()))) == Outcome("x" * 10)
     service.answer("/", text="x" * 11)
-    assert (await run(tools.tool_for(spec(service.url())))).is_error
+    assert (await run(tools.request_tool(spec(service.url())))).is_error
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
@@ -282,7 +282,7 @@ async def test_a_bomb_is_not_unpacked(tools: HttpTools, service: Service, encodi
     service.answer("/", body=bomb, headers={"content-encoding": encoding})
     tracemalloc.start()
     try:
-        outcome = await run(tools.tool_for(spec(service.url())))
+        outcome = await run(tools.request_tool(spec(service.url())))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -290,9 +290,9 @@ async def test_a_bomb_is_not_unpacked(tools: HttpTools, service: Service, encodi
     assert peak < 20_000_000
 
 
-async def test_what_is_packed_is_unpacked(tools: HttpTools, service: Service) -> None:
+async def test_a_compressed_answer_is_decompressed(tools: HttpTools, service: Service) -> None:
     service.answer("/", body=gzip.compress(b"sunny"), headers={"content-encoding": "gzip"})
-    assert await run(tools.tool_for(spec(service.url()))) == Outcome("sunny")
+    assert await run(tools.request_tool(spec(service.url()))) == Outcome("sunny")
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------
@@ -302,44 +302,44 @@ async def test_what_is_packed_is_unpacked(tools: HttpTools, service: Service) ->
 async def test_a_name_that_resolves_to_an_internal_address_is_not_called(
     strict: HttpTools, service: Service, host: str
 ) -> None:
-    """It is a public name as far as can be seen: what it resolves to is known when a connection is made."""
-    outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
+    """A host with a public name: its address is known only when a connection is made."""
+    outcome = await run(strict.request_tool(spec(service.url(host=host, scheme="https"))))
     assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
     assert outcome.kind == "error"
 
 
 @pytest.mark.parametrize("host", ["2130706433", "127.1", "0177.0.0.1"])
 async def test_an_address_in_an_odd_spelling_is_refused(strict: HttpTools, service: Service, host: str) -> None:
-    outcome = await run(strict.tool_for(spec(service.url(host=host, scheme="https"))))
+    outcome = await run(strict.request_tool(spec(service.url(host=host, scheme="https"))))
     assert outcome.text == "The tool weather cannot be called: the URL is not valid."
 
 
 async def test_a_name_can_be_allowed(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["localhost"])))
     service.answer("/", text="sunny")
-    assert await run(tools.tool_for(spec(service.url(host="localhost")))) == Outcome("sunny")
+    assert await run(tools.request_tool(spec(service.url(host="localhost")))) == Outcome("sunny")
     with pytest.raises(ValueError, match="internal"):
-        tools.tool_for(spec(service.url(scheme="https")))
+        tools.request_tool(spec(service.url(scheme="https")))
 
 
-async def test_a_network_can_be_allowed_whatever_the_name(stack: AsyncExitStack, service: Service) -> None:
+async def test_a_network_can_be_allowed_for_any_host_name(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.0/8"])))
-    outcome = await run(tools.tool_for(spec(service.url(host="0x7f.1", scheme="https"))))
+    outcome = await run(tools.request_tool(spec(service.url(host="0x7f.1", scheme="https"))))
     assert outcome.kind == "unavailable"  # it was called, but does not speak TLS
 
 
 async def test_a_declared_tool_may_be_internal_alone(strict: HttpTools, service: Service) -> None:
     service.answer("/", text="sunny")
     service.redirect("/elsewhere", "https://127.0.0.2/")
-    assert await run(strict.declared(spec(service.url()), Policy(), internal=True)) == Outcome("sunny")
-    assert (await run(strict.declared(spec(service.url("/elsewhere")), Policy(), internal=True))).is_error
+    assert await run(strict.operator_tool(spec(service.url()), Policy(), internal=True)) == Outcome("sunny")
+    assert (await run(strict.operator_tool(spec(service.url("/elsewhere")), Policy(), internal=True))).is_error
     with pytest.raises(ValueError, match="https"):
-        strict.declared(spec(service.url()), Policy())
+        strict.operator_tool(spec(service.url()), Policy())
 
 
 async def test_a_refusal_is_logged(strict: HttpTools, service: Service) -> None:
     with structlog.testing.capture_logs() as logs:
-        await run(strict.tool_for(spec(service.url(host="localhost", scheme="https"))))
+        await run(strict.request_tool(spec(service.url(host="localhost", scheme="https"))))
     assert logs[0]["event"] == "tool.refused"
 
 
@@ -350,7 +350,7 @@ async def test_a_refusal_is_logged(strict: HttpTools, service: Service) -> None:
 async def test_a_redirect_is_followed(tools: HttpTools, service: Service, status: int, method: str) -> None:
     service.redirect("/", "/there", status)
     service.answer("/there", text="sunny")
-    tool = tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456"}))
+    tool = tools.request_tool(spec(service.url(), headers={"x-key": "tok-123456"}))
     assert await run(tool) == Outcome("sunny")
     (_, _, _, sent), (then, _, headers, body) = service.asked
     assert then == method
@@ -366,7 +366,9 @@ async def test_secrets_and_signature_do_not_go_to_another_origin(
     stranger.redirect("/", "/again")
     stranger.redirect("/again", service.url("/back"))
     service.answer("/back", text="sunny")
-    tool = tools.tool_for(spec(service.url(), headers={"x-key": "tok-123456", "Authorization": "Bearer tok-123456"}))
+    tool = tools.request_tool(
+        spec(service.url(), headers={"x-key": "tok-123456", "Authorization": "Bearer tok-123456"})
+    )
     assert await run(tool) == Outcome("sunny")
     for _, _, headers, body in (*stranger.asked, service.asked[1]):
         assert not {"x-key", "authorization", "webhook-id", "webhook-signature"} & {name.lower() for name in headers}
@@ -388,7 +390,7 @@ async def test_a_redirect_to_where_no_tool_may_be_is_refused(
     tools: HttpTools, service: Service, target: str, reason: str
 ) -> None:
     service.redirect("/", target)
-    outcome = await run(tools.tool_for(spec(service.url())))
+    outcome = await run(tools.request_tool(spec(service.url())))
     assert outcome.text.startswith("The tool weather cannot be called: ")
     assert reason in outcome.text
 
@@ -396,20 +398,20 @@ async def test_a_redirect_to_where_no_tool_may_be_is_refused(
 async def test_a_redirect_to_a_name_of_an_internal_address_is_refused(stack: AsyncExitStack, service: Service) -> None:
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["localhost"])))
     service.redirect("/", service.url(host="0x7f.1", scheme="https"))
-    outcome = await run(tools.tool_for(spec(service.url(host="localhost"))))
+    outcome = await run(tools.request_tool(spec(service.url(host="localhost"))))
     assert outcome.text == "The tool weather cannot be called: the URL leads to an internal address."
 
 
 async def test_redirects_end(tools: HttpTools, service: Service) -> None:
     service.redirect("/", "/")
-    outcome = await run(tools.tool_for(spec(service.url())))
+    outcome = await run(tools.request_tool(spec(service.url())))
     assert outcome.text == "The tool weather cannot be called: it redirects too often."
     assert len(service.asked) == 4
 
 
 async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Service) -> None:
     service.answer("/", status=302)
-    outcome = await run(tools.tool_for(spec(service.url())))
+    outcome = await run(tools.request_tool(spec(service.url())))
     assert outcome == Outcome("weather answered 302 Found.", is_error=True)
 
 
@@ -434,17 +436,15 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
         (ToolSpec("weather", "", SCHEMA), "needs a URL"),
     ],
 )
-async def test_what_could_not_work_is_refused_when_it_is_declared(
-    strict: HttpTools, given: ToolSpec, reason: str
-) -> None:
+async def test_an_invalid_declaration_is_refused_at_once(strict: HttpTools, given: ToolSpec, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        strict.tool_for(given)
+        strict.request_tool(given)
 
 
-async def test_what_can_work_is_not(strict: HttpTools) -> None:
-    strict.tool_for(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
+async def test_a_valid_declaration_is_accepted(strict: HttpTools) -> None:
+    strict.request_tool(spec("https://example.com/tool?x=1", headers={"Authorization": "Bearer ü", "x-key": ""}))
 
 
 async def test_a_declared_tool_needs_a_schema(strict: HttpTools) -> None:
     with pytest.raises(ValueError, match="type object"):
-        strict.declared(ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), Policy())
+        strict.operator_tool(ToolSpec("weather", "", "[]", http=HttpCall("https://example.com")), Policy())

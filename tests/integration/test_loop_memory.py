@@ -1,4 +1,4 @@
-"""What a turn remembers of its calls, in its rows: how many there were, what identical ones gave, and what failed."""
+"""The memory of a turn in its rows: the number of its calls, the results of identical ones, failures."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ HERE = "this machine:8000"
 
 @dataclass
 class Shelf:
-    """Tools that count how often they were run. `at_first` are what the first runs of `look` raise."""
+    """Tools that count their runs. The first runs of `look` raise `at_first`."""
 
     seen: list[str] = field(default_factory=list)
     at_first: list[Exception] = field(default_factory=list)
@@ -157,7 +157,7 @@ async def test_nothing_is_remembered_across_a_call_that_may_have_changed_it(harn
     assert notes_of(results_of(turn)["d"]) == {"memo": "c"}
 
 
-async def test_what_was_seen_before_a_crash_is_remembered_after_it(harness: Harness, shelf: Shelf) -> None:
+async def test_a_result_from_before_a_crash_is_remembered(harness: Harness, shelf: Shelf) -> None:
     pause = Pause()
     tools = tools_of(shelf)
     asked = await harness.ask(tools=tools)
@@ -213,7 +213,7 @@ async def test_another_turn_may_call_as_often_again(harness: Harness, shelf: She
 
 @tool(read_only=True)
 async def flood() -> str:
-    """Return 5,000 characters, of which the model is told 1,000."""
+    """Return 5,000 characters, of which the model receives 1,000."""
     return "".join(f"{number:05}" for number in range(1000))
 
 
@@ -268,7 +268,7 @@ def last_words(request: ModelRequest) -> list[str]:
     return [block.text for block in request.messages[-1].blocks]
 
 
-async def test_when_all_tools_have_failed_often_enough_the_model_is_told_and_answers_without(harness: Harness) -> None:
+async def test_after_rounds_of_failures_the_model_answers_without_tools(harness: Harness) -> None:
     provider = ScriptedProvider(stubborn)
     async with harness.replica(provider, [fail]) as replica:
         limits = Limits(max_rounds=9, max_failed_rounds=2)
@@ -279,7 +279,7 @@ async def test_when_all_tools_have_failed_often_enough_the_model_is_told_and_ans
     assert degraded(turn) == (Degraded(ALL_TOOLS_FAILED),)
 
 
-async def test_a_turn_whose_tools_failed_and_then_did_not_is_not_degraded(harness: Harness, shelf: Shelf) -> None:
+async def test_a_turn_whose_tools_recovered_is_not_degraded(harness: Harness, shelf: Shelf) -> None:
     turn = await run(
         harness,
         [fail, *tools_of(shelf)],
@@ -294,7 +294,7 @@ async def test_a_turn_whose_tools_failed_and_then_did_not_is_not_degraded(harnes
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "look"}])
-async def test_what_must_be_called_is_called_in_the_first_round_only(
+async def test_tool_choice_applies_to_the_first_round_only(
     harness: Harness, shelf: Shelf, choice: dict[str, str]
 ) -> None:
     provider = ScriptedProvider([calls(("look", "a")), calls(("put", "b")), answer()])

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, over stdio and HTTP: of `mcp-server-time`, and of one of ours for what that cannot do."""
+"""Tools of MCP servers over stdio and HTTP: `mcp-server-time`, and one of ours for the cases that it lacks."""
 
 import asyncio
 import json
@@ -47,9 +47,9 @@ def at(port: int) -> McpServer:
     return McpServer("time", url=f"http://127.0.0.1:{port}/mcp")
 
 
-def connecting(*servers: McpServer, patience: float = 60, **timing: float) -> McpServers:
+def connecting(*servers: McpServer, connect_timeout: float = 60, **timing: float) -> McpServers:
     """Without the waits that are right between real failures."""
-    return McpServers(servers, **{"patience": patience, "pause": 0.01} | timing)
+    return McpServers(servers, **{"connect_timeout": connect_timeout, "pause": 0.01} | timing)
 
 
 def call(id: str) -> Reply:
@@ -152,7 +152,7 @@ async def test_a_session_that_the_server_has_forgotten_is_begun_anew() -> None:
 # --- coming and going ------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_down_keeps_nobody_from_starting_and_is_there_once_it_is_up() -> None:
+async def test_a_server_that_is_down_delays_no_start_and_is_connected_later() -> None:
     port = free_port()
     late, gone = replace(at(port), name="late"), McpServer("gone", command="/no/such/program")
     async with connecting(late, gone, TIME) as servers:
@@ -178,9 +178,9 @@ def _gauge(server: str) -> float | None:
     return REGISTRY.get_sample_value("turnstream_mcp_connected", {"server": server})
 
 
-async def test_a_server_that_says_nothing_is_not_waited_for() -> None:
+async def test_a_silent_server_is_not_awaited() -> None:
     mute = McpServer("mute", command=sys.executable, args=("-c", "import sys; sys.stdin.read()"))
-    async with connecting(mute, patience=0.01) as servers:
+    async with connecting(mute, connect_timeout=0.01) as servers:
         assert not servers.tools()
         process = process_of(mute)
     assert not process.is_running()
@@ -209,7 +209,7 @@ async def test_a_server_that_hangs_does_not_keep_us_from_ending() -> None:
 
 
 @pytest.mark.parametrize("server", [PACES, OLD_PACES], ids=["new", "old"])
-async def test_a_tool_that_comes_later_is_listed_when_the_server_says_so(server: McpServer) -> None:
+async def test_a_new_tool_is_listed_when_the_server_notifies_it(server: McpServer) -> None:
     async with connecting(server) as servers:
         assert "paces__grown" not in servers.tools()
         await servers.tools()["paces__grow"](context_with(), "{}")
@@ -247,7 +247,7 @@ async def paces(request: pytest.FixtureRequest) -> AsyncIterator[McpServers]:
         yield servers
 
 
-async def test_progress_is_shown_to_whoever_watches(paces: McpServers) -> None:
+async def test_progress_is_shown_to_clients(paces: McpServers) -> None:
     shown: list[str] = []
     outcome = await paces.tools()["paces__walk"](context_with(shown), '{"steps": 2}')
     assert (outcome.text, shown) == ("arrived", ["step 1", "step 2", "2 of 2"])
@@ -274,7 +274,7 @@ async def test_calls_of_one_server_run_side_by_side(paces: McpServers) -> None:
     await asyncio.gather(hanging, return_exceptions=True)
 
 
-async def test_an_image_is_a_file_and_data_is_told_as_the_policy_says() -> None:
+async def test_an_image_is_a_file_and_data_has_the_form_of_the_policy() -> None:
     server = replace(PACES, policies={"measure": Policy(results="text")})
     async with connecting(server) as servers:
         shown = await servers.tools()["paces__show"](context_with(), "{}")
@@ -283,7 +283,7 @@ async def test_an_image_is_a_file_and_data_is_told_as_the_policy_says() -> None:
     assert measured.text == "width: 3"
 
 
-async def test_what_the_server_says_of_a_wrong_call_is_told_to_the_model() -> None:
+async def test_the_servers_error_for_a_wrong_call_reaches_the_model() -> None:
     async with connecting(TIME) as servers:
         outcome = await servers.tools()[NOW](context_with(), '{"timezone": "Europe/Nowhere"}')
         assert outcome.is_error
@@ -294,7 +294,7 @@ async def test_what_the_server_says_of_a_wrong_call_is_told_to_the_model() -> No
         assert servers.connected
 
 
-# --- what docs/tools.md says ------------------------------------------------------------------------------------------
+# --- the examples of docs/tools.md ------------------------------------------------------------------------------------
 
 
 def _declared(number: int, path: Path) -> McpServer:
@@ -352,7 +352,7 @@ async def test_only_the_tools_that_are_declared_are_offered_with_the_policies_de
     assert json.loads(tools["p__walk"].spec.input_schema)["properties"]["steps"]["type"] == "integer"
 
 
-def test_every_name_becomes_one_that_models_may_be_told_and_no_two_become_the_same() -> None:
+def test_every_name_becomes_valid_and_stays_unique() -> None:
     names = ["read_file", "read.file", "read/file", "x" * 100, "x" * 101, "größe", ""]
     ours = [tool_name("files__", name) for name in names]
     assert ours[0] == "files__read_file"
@@ -366,7 +366,7 @@ def test_two_servers_with_the_same_prefix_are_refused() -> None:
         McpServers([TIME, replace(PACES, prefix="time")])
 
 
-def test_whatever_a_result_is_made_of_is_told_in_its_place() -> None:
+def test_every_part_of_a_result_keeps_its_place() -> None:
     uri = "file:///notes"
     result = CallToolResult(
         content=[
@@ -407,7 +407,7 @@ def test_data_stands_in_the_place_of_texts_only() -> None:
     assert outcome_of(result, "json") == Outcome("", more=(File(PIXEL, "image/png"), '{"a": 1}'))
 
 
-def test_a_result_without_words_still_says_whether_it_is_one() -> None:
+def test_a_result_without_text_states_success_or_failure() -> None:
     assert outcome_of(CallToolResult(content=[]), "json").text == "The call succeeded and returned nothing."
     failed = outcome_of(CallToolResult(content=[], is_error=True), "json")
     assert (failed.text, failed.kind) == ("The call failed; nothing was said of why.", "error")

@@ -1,4 +1,4 @@
-"""The examples of docs/tools.md that need a server, run as they are written. What the others print is compared."""
+"""The examples of docs/tools.md: those that need a server are run, the output of the others is compared."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ async def demo(database_url: str, **settings: Any) -> AsyncIterator[Server]:
 
 
 async def shell(heading: str, server: Server, folder: Path) -> str:
-    """What all commands of a section print, run in one shell."""
+    """The output of all commands of a section, run in one shell."""
     script = "\n".join(["set -eu", f"server={ADDRESS}", *examples(heading, "sh")]).replace(ADDRESS, server.url)
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", script, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -77,7 +77,7 @@ async def ended(api: Client, exchange: Json) -> Json:
 
 
 @needs_curl
-async def test_a_client_tool_is_answered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+async def test_the_example_of_a_client_tool_works(database_url: str, tmp_path: Path) -> None:
     async with demo(database_url) as server:
         printed = await shell("Client tools", server, tmp_path)
         turn = await turn_of(server, exchange(tmp_path, "exchange.json"))
@@ -87,7 +87,7 @@ async def test_a_client_tool_is_answered_as_the_page_says(database_url: str, tmp
 
 
 @needs_curl
-async def test_a_tool_of_the_provider_is_offered_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+async def test_the_example_of_a_provider_tool_works(database_url: str, tmp_path: Path) -> None:
     async with model_api(searches_the_web) as model, AnthropicProvider("sk-ant-0", model.url) as provider:
         offer = ProviderModels(provider, ["claude-x"])
         async with serving(database_url, offers=[offer], model="claude-x") as server:
@@ -109,7 +109,7 @@ def searches_the_web(conversation: Conversation) -> Iterable[Said]:
 
 
 @needs_curl
-async def test_tools_are_chosen_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+async def test_the_example_of_a_choice_of_tools_works(database_url: str, tmp_path: Path) -> None:
     async with demo(database_url) as server:
         printed = await shell("Which tools a turn has", server, tmp_path)
         turn = await turn_of(server, exchange(tmp_path, "exchange.json"))
@@ -129,7 +129,7 @@ def test_the_function_of_the_page_asks_for_large_amounts_only() -> None:
 
 
 @needs_curl
-async def test_a_call_is_allowed_with_another_input_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+async def test_the_example_of_an_approval_with_another_input_works(database_url: str, tmp_path: Path) -> None:
     file = tmp_path / "tools.toml"
     file.write_text(examples("Approvals", "toml")[0], encoding="utf-8")
     async with demo(database_url, tools_file=file) as server:
@@ -143,7 +143,7 @@ async def test_a_call_is_allowed_with_another_input_as_the_page_says(database_ur
 
 
 @needs_curl
-async def test_a_busy_branch_does_as_the_page_says(database_url: str, tmp_path: Path) -> None:
+async def test_the_example_of_a_busy_branch_works(database_url: str, tmp_path: Path) -> None:
     offer = ProviderModels(ScriptedProvider(never_done_with_the_battery), ["slow"])
     async with serving(database_url, offers=[offer], model="slow") as server:
         printed = await shell("While the model talks", server, tmp_path)
@@ -166,7 +166,7 @@ def never_done_with_the_battery(request: ModelRequest) -> Reply:
     return message_of(text(f"You said: {said}"))
 
 
-def test_the_example_of_policies_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_example_of_policies_prints_the_documented_text(tmp_path: Path) -> None:
     code, (printed, *_) = examples("Policies", "python")[0], examples("Policies", "text")
     example = tmp_path / "example.py"
     example.write_text(code, encoding="utf-8")

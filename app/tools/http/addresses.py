@@ -66,12 +66,12 @@ class Allowed:
             return replace(self, hosts=self.hosts | {_normalize(host)})
         return replace(self, networks=(*self.networks, ip_network(_unwrapped(address))))
 
-    def names(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
         """True if the host of a URL is allowed, by its name or as an address."""
         address = _literal(host)
         return _normalize(host) in self.hosts if address is None else self._holds(address)
 
-    def permits(self, address: str) -> bool:
+    def allows_address(self, address: str) -> bool:
         found = ip_address(address)
         return self._holds(found) or not is_internal(found)
 
@@ -80,7 +80,7 @@ class Allowed:
         the check and the connection.
         """
         family, kind, protocol, _, address = info
-        if not self.permits(address[0]):
+        if not self.allows_address(address[0]):
             raise AddressRefused
         return socket.socket(family, kind, protocol)
 
@@ -90,7 +90,7 @@ class Allowed:
             raise UrlRefused("the URL must begin with https://")
         if url.raw_user is not None or url.raw_password is not None:
             raise UrlRefused("the URL must not hold a user or a password; put them into a header")
-        if self.names(url.host):
+        if self.allows_host(url.host):
             return
         if url.scheme == "http":
             raise UrlRefused("the URL must begin with https://")

@@ -9,7 +9,7 @@ import msgspec
 from app.kit.media import IMAGES, PDF, media_type_of
 from app.tools.http.client import HttpResponse
 from app.tools.policy import ResultForm
-from app.tools.serialise import serialize
+from app.tools.serialize import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome
 
 _MAX_ERROR_CHARS = 2000

@@ -136,7 +136,7 @@ class HttpClient:
         raise UrlRefused("it redirects too often")
 
     def _send(self, hop: Hop, request: HttpRequest) -> Any:
-        session = self._free if request.allowed.names(hop.url.host or "") else self._guarded
+        session = self._free if request.allowed.allows_host(hop.url.host or "") else self._guarded
         method = "GET" if hop.body is None else "POST"
         headers = hop.headers(request, self._clock())
         return session.request(method, hop.url, data=hop.body, headers=headers, allow_redirects=False)

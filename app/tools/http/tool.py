@@ -103,17 +103,17 @@ class HttpTools:
     ) -> None:
         await self._client.__aexit__(kind, error, traceback)
 
-    def tool_for(self, spec: ToolSpec) -> HttpTool:
+    def request_tool(self, spec: ToolSpec) -> HttpTool:
         """The tool of a spec that came with a request, whose schema is checked already. Raises ValueError."""
         call = _check(spec, self._allowed)
         if not 0 < call.timeout <= LONGEST_TIMEOUT:
             raise ValueError(f"the `timeout` must be above 0 and at most {LONGEST_TIMEOUT:g} seconds")
         # Signed for hosts of the operator alone: a signature that was made for a stranger's address could be shown to
         # the operator's own services.
-        secret = self._signing_secret if self._allowed.names(parse_url(call.url).host or "") else None
+        secret = self._signing_secret if self._allowed.allows_host(parse_url(call.url).host or "") else None
         return HttpTool(spec, Policy(timeout=call.timeout), call, self._client, self._allowed, secret)
 
-    def declared(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
+    def operator_tool(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
         """A tool of the operator; `internal` allows an internal address for its own host. Raises ValueError."""
         url = parse_url(spec.http.url if spec.http else "")
         allowed = self._allowed.with_host(url.host) if internal and url.host else self._allowed

@@ -46,7 +46,7 @@ class McpConnection:
 
     Times are seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
     failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. A call
-    waits up to `patience` for a try to connect that is under way.
+    waits up to `connect_timeout` for a try to connect that is under way.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class McpConnection:
         server: McpServer,
         changes: Changes,
         *,
-        patience: float,
+        connect_timeout: float,
         start_timeout: float,
         answer_timeout: float,
         pause: float,
@@ -63,7 +63,7 @@ class McpConnection:
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
         self._changes = changes
-        self._patience = patience
+        self._connect_timeout = connect_timeout
         self._start_timeout = start_timeout
         self._answer_timeout = answer_timeout
         self._pause = pause
@@ -144,7 +144,7 @@ class McpConnection:
     async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._connect_timeout):
                 await self._changes.until(lambda: self.connected or self._pausing)
         session = self._session
         if session is None or session.doubted:

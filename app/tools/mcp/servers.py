@@ -12,21 +12,21 @@ from app.tools.tool import Tool
 
 
 class McpServers:
-    """Connects on entry, and waits up to `patience` seconds until every server was tried once. The other times are
-    those of McpConnection. Raises ValueError if the tools of two servers would have the same names.
+    """Connects on entry, and waits up to `connect_timeout` seconds until every server was tried once. The other times
+    are those of McpConnection. Raises ValueError if the tools of two servers would have the same names.
     """
 
     def __init__(
         self,
         servers: Iterable[McpServer],
         *,
-        patience: float = 5.0,
+        connect_timeout: float = 5.0,
         start_timeout: float = 30.0,
         answer_timeout: float = 10.0,
         pause: float = 1.0,
     ) -> None:
         self.changes = Changes()
-        self._patience = patience
+        self._connect_timeout = connect_timeout
         self._connections: dict[str, McpConnection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
         for server in servers:
@@ -36,7 +36,7 @@ class McpServers:
             self._connections[prefix] = McpConnection(
                 server,
                 self.changes,
-                patience=patience,
+                connect_timeout=connect_timeout,
                 start_timeout=start_timeout,
                 answer_timeout=answer_timeout,
                 pause=pause,
@@ -56,7 +56,7 @@ class McpServers:
             self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self._connect_timeout):
                     await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
         except asyncio.CancelledError:
             await self._stop()

@@ -16,7 +16,7 @@ from app.domain.turns import ToolSpec
 from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
 from app.tools.policy import Policy, ResultForm
-from app.tools.serialise import serialize
+from app.tools.serialize import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")

@@ -41,10 +41,10 @@ class Limiter:
                     if (wait := state.circuit.wait) is None:  # again: it may have opened while this call waited
                         with state.circuit.trial():
                             last = await self._time(tool, input_json, context, notes)
-                            if last.broke:
-                                state.circuit.failed()
-                            elif last.outcome.kind != "bad_input":  # a bad input tells nothing about the tool
-                                state.circuit.succeeded()
+                        if last.broke:
+                            state.circuit.failed()
+                        elif last.outcome.kind != "bad_input":  # a bad input tells nothing about the tool
+                            state.circuit.succeeded()
                         return replace(last.outcome, notes={**last.outcome.notes, **notes})
         when = f"in {ceil(wait)} s" if wait else "in a moment"
         text = f"The tool {tool.spec.name} is not available: its last calls failed. It may be tried again {when}."

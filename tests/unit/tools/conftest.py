@@ -21,6 +21,6 @@ def context(progress: list[str]) -> ToolContext:
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[Logged]:
-    """What was logged. A traceback on a terminal takes longer than most tests."""
+    """The captured log lines. A traceback on a terminal takes longer than most tests."""
     with capture_logs() as lines:
         yield lines

@@ -1,4 +1,4 @@
-"""Tools whose every step is the test's, and a clock that stands still."""
+"""Tools that a test controls step by step, and a clock that stands still."""
 
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping, Sequence
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Script:
-    """A tool that does what it is told, call by call: raises it, or returns it. After that it is always well."""
+    """A tool with a script: each call raises or returns the next step. After the last one every call succeeds."""
 
     def __init__(
         self,

@@ -36,13 +36,13 @@ def test_a_function_of_the_input_decides(amount: int, needed: bool, logged: Logg
 @pytest.mark.parametrize(
     "sent", ["", "{}", '{"amount": "much"}', '{"amount": 1', "[1]", "null", '{"amount": null}', "[" * 100_000]
 )
-def test_what_cannot_be_decided_needs_an_approval_and_is_logged(sent: str, logged: Logged) -> None:
+def test_an_undecidable_input_needs_an_approval_and_is_logged(sent: str, logged: Logged) -> None:
     assert toolset(Policy(approval=over_a_hundred)).needs_approval("pay", sent)
     assert [(line["event"], line["tool"]) for line in logged] == [("tool.approval_undecided", "pay")]
 
 
 @given(st.text())
-def test_only_what_was_decided_goes_through(sent: str) -> None:
+def test_only_a_decided_input_needs_no_approval(sent: str) -> None:
     if not toolset(Policy(approval=over_a_hundred)).needs_approval("pay", sent):
         assert json.loads(sent)["amount"] <= 100
 
@@ -54,7 +54,7 @@ def test_a_tool_that_does_not_exist_needs_none_and_has_the_default_policy() -> N
     assert not tools.needs_approval("sing", "{}")
 
 
-def test_a_declared_tool_has_its_own_policy_whatever_it_is_called() -> None:
+def test_a_declared_tool_keeps_its_policy_under_the_name_of_another() -> None:
     declared = [ToolSpec("pay", "Pay.", SCHEMA, http=HttpCall("https://pay.example"))]
     tools = Toolset(
         [Script(ToolSpec("pay", "Pay.", SCHEMA), Policy(approval="always"))],

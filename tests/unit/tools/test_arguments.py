@@ -1,4 +1,4 @@
-"""What a model is told of an input that does not fit."""
+"""Error texts for an input that does not fit the schema."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -70,9 +70,7 @@ async def tick() -> str:
         ('{"query": "\\ud800"}', "It is not valid JSON:"),
     ],
 )
-async def test_the_model_is_told_which_argument_and_what_was_expected(
-    context: ToolContext, sent: str, told: str
-) -> None:
+async def test_an_error_names_the_argument_and_the_expected_value(context: ToolContext, sent: str, told: str) -> None:
     outcome = await find(context, sent)
     assert outcome.kind == "bad_input"
     assert outcome.text.startswith("The input of find is not right. ")
@@ -87,7 +85,7 @@ async def test_the_branches_of_a_union_are_not_part_of_the_path(context: ToolCon
     assert outcome.text.count("`filters.0.above`: ") == 2
 
 
-async def test_all_mistakes_are_told_at_once_up_to_ten(context: ToolContext) -> None:
+async def test_up_to_ten_mistakes_are_reported_at_once(context: ToolContext) -> None:
     outcome = await find(context, '{"limit": 0, "order": 1}')
     assert [f"`{name}`" in outcome.text for name in ("query", "limit", "order")] == [True] * 3
     sent = '{"query": "a", ' + ", ".join(f'"x{number}": 1' for number in range(13)) + "}"
@@ -101,10 +99,10 @@ async def test_a_long_value_is_not_repeated_in_full(context: ToolContext) -> Non
     assert len(outcome.text) < 300
 
 
-async def test_a_tool_without_arguments_says_so(context: ToolContext) -> None:
+async def test_an_input_for_a_tool_without_arguments_is_refused(context: ToolContext) -> None:
     outcome = await tick(context, '{"now": true}')
     assert outcome.text == "The input of tick is not right. There is no `now`; it takes no arguments."
 
 
-async def test_what_plainly_means_a_number_is_taken_as_one(context: ToolContext) -> None:
+async def test_a_number_in_a_string_is_accepted(context: ToolContext) -> None:
     assert (await find(context, '{"query": "a", "limit": "5"}')).text == "a"

@@ -120,7 +120,7 @@ def test_a_call_that_fails_late_does_not_make_the_pause_longer() -> None:
     "good",
     [Outcome("ahoy"), ToolError("There is no such harbour."), Outcome("no such harbour", is_error=True)],
 )
-async def test_what_a_tool_means_to_tell_is_no_failure_of_it(
+async def test_an_intended_error_does_not_count_for_the_breaker(
     context: ToolContext, good: Outcome | BaseException
 ) -> None:
     tide = Script(SPEC, POLICY, [AWAY, good, AWAY, good, good, good, AWAY, good])
@@ -131,15 +131,13 @@ async def test_what_a_tool_means_to_tell_is_no_failure_of_it(
     "bad",
     [ValueError(), ToolUnavailable("Away."), Outcome("away", kind="unavailable"), Outcome("late", kind="timeout")],
 )
-async def test_what_a_tool_does_not_mean_to_tell_is_a_failure(
-    context: ToolContext, bad: Outcome | BaseException
-) -> None:
+async def test_an_unintended_error_counts_for_the_breaker(context: ToolContext, bad: Outcome | BaseException) -> None:
     tools = Toolset([Script(SPEC, POLICY, [bad, bad])], clock=Clock())
     outcomes = [await tools.run("tide", "{}", context) for _ in range(3)]
     assert "breaker" in outcomes[2].notes
 
 
-async def test_a_bad_input_says_nothing_of_the_tool(context: ToolContext) -> None:
+async def test_a_bad_input_does_not_count_for_the_breaker(context: ToolContext) -> None:
     tools = Toolset([Script(SPEC, POLICY, [AWAY, Outcome("which?", kind="bad_input"), AWAY])], clock=Clock())
     assert await kinds(tools, context, 4) == ["error", "bad_input", "error", "unavailable"]
 

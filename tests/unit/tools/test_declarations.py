@@ -91,7 +91,7 @@ class Plain:
         return Outcome(f"hello to {input_json}")
 
 
-# --- what a file says ------------------------------------------------------------------------------------------------
+# --- the content of a file -------------------------------------------------------------------------------------------
 
 
 def test_an_http_tool_is_read_with_its_secrets_from_the_environment(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_every_field_of_a_policy_can_be_chosen_with_its_own_default() -> None:
     assert PolicyTable.model_validate({"breaker": {"pause": 1.0}}).options() == {"breaker": Breaker(pause=1.0)}
 
 
-# --- what is wrong with one ------------------------------------------------------------------------------------------
+# --- mistakes --------------------------------------------------------------------------------------------------------
 
 HTTP = """[http.weather]
 url = "https://weather.example"
@@ -190,16 +190,16 @@ input_schema = { type = "object" }
         ("[policy.doc_view]\ntimeout = '1'", ": [policy.doc_view] `timeout`: input should be a valid number"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_file_table_and_key(tmp_path: Path, text: str, words: str) -> None:
+def test_a_mistake_is_reported_with_file_table_and_key(tmp_path: Path, text: str, words: str) -> None:
     assert complaint(tmp_path, text).startswith(words)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"TURNSTREAM_TOOLS_FILE: .*tools\.toml cannot be read"):
         read_declarations(tmp_path / "tools.toml", {})
 
 
-def test_a_tool_that_cannot_be_made_is_told_with_its_table(tmp_path: Path) -> None:
+def test_a_tool_that_cannot_be_made_is_reported_with_its_table(tmp_path: Path) -> None:
     def refuse(declaration: HttpDeclaration) -> Tool:
         raise ValueError("the URL is not valid")
 
@@ -239,7 +239,7 @@ async def test_a_policy_can_be_chosen_for_a_tool_of_any_make(context: ToolContex
         ("zzz", {"timeout": 5.0}, "there is no tool of this name; the tools are: doc_view, plain$"),
     ],
 )
-def test_a_policy_that_a_tool_cannot_have_is_told(name: str, options: PolicyOptions, words: str) -> None:
+def test_a_policy_that_a_tool_cannot_have_is_reported(name: str, options: PolicyOptions, words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^tools\.toml: \[policy\.{name}\] {words}"):
         applied(name, options, doc_view, Plain())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_example_in_the_documentation_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_first_example_prints_the_documented_text(tmp_path: Path) -> None:
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
     code, printed = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]
     example = tmp_path / "example.py"

@@ -1,4 +1,4 @@
-"""What docs/tools.md says of policies is compared with the code."""
+"""The policies in docs/tools.md, compared with the code."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from app.tools.policy import POLICY_NOTES, Policy
-from app.tools.serialise import as_text
+from app.tools.serialize import as_text
 from app.tools.tool import OutcomeKind
 
 PAGE = (Path(__file__).parents[3] / "docs/tools.md").read_text(encoding="utf-8")
@@ -22,19 +22,19 @@ def column(heading: str, number: int) -> list[str]:
     return [word for cell in cells for word in re.findall(r"`(\w+)`", cell)]
 
 
-def test_every_policy_is_told() -> None:
+def test_every_policy_is_documented() -> None:
     assert column("## Policies", 0) == [field.name for field in fields(Policy)]
 
 
-def test_every_note_of_the_toolset_is_told() -> None:
+def test_every_note_of_the_toolset_is_documented() -> None:
     assert set(column("### Notes", 0)) >= POLICY_NOTES
 
 
-def test_every_kind_of_outcome_is_told() -> None:
+def test_every_kind_of_outcome_is_documented() -> None:
     assert set(column("## What becomes of a result", 2)) == set(get_args(OutcomeKind))
 
 
-def test_text_is_told_as_it_is_written() -> None:
+def test_the_example_of_the_text_form_is_right() -> None:
     shown = re.search(r'^`results="text"` writes `(.*)` as\n\n```text\n(.*?)\n```$', PAGE, re.MULTILINE | re.DOTALL)
     assert shown is not None
     assert as_text(json.loads(shown[1])) == shown[2]

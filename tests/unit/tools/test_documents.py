@@ -116,7 +116,9 @@ async def test_a_large_folder_is_cut(context: ToolContext) -> None:
     ("name", "sent", "is_error"),
     [("doc_tree", "{}", False), ("doc_search", '{"query": "x"}', False), ("doc_view", '{"path": "x"}', True)],
 )
-async def test_an_empty_library_says_how_to_fill_it(context: ToolContext, name: str, sent: str, is_error: bool) -> None:
+async def test_an_empty_library_explains_how_to_add_documents(
+    context: ToolContext, name: str, sent: str, is_error: bool
+) -> None:
     outcome = await EMPTY.run(name, sent, context)
     assert outcome.is_error == is_error
     assert outcome.text == ("The library is empty. The user can add documents with PUT /api/documents/{path}.")
@@ -133,14 +135,14 @@ async def test_a_document_is_shown_with_line_numbers(context: ToolContext) -> No
     assert outcome.text == ("guide/setup.md, lines 1-4 of 4:\n     1\t# Setup\n     2\t\n     3\tfirst\n     4\tsecond")
 
 
-async def test_a_part_of_a_document_tells_how_to_go_on(context: ToolContext) -> None:
+async def test_a_part_of_a_document_names_the_next_offset(context: ToolContext) -> None:
     outcome = await SMALL.run("doc_view", '{"path": "guide/setup.md", "offset": 2, "limit": 2}', context)
     assert outcome.text == (
         "guide/setup.md, lines 2-3 of 4:\n     2\t\n     3\tfirst\n[1 more line: call doc_view with offset 4]"
     )
 
 
-async def test_going_on_as_told_shows_every_character_once(context: ToolContext) -> None:
+async def test_following_the_hints_shows_every_character_once(context: ToolContext) -> None:
     content = "\n".join("x" * length for length in [3, 0, 1999, 2000, 2001, 130_000, 7, *([40] * 3000)])
     tools = tools_on({"long.md": content})
     seen, offset = "", 1
@@ -171,13 +173,13 @@ async def test_there_may_be_nothing_to_show(context: ToolContext) -> None:
         ("read\\u0000me.md", "Near to it: readme.md."),
     ],
 )
-async def test_an_unknown_path_suggests_what_was_meant(context: ToolContext, path: str, told: str) -> None:
+async def test_an_unknown_path_is_answered_with_suggestions(context: ToolContext, path: str, told: str) -> None:
     outcome = await SMALL.run("doc_view", f'{{"path": "{path}"}}', context)
     assert outcome.kind == "error"
     assert outcome.text.endswith(told)
 
 
-async def test_an_unknown_folder_suggests_what_was_meant(context: ToolContext) -> None:
+async def test_an_unknown_folder_is_answered_with_suggestions(context: ToolContext) -> None:
     outcome = await SMALL.run("doc_tree", '{"folder": "guid"}', context)
     assert outcome.kind == "error"
     assert outcome.text.startswith("There is no 'guid' in the library. Near to it: guide/setup.md")
@@ -192,7 +194,7 @@ async def test_search_gives_the_best_first_with_snippets(context: ToolContext) -
     assert (await tools.run("doc_search", '{"query": "tide", "limit": 1}', context)).text.count("md") == 1
 
 
-async def test_a_search_without_hits_says_what_to_try(context: ToolContext) -> None:
+async def test_a_search_without_hits_suggests_a_next_step(context: ToolContext) -> None:
     outcome = await SMALL.run("doc_search", '{"query": "a\\u0000b"}', context)
     assert not outcome.is_error
     assert outcome.text.startswith("No document matches 'a\\x00b'. Try fewer or other words")

@@ -33,7 +33,7 @@ def told(body: str | bytes, status: int = 200, charset: str | None = None, **sec
         ("\ufeffsunny", Outcome("sunny")),
     ],
 )  # fmt: skip
-def test_an_answer_is_told_by_few_rules(body: str, expected: Outcome) -> None:
+def test_an_answer_is_translated_into_an_outcome(body: str, expected: Outcome) -> None:
     assert told(body) == expected
 
 
@@ -42,7 +42,7 @@ def test_an_output_is_written_as_the_tool_wants_it() -> None:
     assert outcome_of("weather", answer, "text", {}).text == "sky: blue"
 
 
-def test_what_is_not_text_is_an_error() -> None:
+def test_an_answer_that_is_not_text_is_an_error() -> None:
     assert told(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
 
 
@@ -64,7 +64,7 @@ def test_an_image_or_a_pdf_is_a_file(content: bytes, media_type: str | None, is_
     assert (outcome == Outcome("", more=(File(content),))) is is_file
 
 
-def test_a_failure_is_one_whatever_comes_with_it() -> None:
+def test_an_error_with_content_is_still_an_error() -> None:
     assert told(PIXEL, status=404) == Outcome("weather answered 404 Not Found: The answer is not text.", is_error=True)
 
 
@@ -74,7 +74,7 @@ def test_a_charset_counts_where_it_is_a_usual_one() -> None:
     assert told("Grüße", charset="zip").text == "Grüße"
 
 
-def test_a_status_of_failure_is_told_with_its_words_and_cut() -> None:
+def test_a_failure_status_is_reported_with_its_text_cut() -> None:
     assert told("no such city", 404) == Outcome("weather answered 404 Not Found: no such city", is_error=True)
     assert told('{"text": "no such city"}', 499).text == "weather answered 499: no such city"
     assert told("", 304).text == "weather answered 304 Not Modified."

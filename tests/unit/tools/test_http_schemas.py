@@ -21,7 +21,7 @@ def complaint(value: object, **rest: Any) -> str | None:
 CITY = {"properties": {"city": {"type": "string"}, "days": {"items": {"type": "integer"}}}, "required": ["city"]}
 
 
-def test_what_fits_is_not_complained_of() -> None:
+def test_a_valid_input_has_no_complaint() -> None:
     assert complaint({"city": "Oslo", "days": [1, 2]}, **CITY) is None
 
 
@@ -34,11 +34,11 @@ def test_what_fits_is_not_complained_of() -> None:
         ({"days": ["two"]}, "`days.0`: 'two' is not of type 'integer'. 'city' is a required property."),
     ],
 )
-def test_each_mistake_is_told_with_its_path(value: object, words: str) -> None:
+def test_each_mistake_is_reported_with_its_path(value: object, words: str) -> None:
     assert complaint(value, **CITY) == words
 
 
-def test_of_many_mistakes_and_long_values_a_part_is_told() -> None:
+def test_many_mistakes_and_long_values_are_reported_in_part() -> None:
     told = complaint({"days": ["x" * 10_000] * 100}, properties=CITY["properties"])
     assert told is not None
     assert told.count("`days.") == 10
@@ -56,7 +56,7 @@ def test_of_many_mistakes_and_long_values_a_part_is_told() -> None:
         (schema(allOf=[{}] * 1000), "more than 1000 objects"),
     ],
 )
-def test_what_is_no_schema_of_an_object_is_refused(text: str, reason: str) -> None:
+def test_a_schema_must_be_that_of_an_object(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         InputSchema.checked(text)
 

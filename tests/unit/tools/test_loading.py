@@ -125,7 +125,7 @@ async def test_a_reference_leads_to_tools(
 
 
 @pytest.mark.parametrize("attribute", ["opened", "Managed", "managed"])
-async def test_what_was_opened_is_closed_at_the_end(module: str, attribute: str) -> None:
+async def test_context_managers_are_closed_at_the_end(module: str, attribute: str) -> None:
     async with AsyncExitStack() as stack:
         await load_toolset(f"{module}:{attribute}", stack)
         assert sys.modules[module].events == ["opened"]
@@ -141,7 +141,9 @@ async def test_what_was_opened_is_closed_at_the_end(module: str, attribute: str)
         ("undecorated", "cannot be called without arguments; is @tool missing?"),
     ],
 )
-async def test_what_is_no_tool_is_told(module: str, stack: AsyncExitStack, attribute: str, words: str) -> None:
+async def test_a_reference_to_something_else_is_reported(
+    module: str, stack: AsyncExitStack, attribute: str, words: str
+) -> None:
     with pytest.raises(ConfigError, match=r"^TURNSTREAM_TOOLSET: ") as caught:
         await load_toolset(f"{module}:{attribute}", stack)
     assert words in str(caught.value)
@@ -153,12 +155,12 @@ async def test_a_reference_has_a_form(stack: AsyncExitStack, reference: str) -> 
         await load_toolset(reference, stack)
 
 
-async def test_a_module_that_is_not_there_is_told(stack: AsyncExitStack) -> None:
+async def test_a_missing_module_is_reported(stack: AsyncExitStack) -> None:
     with pytest.raises(ConfigError, match="cannot be imported: No module named 'no_such_module'"):
         await load_toolset("no_such_module:tools", stack)
 
 
-async def test_a_tool_that_cannot_be_one_is_told(module: str, stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_a_function_that_cannot_be_a_tool_is_reported(module: str, stack: AsyncExitStack, tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text("from app.tools.tool import tool\n@tool()\nasync def bad(x): 'Bad.'\n")
     with pytest.raises(ConfigError, match="the parameter x needs a type"):
         await load_toolset(f"{module}:bad", stack)
@@ -175,9 +177,7 @@ async def test_installed_packages_offer_tools_by_entry_points(
     assert names(await load_installed(stack)) == ["first", "second", "third"]
 
 
-async def test_an_entry_point_that_does_not_work_is_told(
-    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broken_entry_point_is_reported(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = EntryPoint("shop", "no_such_module:tools", loading.GROUP)
     monkeypatch.setattr(loading, "entry_points", partial(_only, broken))
     with pytest.raises(ConfigError, match=r"the entry point shop of turnstream\.tools: no_such_module:tools cannot be"):

@@ -1,4 +1,4 @@
-"""What the toolset does for a tool by its policy: slots, timeout, retries, fallback, size."""
+"""The policies of a tool at work: slots, timeout, retries, fallback, size."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def test_a_safe_tool_that_broke_is_tried_again_with_the_same_key(
     assert [line["retry"] for line in logged if line["event"] == "tool.retry"] == [1, 2]
 
 
-async def test_the_last_failure_is_told_with_how_often_it_was_tried(context: ToolContext) -> None:
+async def test_the_last_failure_reports_the_number_of_tries(context: ToolContext) -> None:
     tide = Script(READS, Policy(retries=2), [ConnectionError, ConnectionError, ValueError])
     outcome = await toolset(tide).run("tide", "{}", context)
     assert outcome == Outcome(
@@ -131,7 +131,7 @@ async def test_a_tool_that_may_not_be_run_twice_is_not(context: ToolContext) -> 
         (asyncio.CancelledError, "error", 1),
     ],
 )
-async def test_only_what_may_pass_is_tried_again(
+async def test_only_a_passing_failure_is_retried(
     context: ToolContext, first: BaseException | Outcome, kind: str, calls: int
 ) -> None:
     tide = Script(READS, Policy(retries=1), [first])
@@ -139,7 +139,7 @@ async def test_only_what_may_pass_is_tried_again(
     assert (outcome.kind, len(tide.calls)) == (kind, calls)
 
 
-async def test_a_tool_that_is_away_tells_so_in_its_own_words(context: ToolContext) -> None:
+async def test_an_unavailable_tool_reports_in_its_own_words(context: ToolContext) -> None:
     tide = Script(ACTS, Policy(), [ToolUnavailable("The harbour does not answer."), ToolUnavailable()])
     tools = toolset(tide)
     first, second = [await tools.run("tide", "{}", context) for _ in range(2)]
@@ -238,7 +238,7 @@ async def test_a_fallback_is_only_for_failures(context: ToolContext, fine: Outco
     assert almanac.calls == []
 
 
-async def test_what_the_fallback_itself_needed_is_noted_within(context: ToolContext) -> None:
+async def test_notes_of_the_fallback_are_nested(context: ToolContext) -> None:
     almanac = Script(ALMANAC, Policy(retries=1), [ConnectionError])
     before = counted("almanac", "retries")
     outcome = await toolset(Script(READS, WITH_ALMANAC, [ValueError]), almanac).run("tide", "{}", context)
@@ -246,7 +246,7 @@ async def test_what_the_fallback_itself_needed_is_noted_within(context: ToolCont
     assert counted("almanac", "retries") == before + 1
 
 
-async def test_when_both_fail_the_model_is_told_of_both_and_there_is_no_third(context: ToolContext) -> None:
+async def test_when_both_fail_both_errors_are_reported_and_no_third_tool_runs(context: ToolContext) -> None:
     third = Script(ToolSpec("third", "Guess.", SCHEMA, read_only=True))
     almanac = Script(ALMANAC, Policy(fallback="third", retries=0), [ToolError("The page is torn.")])
     outcome = await toolset(Gate("tide", WITH_ALMANAC), almanac, third).run("tide", "{}", context)
@@ -258,7 +258,7 @@ async def test_when_both_fail_the_model_is_told_of_both_and_there_is_no_third(co
     assert third.calls == []
 
 
-async def test_files_and_words_of_both_are_told_in_their_order(context: ToolContext) -> None:
+async def test_files_and_texts_of_both_keep_their_order(context: ToolContext) -> None:
     tide = Script(READS, WITH_ALMANAC, [Outcome("first", kind="error", more=(File(PIXEL), "after it"))])
     broken = Script(ALMANAC, Policy(retries=0), [Outcome("second", kind="error", more=(File(PIXEL), "and why"))])
     outcome = await toolset(tide, broken).run("tide", "{}", context)
@@ -282,7 +282,7 @@ async def test_files_and_words_of_both_are_told_in_their_order(context: ToolCont
         (READS, ALMANAC, Policy(approval=bool), "a call of it may need an approval"),
     ],
 )
-def test_a_fallback_that_could_do_what_the_tool_may_not_is_refused_at_once(
+def test_a_fallback_with_more_rights_than_the_tool_is_refused_at_once(
     spec: ToolSpec, stand_in: ToolSpec, policy: Policy, complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -330,7 +330,7 @@ async def test_a_tools_own_limit_goes_before_the_servers(context: ToolContext) -
     assert counted("echo", "cut") == before + 2
 
 
-async def test_the_model_is_told_how_to_read_on_only_where_it_can(context: ToolContext) -> None:
+async def test_the_hint_to_read_on_needs_the_tool_for_it(context: ToolContext) -> None:
     reader = ToolSpec("read_result", "Read on.", SCHEMA, read_only=True)
     tools = Toolset([echo, Script(reader)])
     able = await said(tools, context, "0123456789abc", [echo.spec, reader])
@@ -342,13 +342,13 @@ async def test_the_model_is_told_how_to_read_on_only_where_it_can(context: ToolC
     assert "read_result" not in unable.text
 
 
-async def test_there_is_an_end_to_what_is_kept(context: ToolContext) -> None:
+async def test_the_kept_text_is_limited(context: ToolContext) -> None:
     outcome = await said(Toolset([echo], max_whole_chars=12), context, "0123456789abcd")
     assert (outcome.whole, outcome.notes) == ("0123456789ab", {"cut": {"shown": 10, "of": 14, "kept": 12}})
     assert "4 of its 14 characters are missing. Only the first 12 were kept.]" in outcome.text
 
 
-async def test_what_a_tool_keeps_itself_is_kept(context: ToolContext) -> None:
+async def test_a_whole_text_of_the_tool_itself_is_kept(context: ToolContext) -> None:
     script = [Outcome("0" * 11, whole="all of it", notes={"seconds": 2})]
     outcome = await Toolset([Script(READS, Policy(max_result_chars=10), script)]).run("tide", "{}", context)
     assert outcome.whole == "all of it"
@@ -365,7 +365,7 @@ def test_shown_and_kept_are_the_beginning_of_the_result(text: str, shown: int, k
         assert outcome.whole == text[:kept]
 
 
-def test_what_nobody_can_store_in_the_name_of_a_file_is_replaced() -> None:
+def test_invalid_characters_in_the_name_of_a_file_are_replaced() -> None:
     outcome = fit(Outcome.of([File(b"\0", "a\0b\ud800")]), Sizes(100, 100), "toolu_1", [])
     assert outcome.more == ("[a�b�, 1 bytes: neither an image nor a PDF that can be shown]",)
 

@@ -64,7 +64,7 @@ def test_a_policy_that_does_not_exist_is_refused_at_once() -> None:
         tool(timeouts=3)(look)  # type: ignore[call-arg]
 
 
-def test_no_retries_and_no_memo_can_be_said_of_any_tool() -> None:
+def test_retries_and_memo_can_be_switched_off_for_any_tool() -> None:
     assert tool(retries=0, memo=False)(look).policy == Policy(retries=0, memo=False)
     assert tool(retries=3, retry_safe=True)(look).policy.retries == 3
 
@@ -75,6 +75,6 @@ def test_a_breaker_that_makes_no_sense_is_refused_at_once(failures: int, pause: 
         Breaker(failures, pause)
 
 
-def test_what_is_made_without_the_decorator_is_checked_as_well() -> None:
+def test_a_policy_made_without_the_decorator_is_checked_too() -> None:
     with pytest.raises(ValueError, match="mail cannot have `retries`"):
         policy_of(ToolSpec("mail", "Send mail.", SCHEMA), {"retries": 2})

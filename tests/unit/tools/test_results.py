@@ -36,12 +36,12 @@ async def read(tools: Toolset, **sent: object) -> Outcome:
     return await tools.run("read_result", f"{{{words}}}", calling())
 
 
-async def test_a_part_is_told_with_its_place_and_how_to_go_on() -> None:
+async def test_a_part_comes_with_its_position_and_the_next_offset() -> None:
     outcome = await read(reader("0123456789"), tool_use_id="toolu_1", offset=3, length=4)
     assert outcome == Outcome("[characters 3 to 7 of 10]\n\n3456\n\n[3 more: go on with offset 7]")
 
 
-async def test_the_last_part_says_that_it_is() -> None:
+async def test_the_last_part_is_marked_as_the_end() -> None:
     outcome = await read(reader("0123456789"), tool_use_id="toolu_1", offset=8)
     assert outcome == Outcome("[characters 8 to 10 of 10]\n\n89\n\n[this is the end]")
 
@@ -55,12 +55,12 @@ async def test_no_part_is_longer_than_allowed_nor_cut_again(length: int | None) 
     )
 
 
-async def test_an_offset_behind_the_end_is_told_the_end() -> None:
+async def test_an_offset_behind_the_end_is_answered_with_the_end() -> None:
     outcome = await read(reader("0123456789"), tool_use_id="toolu_1", offset=10)
     assert outcome == Outcome("This result has 10 characters: there is nothing at offset 10.", is_error=True)
 
 
-async def test_a_result_that_was_not_cut_is_told_to_be_complete() -> None:
+async def test_a_result_that_was_not_cut_is_reported_as_complete() -> None:
     outcome = await read(reader("0123456789"), tool_use_id="toolu_2")
     assert outcome.kind == "error"
     assert outcome.text.startswith("There is no result 'toolu_2' in this conversation.")
@@ -82,7 +82,7 @@ async def test_a_place_that_cannot_be_is_bad_input(sent: dict[str, object]) -> N
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=11, max_size=500),
     part=st.integers(20, 100),
 )
-async def test_a_model_that_does_as_it_is_told_reads_the_whole(text: str, part: int) -> None:
+async def test_a_model_that_follows_the_hints_reads_the_whole(text: str, part: int) -> None:
     @tool(max_result_chars=10)
     async def recite() -> str:
         """Recite."""

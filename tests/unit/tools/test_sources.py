@@ -101,7 +101,7 @@ async def test_names_that_come_with_requests_are_no_metrics(context: ToolContext
     assert "(declared)" in labels
 
 
-def test_nothing_is_kept_of_a_tool_that_is_well_and_idle() -> None:
+def test_a_healthy_idle_tool_has_no_state() -> None:
     states = ToolStates(Clock())
     for number in range(10):
         with states.of(spec("a", f"https://{number}.example"), Policy(), "ada") as state:
@@ -110,7 +110,7 @@ def test_nothing_is_kept_of_a_tool_that_is_well_and_idle() -> None:
     assert len(states) == 0
 
 
-def test_calls_that_overlap_share_what_is_known() -> None:
+def test_overlapping_calls_share_a_state() -> None:
     states, policy = ToolStates(Clock()), Policy(concurrency=2)
     with states.of(spec("a"), policy, "ada") as first:
         with states.of(spec("a"), policy, "eve") as second:
@@ -119,7 +119,7 @@ def test_calls_that_overlap_share_what_is_known() -> None:
             assert first is third
 
 
-def test_of_tools_that_failed_only_so_many_are_remembered() -> None:
+def test_the_number_of_remembered_failed_tools_is_limited() -> None:
     states, policy = ToolStates(Clock(), limit=3), Policy(breaker=Breaker(failures=1))
 
     def fail(name: str, url: str | None) -> None:

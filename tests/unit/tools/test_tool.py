@@ -42,7 +42,7 @@ async def search(
     return [{"query": query, "limit": limit, "owner": context.owner}]
 
 
-def test_a_tool_is_told_by_its_signature_and_docstring() -> None:
+def test_a_spec_is_made_from_signature_and_docstring() -> None:
     assert (search.spec.name, search.spec.description) == ("search", "Search the shelves.")
     assert (search.policy.timeout, search.spec.read_only) == (5.0, True)
     assert schema(search) == {
@@ -85,7 +85,7 @@ def test_optional_literal_and_list_parameters_have_their_schema() -> None:
     }
 
 
-async def test_nested_dataclasses_and_models_arrive_as_what_they_are(context: ToolContext) -> None:
+async def test_nested_dataclasses_and_models_arrive_as_their_types(context: ToolContext) -> None:
     got: list[object] = []
 
     @tool()
@@ -100,7 +100,7 @@ async def test_nested_dataclasses_and_models_arrive_as_what_they_are(context: To
     assert got == [Place("quay", 0.0), Filter(field="a"), date(2026, 11, 2)]
 
 
-def test_what_is_said_at_the_type_goes_before_the_docstring() -> None:
+def test_a_description_in_the_type_overrides_the_docstring() -> None:
     @tool()
     async def say(
         first: Annotated[int, Field(ge=0, description="from the Field")],
@@ -298,7 +298,7 @@ def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
         (["no", "file"], Outcome('["no","file"]')),
     ],
 )
-async def test_files_are_told_with_the_words_around_them(context: ToolContext, returned: object, told: Outcome) -> None:
+async def test_files_keep_their_places_between_texts(context: ToolContext, returned: object, told: Outcome) -> None:
     @tool()
     async def show() -> object:
         """Show."""

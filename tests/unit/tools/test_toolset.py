@@ -70,7 +70,7 @@ async def panic() -> str:
 
 
 class Stubborn:
-    """A tool that goes on when it is told to stop, until `released`."""
+    """A tool that ignores its cancellation until it is `released`."""
 
     spec = ToolSpec("stubborn", "Never stop.", '{"type":"object"}')
 
@@ -102,7 +102,7 @@ async def test_an_empty_input_is_an_empty_object(context: ToolContext, nothing: 
     assert (await TOOLS.run("echo", nothing, context)).text == "nothing"
 
 
-async def test_a_deliberate_error_is_told_in_its_own_words(context: ToolContext) -> None:
+async def test_a_deliberate_error_reaches_the_model_unchanged(context: ToolContext) -> None:
     outcome = await TOOLS.run("refuse", "{}", context)
     assert outcome == Outcome("There is no tide today.", is_error=True, kind="error")
 
@@ -111,9 +111,7 @@ async def test_a_deliberate_error_is_told_in_its_own_words(context: ToolContext)
     ("name", "error"),
     [("explode", "ValueError"), ("leave", "SystemExit"), ("give_up", "CancelledError"), ("panic", "Panic")],
 )
-async def test_a_tool_that_breaks_tells_the_model_no_more_than_that(
-    context: ToolContext, name: str, error: str
-) -> None:
+async def test_a_broken_tool_reveals_only_the_class_of_the_error(context: ToolContext, name: str, error: str) -> None:
     with capture_logs() as lines:
         outcome = await TOOLS.run(name, "{}", context)
     assert outcome == Outcome(f"The tool {name} failed ({error}).", is_error=True, kind="error")
@@ -190,7 +188,7 @@ async def test_a_second_cancellation_ends_the_wait_for_a_stubborn_tool(context: 
     await stubborn.ended.wait()
 
 
-async def test_a_megabyte_is_cut_and_the_model_is_told_how_much(context: ToolContext) -> None:
+async def test_a_megabyte_is_cut_and_the_missing_size_reported(context: ToolContext) -> None:
     @tool()
     async def flood() -> str:
         """Return too much."""
@@ -220,7 +218,7 @@ async def test_an_error_that_is_too_long_is_cut_too(context: ToolContext) -> Non
     assert outcome.kind == "error"
 
 
-async def test_what_postgres_cannot_hold_is_replaced(context: ToolContext) -> None:
+async def test_characters_that_postgres_cannot_store_are_replaced(context: ToolContext) -> None:
     @tool()
     async def binary() -> dict[str, str]:
         """Return a NUL and a lone surrogate."""
@@ -323,7 +321,7 @@ async def test_a_call_that_waits_for_its_turn_can_be_cancelled(context: ToolCont
     assert [(await first).kind, (await second).kind] == ["ok", "ok"]
 
 
-def test_specs_are_told_in_the_order_asked_for() -> None:
+def test_specs_have_the_order_of_the_names() -> None:
     tools = Toolset([echo, refuse, hang])
     assert tools.names == ("echo", "refuse", "hang")
     assert [spec.name for spec in tools.specs(None)] == ["echo", "refuse", "hang"]
@@ -331,7 +329,7 @@ def test_specs_are_told_in_the_order_asked_for() -> None:
     assert tools.specs([]) == ()
 
 
-def test_asking_for_an_unknown_tool_names_it_and_what_exists() -> None:
+def test_an_unknown_tool_is_refused_with_the_known_names() -> None:
     with pytest.raises(ValueError, match="There is no tool 'sing'; the tools are: echo, hang"):
         Toolset([echo, hang]).specs(["echo", "sing"])
 
@@ -357,7 +355,7 @@ async def test_every_call_leaves_one_line_in_the_log(context: ToolContext) -> No
     }
 
 
-async def test_a_tools_own_log_lines_say_which_call_they_belong_to(context: ToolContext) -> None:
+async def test_log_lines_of_a_tool_name_their_call(context: ToolContext) -> None:
     @tool()
     async def talk() -> None:
         """Log something."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from app.tools.serialise import as_text, serialize
+from app.tools.serialize import as_text, serialize
 from app.tools.tool import ToolContext, tool
 
 words = st.text(st.characters(categories=["L", "N"]), min_size=1)
@@ -81,7 +81,7 @@ def leaves(value: object) -> list[str]:
 
 
 @given(nested)
-def test_every_word_is_told_in_its_order(value: object) -> None:
+def test_every_text_keeps_its_order(value: object) -> None:
     text, at = as_text(value), 0
     for word in leaves(value):
         at = text.index(word, at) + len(word)
@@ -94,7 +94,7 @@ def test_json_is_compact_and_loses_nothing(value: object) -> None:
     assert text == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-async def test_a_tool_chooses_how_its_results_are_told(context: ToolContext) -> None:
+async def test_a_tool_chooses_the_form_of_its_results(context: ToolContext) -> None:
     @tool(results="text")
     async def outline() -> Course:
         """Outline a course."""
