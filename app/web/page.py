@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).with_name("static")
 _TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
-    ".ts": "text/plain",  # turnstream.d.ts, for editors and type checkers
+    ".ts": "text/plain",  # the types of turnstream.js, for editors and type checkers
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
@@ -34,7 +34,7 @@ _CONTENT_SECURITY_POLICY = {
     "frame-ancestors": "'none'",
     # Only the sanitiser may turn text into HTML.
     "require-trusted-types-for": "'script'",
-    "trusted-types": "dompurify turnstream",
+    "trusted-types": "dompurify",
 }
 _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _CONTENT_SECURITY_POLICY.items()),

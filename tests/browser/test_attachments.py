@@ -91,7 +91,7 @@ async def test_what_the_server_refuses_is_said_in_its_words_and_what_it_takes_st
     ada = await people(site.url)
     ada.expects("415")
     await bring(ada, "drop", "#transcript", ("a.zip", "application/zip", b"PK\xff\xfe"), ("gauge.png", "", PIXEL))
-    await ada.page.get_by_text("a.zip: what can be uploaded is a PNG").wait_for()
+    await ada.page.get_by_text("a.zip: The body must be a PNG").wait_for()
     await expect(ada.page.locator("#attached .chip")).to_have_count(1)
     await ada.page.focus("#words")
     await ada.page.keyboard.press("Enter")

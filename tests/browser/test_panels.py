@@ -28,7 +28,7 @@ async def test_documents_are_added_shown_as_a_tree_and_removed(
     await ada.page.set_input_files("#pick-folder", tmp_path / "course")
     await ada.page.get_by_text("2 documents added.").wait_for()
     await ada.page.set_input_files("#pick-files", tmp_path / "picture.bin")
-    await ada.page.get_by_text("picture.bin: a document is UTF-8 text").wait_for()
+    await ada.page.get_by_text("picture.bin: The body must be UTF-8 text").wait_for()
     await ada.page.locator("#tree summary", has_text="course").click()
     await ada.page.locator("#tree summary", has_text="week 1").click()
     await ada.page.get_by_text("tides & moon.md").wait_for()

@@ -43,7 +43,7 @@ async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_wo
     assert asked == ["LIGHThouse"]
     ada.expects("422")
     await ada.page.fill("#search", "1 2 3 4 5 6 7 8 9")
-    await ada.page.get_by_text("Nothing was searched: a search has up to 8 words").wait_for()
+    await ada.page.get_by_text("Nothing was searched: `q` must have at most 8 words.").wait_for()
     await expect(links).to_have_count(0)
     await ada.page.keyboard.press("Escape")
     await expect(links).to_have_count(2)

@@ -168,7 +168,7 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     await ada.say("When can we cross?")
     await ada.page.locator(".card[data-state=running]").first.wait_for()
     await ada.say("We have bikes")
-    await ada.page.locator(".unheard").get_by_text("We have bikes").wait_for()
+    await ada.page.locator(".pending-steers").get_by_text("We have bikes").wait_for()
     await ada.page.get_by_text("Ask next").click()
     await ada.say("And then?")
     await ada.sees("Waiting for its turn")
@@ -177,7 +177,7 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     await ada.sees("Next.")
     await ada.sees_end()
     turns = await ada.sees_what_is_stored(api)
-    assert await ada.page.locator(".unheard .spoken").count() == 0
+    assert await ada.page.locator(".pending-steers .spoken").count() == 0
     assert "user_text" in [block["type"] for block in turns[1]["blocks"]]
     assert len(turns) == 4
 
@@ -188,7 +188,7 @@ async def test_words_that_could_not_be_sent_stay_in_the_field(people: SitDown, s
         ada = await people(strict.url)
         ada.expects("413")
         await ada.say(words)
-        await ada.page.get_by_text("the body is larger than 1,000 bytes").wait_for()
+        await ada.page.get_by_text("The body must have at most 1,000 bytes").wait_for()
         assert await ada.page.input_value("#words") == words.strip()
         await ada.page.close()
 

@@ -62,7 +62,7 @@ test('each chunk counts as a sign of life, comments too', async () => {
 
 // --- the turn --------------------------------------------------------------------------------------------------------
 
-/** @returns {import('../../app/web/static/turnstream.js').Turn} */
+/** @returns {import('../../app/web/static/protocol.d.ts').Turn} */
 function newTurn() {
   return {
     id: 'turn',

@@ -1,10 +1,9 @@
-// What a person is asked in place: leave to run a tool, or the result of one that this page runs.
+// Forms for calls that wait for a person: the approval of a tool, or the result of a tool that this page runs.
 
 import { h } from './dom.js'
-import { highlighted } from './highlight.js'
-import { pretty } from './json_text.js'
+import { highlighted, prettyJson } from './highlight.js'
 
-/** What the model may ask of this page. Declared with the turn that starts a chat, like those of any other client. */
+/** The tools that this page runs. The first turn of a chat declares them, as any client declares its own. */
 export const PAGE_TOOLS = [
   {
     type: 'client',
@@ -24,9 +23,11 @@ export const PAGE_TOOLS = [
   },
 ]
 
-/** The question for one action. `written` is its input as the model wrote it, `answer` sends what was decided and tells
- * what the server refused. */
-export function askFor(action, written, answer) {
+/**
+ * The form for one action. `written` is its input as the model wrote it; `answer` sends the decision, and resolves to the
+ * reason if the server refused it.
+ */
+export function askForm(action, written, answer) {
   const trouble = h('p', { class: 'trouble', role: 'alert' })
   const send = async (decision) => {
     trouble.textContent = ''
@@ -35,11 +36,11 @@ export function askFor(action, written, answer) {
     for (const button of element.querySelectorAll('button')) button.disabled = false
     trouble.textContent = refused ?? ''
   }
-  const make = action.type === 'approval' ? approval : (CLIENT_TOOLS[action.name] ?? anyClientTool)
+  const fieldsFor = action.type === 'approval' ? approval : (CLIENT_TOOLS[action.name] ?? anyClientTool)
   const element = h(
     'form',
     { class: 'ask', onsubmit: (event) => event.preventDefault() },
-    ...make(action, send, pretty(written)).filter(Boolean),
+    ...fieldsFor(action, send, prettyJson(written)).filter(Boolean),
     expiry(action) ?? '',
     trouble,
   )
@@ -115,20 +116,20 @@ function approval(action, send, text) {
 const CLIENT_TOOLS = { confirm, geolocation }
 
 function confirm({ input }, send) {
-  const say = (confirmed) => () => send({ type: 'result', output: { confirmed } })
+  const reply = (confirmed) => () => send({ type: 'result', output: { confirmed } })
   return [
     h('p', { dir: 'auto' }, String(input?.question ?? 'Yes or no?')),
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: say(true) }, 'Yes'),
-      h('button', { type: 'button', onclick: say(false) }, 'No'),
+      h('button', { type: 'button', class: 'primary', onclick: reply(true) }, 'Yes'),
+      h('button', { type: 'button', onclick: reply(false) }, 'No'),
     ),
   ]
 }
 
 function geolocation({ input }, send) {
-  const refuse = (why) => send({ type: 'result', is_error: true, output: why })
+  const refuse = (reason) => send({ type: 'result', is_error: true, output: reason })
   const locate = () =>
     navigator.geolocation.getCurrentPosition(
       ({ coords: { latitude, longitude, accuracy } }) =>
@@ -152,7 +153,7 @@ function geolocation({ input }, send) {
   ]
 }
 
-/** A tool that some other client declared: whoever is here may answer for it. */
+/** A tool that another client declared. The person may give its result here. */
 function anyClientTool(action, send, text) {
   const output = h('textarea', {
     'aria-label': `Result of ${action.name}`,

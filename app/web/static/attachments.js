@@ -1,4 +1,5 @@
-// Files for the message that is being written: pasted, dropped or chosen, uploaded at once, shown as chips.
+// Files for the message that is being written: pasted, dropped or chosen, uploaded at once, shown as chips. Files that are
+// dropped elsewhere become documents.
 
 import { find, h, icon, iconButton } from './dom.js'
 
@@ -6,51 +7,51 @@ const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp']
 const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,application/json' }
 
 export class Attachments {
-  /** `tell` is told what could not be attached, and why. */
-  constructor(client, tell) {
+  /** `report` is called with the name of a file that could not be attached, and the reason. */
+  constructor(client, report) {
     this.client = client
-    this.tell = tell
+    this.report = report
     this.chips = find('#attached')
     this.button = find('#attach')
     this.picker = find('#pick-attachments')
-    this.words = find('#words')
+    this.field = find('#words')
     this.items = []
-    this.offer({ images: true, documents: true })
+    this.allow({ images: true, documents: true })
     this.button.addEventListener('click', () => this.picker.click())
     this.picker.addEventListener('change', () => {
       this.add([...this.picker.files])
       this.picker.value = ''
     })
-    this.words.addEventListener('paste', (event) => this.#paste(event))
+    this.field.addEventListener('paste', (event) => this.#paste(event))
   }
 
-  /** What the model of the open chat can look at. */
-  offer(can) {
-    this.can = can
-    this.button.hidden = !this.offered
-    const kinds = Object.keys(ACCEPTED).filter((kind) => can[kind])
-    this.picker.accept = kinds.length === 1 ? ACCEPTED[kinds[0]] : '' // what the server takes, it sees by the bytes
+  /** Sets the kinds of files that the model of the open chat can read. */
+  allow(allowed) {
+    this.allowed = allowed
+    this.button.hidden = !this.enabled
+    const kinds = Object.keys(ACCEPTED).filter((kind) => allowed[kind])
+    this.picker.accept = kinds.length === 1 ? ACCEPTED[kinds[0]] : '' // else any: the server recognises types by the bytes
   }
 
-  get offered() {
-    return this.can.images || this.can.documents
+  get enabled() {
+    return this.allowed.images || this.allowed.documents
   }
 
   add(files) {
     for (const file of files) this.#add(file)
   }
 
-  /** What is attached, once all of it has been uploaded; its chips are gone. Null where some of it was refused. */
+  /** Resolves to the attached files, once all are uploaded, and removes their chips. Null if one of them was refused. */
   async take() {
     const taken = [...this.items]
     await Promise.all(taken.map((item) => item.uploaded))
     if (taken.some((item) => item.refused)) return null
-    const still = taken.filter((item) => this.items.includes(item))
-    for (const item of still) this.#remove(item)
-    return still
+    const left = taken.filter((item) => this.items.includes(item)) // the person may have removed some meanwhile
+    for (const item of left) this.#remove(item)
+    return left
   }
 
-  /** What was taken and could not be sent. */
+  /** Attaches files again that were taken and could not be sent. */
   putBack(taken) {
     this.items = [...taken, ...this.items]
     this.chips.prepend(...taken.map((item) => item.chip))
@@ -61,8 +62,8 @@ export class Attachments {
     const item = { chip }
     const remove = () => {
       this.#remove(item)
-      this.#giveBack(item)
-      this.words.focus()
+      this.#discard(item)
+      this.field.focus()
     }
     chip.append(iconButton('cross', `Do not attach ${file.name}`, remove))
     item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, file, error))
@@ -74,7 +75,7 @@ export class Attachments {
     const { id, media_type, created } = await this.client.insist('POST', '/api/uploads', file)
     Object.assign(item, { id, created })
     const image = IMAGES.includes(media_type)
-    if (!this.can[image ? 'images' : 'documents'])
+    if (!this.allowed[image ? 'images' : 'documents'])
       throw new Error(`the model of this chat takes no ${image ? 'images' : 'documents'}`)
     const source = { type: 'upload', id }
     item.block = image ? { type: 'image', source } : { type: 'document', source, title: file.name.slice(0, 300) }
@@ -85,12 +86,12 @@ export class Attachments {
     if (!this.items.includes(item)) return
     item.refused = true
     this.#remove(item)
-    this.#giveBack(item)
-    this.tell(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)
+    this.#discard(item)
+    this.report(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)
   }
 
-  /** What was stored for this alone goes again; if that fails, the server sweeps it away in time. */
-  async #giveBack(item) {
+  /** Deletes an upload that was stored for this message alone. If that fails, the server sweeps it later. */
+  async #discard(item) {
     await item.uploaded
     if (!item.created || this.items.some(({ id }) => id === item.id)) return
     await this.client.request('DELETE', `/api/uploads/${item.id}?if=unused`).catch(() => {})
@@ -101,10 +102,10 @@ export class Attachments {
     item.chip.remove()
   }
 
-  /** Words that are copied from a document come with a picture of themselves: the words are meant. */
+  /** Text that is copied from a document comes with a picture of itself: then the text is pasted, not the picture. */
   #paste(event) {
     const { files, types } = event.clipboardData
-    if (!files.length || !this.offered || (types.includes('text/plain') && types.includes('text/html'))) return
+    if (!files.length || !this.enabled || (types.includes('text/plain') && types.includes('text/html'))) return
     event.preventDefault()
     this.add([...files])
   }
@@ -117,4 +118,49 @@ function pictureOf(file) {
   picture.addEventListener('load', () => URL.revokeObjectURL(picture.src), { once: true })
   picture.addEventListener('error', () => picture.replaceWith(icon('file')), { once: true })
   return picture
+}
+
+// --- drops -----------------------------------------------------------------------------------------------------------
+
+/**
+ * Files that are dropped on the page go to the documents if their panel is open, if a folder is among them, or if the model
+ * takes no files; else to the message.
+ */
+export function listenToDrops(documents, attachments) {
+  const toMessage = () => attachments.enabled && !documents.dialog.open
+  const mark = (event) => {
+    if (!hasFiles(event)) return
+    event.preventDefault()
+    document.body.dataset.dropping = toMessage() ? 'Into the message' : 'Into the documents'
+  }
+  const drop = async (event) => {
+    if (!hasFiles(event)) return
+    event.preventDefault()
+    delete document.body.dataset.dropping
+    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile())
+    const found = await Promise.all(entries.filter(Boolean).map((entry) => filesIn(entry)))
+    if (toMessage() && !entries.some((entry) => entry?.isDirectory))
+      attachments.add(found.flat().map(([, file]) => file))
+    else await documents.add(found.flat())
+  }
+  document.addEventListener('dragover', mark)
+  document.addEventListener('dragleave', (event) => event.relatedTarget ?? delete document.body.dataset.dropping)
+  document.addEventListener('drop', drop)
+}
+
+const hasFiles = (event) => event.dataTransfer.types.includes('Files')
+
+/** The files of a dropped entry, each with its path. */
+async function filesIn(entry, folder = '') {
+  const path = folder + entry.name
+  if (entry instanceof File) return [[path, entry]]
+  if (entry.isFile) return [[path, await new Promise((resolve, reject) => entry.file(resolve, reject))]]
+  const reader = entry.createReader()
+  const files = []
+  for (;;) {
+    // Chromium returns at most 100 entries of a folder at a time; an empty batch is the end.
+    const batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject))
+    if (!batch.length) return files
+    for (const inner of batch) files.push(...(await filesIn(inner, `${path}/`)))
+  }
 }

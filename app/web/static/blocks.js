@@ -1,11 +1,10 @@
-// The blocks of a turn on the page: prose, folded thinking, and calls side by side with their results inside.
+// The blocks of a turn on the page: prose, folded thinking, and cards of calls with their results inside.
 
-import { asideOf } from './asides.js'
 import { Card } from './cards.js'
 import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
-import { highlighted } from './highlight.js'
-import { pretty } from './json_text.js'
+import { highlighted, prettyJson } from './highlight.js'
+import { asideOf } from './notes.js'
 import { Plain, Prose } from './prose.js'
 
 export class Blocks {
@@ -16,12 +15,12 @@ export class Blocks {
     this.progress = new Map()
   }
 
-  /** Shows what the turn holds now. A block that was taken back goes, one that only grew is made longer. */
+  /** Shows the blocks of the turn. A block that was reset is removed, one that has grown is extended. */
   update(turn, running) {
     const { blocks } = turn
     this.role = turn.role
-    const kept = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
-    if (kept >= 0) this.forget(kept)
+    const changed = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
+    if (changed >= 0) this.remove(changed)
     const results = resultsOf(blocks)
     const actions = new Map(turn.actions.map((action) => [action.tool_use_id, action]))
     blocks.forEach((block, index) => {
@@ -35,27 +34,27 @@ export class Blocks {
     })
   }
 
-  tell({ tool_use_id, message }) {
+  setProgress({ tool_use_id, message }) {
     this.progress.set(tool_use_id, message)
   }
 
-  /** Those from `index` on. */
-  forget(index = 0) {
+  /** Removes the blocks from `index` on. */
+  remove(index = 0) {
     for (const view of this.views.splice(index)) view.remove()
     for (const group of this.element.querySelectorAll(':scope > :is(.calls, .files-said):empty')) group.remove()
   }
 
   #add(block) {
-    const view = this.role === 'user' && block.type === 'text' ? new SpokenView() : viewOf(block, this.tools)
+    const view = this.role === 'user' && block.type === 'text' ? new UserView() : viewOf(block, this.tools)
     if (view.element) {
-      this.#place(block.type).append(view.element)
+      this.#groupFor(block.type).append(view.element)
       view.element.dataset.block = block.index
     }
     return view
   }
 
-  /** Calls that follow each other stand side by side, and so do files. */
-  #place(type) {
+  /** The element to append to: consecutive calls, and consecutive files, share a group and stand side by side. */
+  #groupFor(type) {
     if (!isCall(type) && !isFile({ type })) return this.element
     const name = isCall(type) ? 'calls' : 'files-said'
     const last = this.element.lastElementChild
@@ -76,11 +75,11 @@ function resultsOf(blocks) {
 function viewOf(block, tools) {
   if (block.type === 'text') return new TextView()
   if (block.type === 'thinking') return new ThinkingView()
-  if (block.type === 'user_text') return new SpokenView()
+  if (block.type === 'user_text') return new UserView()
   if (block.type === 'tool_result') return new Hidden()
   if (isFile(block) && block.data?.source) return new FileView(block, tools)
   if (asideOf(block)) return new AsideView()
-  return isCall(block.type) ? new CallView(block, tools) : new OtherView(block)
+  return isCall(block.type) ? new CallView(block, tools) : new UnknownView(block)
 }
 
 class View {
@@ -96,7 +95,7 @@ class View {
   /** @param {any} _block @param {any} _more */
   show(_block, _more) {}
 
-  /** Whether `block` is the one that is shown, perhaps with more text. */
+  /** Whether `block` is the shown one, unchanged or with more text. */
   continuesIn(block) {
     return (
       this.block === block ||
@@ -141,8 +140,8 @@ class ThinkingView extends View {
   }
 }
 
-/** What the user said, in a turn of its own or while one ran: as it was written. */
-class SpokenView extends View {
+/** A text of the user, in a user turn or as a steer in an answer: plain, as it was written. */
+class UserView extends View {
   content = new Plain('')
   element = h('div', { class: 'spoken', dir: 'auto' }, this.content.element)
   shown = 0
@@ -168,23 +167,23 @@ class CallView extends View {
   }
 
   remove() {
-    this.card.forget()
+    this.card.remove()
   }
 }
 
 class FileView extends View {
-  constructor(block, { file }) {
+  constructor(block, { readUpload }) {
     super()
-    this.button = new FileButton(block, file)
+    this.button = new FileButton(block, readUpload)
     this.element = this.button.element
   }
 
   remove() {
-    this.button.forget()
+    this.button.remove()
   }
 }
 
-/** A word of the server's between the blocks: one line, and what there is to know folded behind it. */
+/** A note of the server between the blocks: one line, with the facts folded. */
 class AsideView extends View {
   sign = h('span')
   label = h('span', { dir: 'auto' })
@@ -209,8 +208,8 @@ class AsideView extends View {
   }
 }
 
-/** A block of a kind that this page knows nothing about. */
-class OtherView extends View {
+/** A block of a kind that this page does not know: its text, or its data as JSON. */
+class UnknownView extends View {
   constructor({ type }) {
     super()
     this.content = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': type, dir: 'ltr' })
@@ -220,6 +219,6 @@ class OtherView extends View {
 
   show(block) {
     const text = block.text || JSON.stringify(block.data ?? {})
-    this.content.replaceChildren(highlighted(pretty(text.slice(0, 20_000)), 'json'))
+    this.content.replaceChildren(highlighted(prettyJson(text.slice(0, 20_000)), 'json'))
   }
 }

@@ -1,23 +1,19 @@
-// A call of a tool: its input as it is written, its progress, its result or error, and how long it took.
+// A tool call: its input while it is written, its progress, its result or error, and its duration.
 
 import { h, icon, setText } from './dom.js'
 import { FileButton, isFile } from './files.js'
-import { highlighted, unmasked } from './highlight.js'
-import { pretty } from './json_text.js'
-import { remarks } from './notes.js'
+import { highlighted, prettyJson, unmasked } from './highlight.js'
+import { remarksOf } from './notes.js'
 import { Plain } from './prose.js'
 
-const MOST = 20_000 // characters of an input or a result; more is shown when it is asked for
+const MAX_SHOWN = 20_000 // characters of an input or a result; a button shows the rest
 
 export class Card {
-  /**
-   * `ask` makes what a person is shown when the call waits for one; `whole` reads a result that was cut, `file` a file
-   * in it.
-   */
-  constructor(call, { ask, whole, file }) {
+  /** `ask` returns the form for a call that waits for a person, `wholeResult` reads a result that was cut, `readUpload` a file. */
+  constructor(call, { ask, wholeResult, readUpload }) {
     this.ask = ask
-    this.whole = whole
-    this.file = file
+    this.wholeResult = wholeResult
+    this.readUpload = readUpload
     this.files = []
     this.call = call
     this.resultBlock = null
@@ -25,7 +21,7 @@ export class Card {
     this.state = h('span', { class: 'state' })
     this.time = h('span', { class: 'time' })
     this.brief = h('span', { class: 'brief', dir: 'ltr' })
-    this.news = h('span', { class: 'news', dir: 'auto' })
+    this.status = h('span', { class: 'news', dir: 'auto' })
     this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' })
     this.result = h('div', { class: 'result' })
     const summary = h(
@@ -33,18 +29,18 @@ export class Card {
       {},
       h('span', { class: 'line' }, this.state, this.name, this.time),
       this.brief,
-      this.news,
+      this.status,
     )
     this.more = h('details', {}, summary, this.input, this.result)
     this.more.addEventListener('toggle', () => this.#unfold())
     this.returned = h('div', { class: 'files-said' })
-    this.wanted = h('div', { class: 'wanted' })
+    this.form = h('div', { class: 'wanted' })
     this.element = h(
       'section',
       { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` },
       this.more,
       this.returned,
-      this.wanted,
+      this.form,
     )
   }
 
@@ -55,15 +51,15 @@ export class Card {
     const state = stateOf(call, result, action, running)
     if (this.element.dataset.state !== state) this.#show(state)
     setText(this.brief, call.open ? ending(call.text) : call.text.slice(0, 200) || '{}')
-    setText(this.news, newsOf(state, result, progress))
+    setText(this.status, statusOf(state, result, progress))
     setText(this.time, result?.notes?.seconds === undefined ? '' : seconds(result.notes.seconds))
-    this.#want(action)
+    this.#showForm(action)
     this.#showFiles(result?.content)
     this.#unfold()
   }
 
-  forget() {
-    for (const button of this.files.splice(0)) button.forget()
+  remove() {
+    for (const button of this.files.splice(0)) button.remove()
     this.element.remove()
   }
 
@@ -73,32 +69,32 @@ export class Card {
     this.state.replaceChildren(sign ?? h('span', { class: 'dot' }), h('span', { class: 'unseen' }, WORDS[state]))
   }
 
-  #want(action) {
+  #showForm(action) {
     if (this.action === action?.input_digest) return
     this.action = action?.input_digest
-    this.wanted.replaceChildren(...(action ? [this.ask(action, this.call.text)] : []))
+    this.form.replaceChildren(...(action ? [this.ask(action, this.call.text)] : []))
   }
 
-  /** Beneath the folded words: a picture is what somebody wants to see. */
+  /** Shows files beneath the folded details, where a picture is seen without unfolding. */
   #showFiles(content) {
     if (this.content === content) return
     this.content = content
-    for (const button of this.files.splice(0)) button.forget()
+    for (const button of this.files.splice(0)) button.remove()
     this.files = (content ?? [])
       .filter(isFile)
-      .map((part) => new FileButton({ ...part, text: '', data: part }, this.file))
+      .map((part) => new FileButton({ ...part, text: '', data: part }, this.readUpload))
     this.returned.replaceChildren(...this.files.map((button) => button.element))
   }
 
-  /** What is folded away costs nothing until somebody looks. */
+  /** Renders the details once they are unfolded: highlighting every folded input would be slow. */
   #unfold() {
     if (!this.more.open) return
     const { text } = this.call
     if (this.shownInput !== text) {
       this.shownInput = text
       this.input.replaceChildren(
-        highlighted(pretty(text.slice(0, MOST)) || '{}', 'json'),
-        text.length > MOST ? '…' : '',
+        highlighted(prettyJson(text.slice(0, MAX_SHOWN)) || '{}', 'json'),
+        text.length > MAX_SHOWN ? '…' : '',
       )
     }
     const result = this.resultBlock
@@ -109,20 +105,22 @@ export class Card {
   }
 
   #resultParts(result) {
-    const text = new Plain(result.text.slice(0, MOST))
+    const text = new Plain(result.text.slice(0, MAX_SHOWN))
     Object.assign(text.element, { tabIndex: 0, role: 'group', ariaLabel: 'Result' })
-    const notes = remarks(result)
-    const said = notes.length ? [h('p', { class: 'notes' }, notes.join(' · '))] : []
-    const hidden = result.text.length - MOST
+    const notes = remarksOf(result)
+    const remarks = notes.length ? [h('p', { class: 'notes' }, notes.join(' · '))] : []
+    const hidden = result.text.length - MAX_SHOWN
     if (hidden > 0)
       return [
-        ...said,
+        ...remarks,
         text.element,
-        this.#more(text, `Show ${hidden.toLocaleString('en')} more characters`, async () => result.text.slice(MOST)),
+        this.#more(text, `Show ${hidden.toLocaleString('en')} more characters`, async () =>
+          result.text.slice(MAX_SHOWN),
+        ),
       ]
     if (result.notes?.cut)
-      return [...said, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
-    return [...said, text.element]
+      return [...remarks, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
+    return [...remarks, text.element]
   }
 
   #more(text, label, read) {
@@ -135,7 +133,7 @@ export class Card {
   }
 
   async #rest(result) {
-    return `\n\n— all of it —\n\n${(await this.whole(result.tool_use_id)).text}`
+    return `\n\n— all of it —\n\n${(await this.wholeResult(result.tool_use_id)).text}`
   }
 }
 
@@ -156,7 +154,7 @@ function stateOf(call, result, action, running) {
   return 'running'
 }
 
-function newsOf(state, result, progress) {
+function statusOf(state, result, progress) {
   if (result) return result.text.slice(0, 200).replace(/\s+/g, ' ')
   return state === 'running' && progress ? progress : (WORDS[state] ?? '')
 }

@@ -1,12 +1,15 @@
-// The list of chats: newest first, searched, renamed, deleted.
+// The list of chats: newest first, searched, renamed, deleted, and kept up to date by the owner's feed.
 
 import { confirmed, find, h, iconButton, setText } from './dom.js'
+import { FeedSubscription } from './subscription.js'
+import { hasEnded } from './turnstream.js'
 
 const PAGE = 100
 const QUIET = 250 // milliseconds without a letter before the server is asked
+const RETRY = 5_000 // milliseconds before the list is read again after a failure
 
 export class Chats extends EventTarget {
-  /** Fires `changed` when there is news of a title, `deleted` when the open chat is gone. */
+  /** Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here. */
   constructor(client) {
     super()
     this.client = client
@@ -14,10 +17,16 @@ export class Chats extends EventTarget {
     this.search = find('#search')
     this.chats = []
     this.next = null
-    this.nextFound = null
     this.found = null
+    this.nextFound = null
     this.open = null
-    this.sought = null // the turn in which was said what somebody chose
+    this.sought = null // the turn of the search result that was chosen
+    /** @type {Map<string, Map<string, string>>} the status of each turn that is open, by chat and turn */
+    this.running = new Map()
+    this.feed = new FeedSubscription(client, {
+      receive: (event) => this.#receive(event),
+      failed: () => this.#loadLater(),
+    })
     this.search.addEventListener('input', () => this.#search())
     this.search.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear(event))
     find('#more-chats').addEventListener('click', () => this.#readMore())
@@ -27,26 +36,62 @@ export class Chats extends EventTarget {
     return this.chats.find((chat) => chat.id === id) ?? this.found?.find((chat) => chat.id === id)
   }
 
-  /** Looks what is new. The first page is enough: what changed is on top. */
-  async refresh() {
-    const { chats, next } = await this.#read()
-    const older = next ? this.#olderThan(chats) : []
-    this.chats = [...chats, ...older]
-    if (!older.length) this.next = next
-    this.found = this.found?.map((chat) => {
-      const fresh = chats.find((one) => one.id === chat.id)
-      return fresh ? { ...fresh, excerpt: chat.excerpt } : chat
-    })
-    this.#draw()
-    this.dispatchEvent(new Event('changed'))
+  /** Reads the newest chats, and follows the feed from there. Tries again after a failure. */
+  async load() {
+    clearTimeout(this.retry)
+    try {
+      const { chats, next, cursor } = await this.#read()
+      Object.assign(this, { chats, next })
+      this.running.clear() // the feed begins with all turns that are open
+      this.feed.start(cursor)
+      this.#draw()
+      this.dispatchEvent(new Event('changed'))
+    } catch {
+      this.#loadLater()
+    }
   }
 
-  /** What is known of those behind the page. Nothing, where so much is new that chats between them may not be known. */
-  #olderThan(page) {
-    const last = page.at(-1)
-    const place = this.chats.findIndex((chat) => chat.id === last.id && chat.updated_at === last.updated_at)
-    const fresh = new Set(page.map((chat) => chat.id))
-    return place < 0 ? [] : this.chats.slice(place).filter((chat) => !fresh.has(chat.id))
+  #loadLater() {
+    clearTimeout(this.retry)
+    this.retry = setTimeout(() => this.load(), RETRY)
+  }
+
+  #receive({ event, data }) {
+    if (event === 'reset') return void this.load()
+    if (event === 'chat') this.#put(data)
+    else if (event === 'chat_deleted') this.#drop(data.id)
+    else if (event === 'turn') this.#markTurn(data)
+    this.#draw()
+    if (event === 'chat') this.dispatchEvent(new Event('changed'))
+  }
+
+  #put(chat) {
+    const last = this.chats.at(-1)
+    const listed = this.chats.some(({ id }) => id === chat.id)
+    if (listed || !this.next || chat.updated_at > last.updated_at) {
+      this.chats = [chat, ...this.chats.filter(({ id }) => id !== chat.id)]
+      this.chats.sort((a, b) => Date.parse(b.updated_at) - Date.parse(a.updated_at))
+    }
+    this.found = this.found?.map((one) => (one.id === chat.id ? { ...chat, excerpt: one.excerpt } : one))
+  }
+
+  #drop(id) {
+    this.chats = this.chats.filter((chat) => chat.id !== id)
+    this.found &&= this.found.filter((chat) => chat.id !== id)
+    this.running.delete(id)
+  }
+
+  #markTurn({ chat, turn, status }) {
+    const turns = this.running.get(chat) ?? new Map()
+    if (hasEnded({ status })) turns.delete(turn)
+    else turns.set(turn, status)
+    this.running.set(chat, turns)
+  }
+
+  /** 'waiting' for a person, 'running', or '' where no turn is open. */
+  #stateOf(id) {
+    const states = [...(this.running.get(id)?.values() ?? [])]
+    return states.includes('waiting') ? 'waiting' : states.length ? 'running' : ''
   }
 
   mark(id) {
@@ -55,7 +100,7 @@ export class Chats extends EventTarget {
   }
 
   async #readMore() {
-    const words = this.words
+    const { words } = this
     const page = await this.#read(words, words ? this.nextFound : this.next)
     if (words !== this.words) return
     if (words) Object.assign(this, { found: [...this.found, ...page.chats], nextFound: page.next })
@@ -64,31 +109,31 @@ export class Chats extends EventTarget {
   }
 
   #read(words, before, signal) {
-    const asked = new URLSearchParams({ limit: PAGE, ...(words && { q: words }), ...(before && { before }) })
-    return this.client.request('GET', `/api/chats?${asked}`, undefined, { signal })
+    const query = new URLSearchParams({ limit: `${PAGE}`, ...(words && { q: words }), ...(before && { before }) })
+    return this.client.request('GET', `/api/chats?${query}`, undefined, { signal })
   }
 
   get words() {
     return this.search.value.trim()
   }
 
-  /** Asks the server once nothing was written for a moment; what was found before stays in sight until then. */
+  /** Asks the server once nothing was typed for a moment; until it answers, the former results stay in sight. */
   #search() {
     clearTimeout(this.soon)
-    this.asking?.abort()
+    this.searching?.abort()
     if (this.words) this.soon = setTimeout(() => this.#find(this.words), QUIET)
     else this.#show(null, null)
   }
 
   async #find(words) {
-    this.asking = new AbortController()
-    const { signal } = this.asking
+    this.searching = new AbortController()
+    const { signal } = this.searching
     try {
       const page = await this.#read(words, null, signal)
       if (!signal.aborted) this.#show(page.chats, page.next)
     } catch (error) {
-      const why = error instanceof TypeError ? 'the server cannot be reached' : error.message
-      if (!signal.aborted) this.#show([], null, `Nothing was searched: ${why}`)
+      const reason = error instanceof TypeError ? 'the server cannot be reached' : error.message
+      if (!signal.aborted) this.#show([], null, `Nothing was searched: ${reason}`)
     }
   }
 
@@ -107,38 +152,32 @@ export class Chats extends EventTarget {
 
   #draw() {
     if (this.renaming) return
-    const found = this.found ?? this.chats
-    const shape = JSON.stringify([this.open, found.map((chat) => [chat.id, chat.title, ageOf(chat), chat.excerpt])])
-    find('#no-chats').hidden = found.length > 0
+    const shown = this.found ?? this.chats
+    const items = shown.map((chat) => [chat.id, chat.title, ageOf(chat), chat.excerpt, this.#stateOf(chat.id)])
+    const shape = JSON.stringify([this.open, items])
+    find('#no-chats').hidden = shown.length > 0
     find('#more-chats').hidden = !(this.found ? this.nextFound : this.next)
     if (shape === this.shape) return
     this.shape = shape
     const focused = document.activeElement?.closest('[data-chat]')?.getAttribute('data-chat')
-    this.list.replaceChildren(
-      ...Object.entries(Object.groupBy(found, ageOf)).map(([age, chats]) => this.#group(age, chats)),
-    )
+    const groups = Object.entries(Object.groupBy(shown, ageOf))
+    this.list.replaceChildren(...groups.map(([age, chats]) => this.#group(age, chats)))
     if (focused) this.list.querySelector(`[data-chat="${focused}"] a`)?.focus()
   }
 
   #group(age, chats) {
-    return h(
-      'section',
-      { 'aria-label': age },
-      h('h2', {}, age),
-      h(
-        'ul',
-        {},
-        chats.map((chat) => this.#item(chat)),
-      ),
-    )
+    const items = chats.map((chat) => this.#item(chat))
+    return h('section', { 'aria-label': age }, h('h2', {}, age), h('ul', {}, items))
   }
 
   #item(chat) {
-    const link = h('a', { 'aria-current': chat.id === this.open ? 'page' : null }, wordsOf(chat))
-    const said = chat.excerpt?.turn
-    link.href = said ? `#${chat.id}/${said}` : `#${chat.id}`
-    link.addEventListener('click', () => (this.sought = said))
-    const item = h('li', { 'data-chat': chat.id }, link)
+    const state = this.#stateOf(chat.id)
+    const mark = state && h('span', { class: `state ${state}`, role: 'img', 'aria-label': STATES[state] })
+    const link = h('a', { 'aria-current': chat.id === this.open ? 'page' : null }, labelOf(chat))
+    const turn = chat.excerpt?.turn
+    link.href = turn ? `#${chat.id}/${turn}` : `#${chat.id}`
+    link.addEventListener('click', () => (this.sought = turn))
+    const item = h('li', { 'data-chat': chat.id }, link, mark || null)
     item.append(
       iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat)),
       iconButton('bin', `Delete ${titleOf(chat)}`, () => this.#delete(chat)),
@@ -154,7 +193,7 @@ export class Chats extends EventTarget {
       this.renaming = null
       this.shape = null
       if (title && title !== chat.title)
-        Object.assign(chat, await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
+        this.#put(await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
       this.#draw()
       this.dispatchEvent(new Event('changed'))
       this.list.querySelector(`[data-chat="${chat.id}"] a`)?.focus()
@@ -170,24 +209,21 @@ export class Chats extends EventTarget {
   }
 
   async #delete(chat) {
-    const sure = await confirmed(
-      `Delete “${titleOf(chat)}”?`,
-      'All of its turns are deleted with it, for good.',
-      'Delete',
-    )
-    if (!sure) return
+    const question = `Delete “${titleOf(chat)}”?`
+    if (!(await confirmed(question, 'All of its turns are deleted with it, for good.', 'Delete'))) return
     await this.client.request('DELETE', `/api/chats/${chat.id}`)
-    this.chats = this.chats.filter((other) => other.id !== chat.id)
-    this.found &&= this.found.filter((other) => other.id !== chat.id)
+    this.#drop(chat.id)
     this.#draw()
     if (chat.id === this.open) this.dispatchEvent(new Event('deleted'))
   }
 }
 
+const STATES = { running: 'Answering', waiting: 'Waiting for you' }
+
 export const titleOf = (chat) => chat?.title || 'Without a title'
 
-/** The title, and where a search found something that was said. Since then the title may have changed. */
-function wordsOf({ title, excerpt }) {
+/** The title, and the excerpt that a search found. The title may have changed since. */
+function labelOf({ title, excerpt }) {
   const marked = excerpt?.pieces.map(({ text, found }) => (found ? h('mark', {}, text) : text))
   const inTitle = !excerpt?.turn && excerpt?.pieces.map(({ text }) => text).join('') === title
   return [

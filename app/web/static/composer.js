@@ -1,28 +1,28 @@
-// Where people write.
+// The field in which people write.
 
 import { find } from './dom.js'
 
 export class Composer {
-  /** `send(text, onBusy, files, chat)` resolves to whether it was sent; `chat` is the `open()` one when that was asked. */
-  constructor({ send, open, stop, editLast, attachments }) {
+  /** `send(text, onBusy, files, chat)` resolves to whether it was sent; `chat` is `openChat()` when the person sent it. */
+  constructor({ send, openChat, stop, editLast, attachments }) {
     this.send = send
-    this.open = open
+    this.openChat = openChat
     this.stop = stop
     this.editLast = editLast
     this.attachments = attachments
     this.form = find('#composer')
-    this.words = find('#words')
+    this.field = find('#words')
     this.busy = find('#busy')
     this.keys = find('#keys')
     this.stopButton = find('#stop')
     this.form.addEventListener('submit', (event) => this.#submit(event))
-    this.words.addEventListener('keydown', (event) => this.#key(event))
-    this.words.addEventListener('input', () => this.#fit())
+    this.field.addEventListener('keydown', (event) => this.#key(event))
+    this.field.addEventListener('input', () => this.#fit())
     this.stopButton.addEventListener('click', () => this.stop())
   }
 
   focus() {
-    this.words.focus({ preventScroll: true })
+    this.field.focus({ preventScroll: true })
   }
 
   show(running) {
@@ -33,28 +33,28 @@ export class Composer {
 
   async #submit(event) {
     event?.preventDefault()
-    const text = this.words.value.trim()
+    const text = this.field.value.trim()
     if (this.sending || (!text && !this.attachments.items.length)) return
     this.sending = true
-    this.words.value = ''
+    this.field.value = ''
     this.#fit()
     const onBusy = new FormData(this.form).get('on_busy')
-    const chat = this.open()
+    const chat = this.openChat()
     const files = await this.attachments.take()
-    if (!files || !(await this.#said(text, onBusy, files, chat))) this.#putBack(text, files ?? [])
+    if (!files || !(await this.#send(text, onBusy, files, chat))) this.#putBack(text, files ?? [])
     this.sending = false
     this.#fit()
   }
 
-  /** Whether nothing is left to say: all files may have been taken away again. */
-  #said(text, onBusy, files, chat) {
+  /** Resolves to true also if nothing is left to send, since the person has removed all files meanwhile. */
+  #send(text, onBusy, files, chat) {
     const blocks = files.map((file) => file.block)
     return (!text && !blocks.length) || this.send(text, onBusy, blocks, chat)
   }
 
-  /** Nothing that was written is lost, before or since. */
+  /** Puts back a message that was not sent, before what was written since. */
   #putBack(text, files) {
-    this.words.value = [text, this.words.value].filter(Boolean).join('\n')
+    this.field.value = [text, this.field.value].filter(Boolean).join('\n')
     this.attachments.putBack(files)
   }
 
@@ -62,16 +62,16 @@ export class Composer {
     if (event.isComposing) return
     if (event.key === 'Enter' && !event.shiftKey) this.#submit(event)
     if (event.key === 'Escape' && !this.busy.hidden) this.stop()
-    if (event.key === 'ArrowUp' && !this.words.value) {
+    if (event.key === 'ArrowUp' && !this.field.value) {
       event.preventDefault()
       this.editLast()
     }
   }
 
-  /** As high as what is written in it, where the browser does not do that by itself. */
+  /** Makes the field as high as its text, in browsers without `field-sizing`. */
   #fit() {
     if (CSS.supports('field-sizing', 'content')) return
-    this.words.style.height = 'auto'
-    this.words.style.height = `${this.words.scrollHeight}px`
+    this.field.style.height = 'auto'
+    this.field.style.height = `${this.field.scrollHeight}px`
   }
 }

@@ -1,21 +1,28 @@
-// The open chat: the path that is shown, kept as the stream of the chat tells it. Knows nothing of the page.
+// The open chat: the path that is shown, kept up to date by the stream of the chat. Knows nothing of the page.
 
 import { PAGE_TOOLS } from './asks.js'
-import { fileSaid, isFile } from './files.js'
+import { inputOf, isFile } from './files.js'
+import { Subscription } from './subscription.js'
 import { apply, hasEnded } from './turnstream.js'
 
-/** @typedef {import('./turnstream.js').Turn & {unheard?: string[]}} Turn */
+/** @typedef {import('./protocol.d.ts').Turn & {pendingSteers?: string[]}} Turn */
 
 export class Conversation extends EventTarget {
   /** Fires `path` (other turns are shown), `turn` (one changed), `chat` (it changed, or was begun), `deleted`, `connection`. */
   constructor(client) {
     super()
     this.client = client
+    this.stream = new Subscription(client, {
+      open: (options) => client.followChat(this.id, options),
+      receive: (event) => this.#receive(event),
+      connection: (state) => this.#emit('connection', state),
+      failed: (error) => this.#emit('connection', error.message),
+    })
     this.close()
   }
 
   close() {
-    this.following?.abort()
+    this.stream.stop()
     this.visit = Symbol('visit')
     this.id = null
     /** @type {Turn[]} */
@@ -24,15 +31,19 @@ export class Conversation extends EventTarget {
     this.turns = new Map()
     this.through = null
     this.draft = {}
-    this.following = null
     this.older = null
-    this.#tell('path')
+    this.#emit('path')
   }
 
-  /** What a chat that has not begun will be. */
+  /** Calls `listener` with the details of each event of a type. */
+  on(type, listener) {
+    this.addEventListener(type, (event) => listener(.../** @type {CustomEvent} */ (event).detail))
+  }
+
+  /** Sets the system prompt and settings of a chat that has not begun. */
   plan(draft) {
     this.draft = draft
-    this.#tell('chat')
+    this.#emit('chat')
   }
 
   get running() {
@@ -59,36 +70,36 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * Says something after what is shown. `onBusy`: what becomes of it while an answer is being written, into which no files
-   * can be said; `files` are blocks.
+   * Sends a message after the path that is shown. `onBusy` is the policy while an answer is running; files cannot steer, so
+   * they are enqueued. `files` are blocks.
    */
-  async say(text, onBusy, files = []) {
-    const blocks = said(text, files)
+  async send(text, onBusy, files = []) {
+    const blocks = userBlocks(text, files)
     if (!this.id) return this.#begin(text, blocks)
     const leaf = this.path.at(-1)
     const busy = this.running && { on_busy: files.length && onBusy === 'steer' ? 'enqueue' : onBusy }
     const options = { ...(leaf && { parent_id: leaf.id }), ...busy, blocks }
-    const exchange = await this.#here(this.client.say(this.id, text, options))
-    if (exchange?.steered) this.#await(this.turns.get(exchange.assistant_turn.id), text)
-    else this.#take(exchange)
+    const exchange = await this.#ifStillOpen(this.client.say(this.id, text, options))
+    if (exchange?.steered) this.#addPendingSteer(this.turns.get(exchange.assistant_turn.id), text)
+    else this.#addExchange(exchange)
   }
 
-  /** Says something else in the place of a user turn, with the same files. */
+  /** Sends another text in place of a user turn, with the same files. */
   async edit(turn, text) {
-    const blocks = said(text, turn.blocks.filter(isFile).map(fileSaid))
+    const blocks = userBlocks(text, turn.blocks.filter(isFile).map(inputOf))
     const options = { parent_id: turn.parent_id, on_busy: 'branch', blocks }
-    this.#take(await this.#here(this.client.say(this.id, text, options)))
+    this.#addExchange(await this.#ifStillOpen(this.client.say(this.id, text, options)))
   }
 
   async regenerate(turn) {
-    this.#take(await this.#here(this.client.regenerate(this.id, turn.id)))
+    this.#addExchange(await this.#ifStillOpen(this.client.regenerate(this.id, turn.id)))
   }
 
-  /** The answer to what was asked; null once another chat is open. */
-  async #here(asked) {
+  /** The response; null once another chat is open. */
+  async #ifStillOpen(request) {
     const { visit } = this
-    const answer = await asked
-    return visit === this.visit ? answer : null
+    const response = await request
+    return visit === this.visit ? response : null
   }
 
   cancel(turn = this.running) {
@@ -99,69 +110,43 @@ export class Conversation extends EventTarget {
     await this.client.act(this.id, turn.id, [decision])
   }
 
-  // --- what the server says ------------------------------------------------------------------------------------------
+  // --- responses and events ------------------------------------------------------------------------------------------
 
   async #begin(text, blocks) {
-    const exchange = await this.#here(this.#sayFirst(text, blocks, this.draft))
-    if (!exchange) return this.#tell('chat')
+    const exchange = await this.#ifStillOpen(this.#sendFirst(text, blocks, this.draft))
+    if (!exchange) return this.#emit('chat')
     this.id = exchange.assistant_turn.chat_id
-    this.#take(exchange)
-    this.#tell('chat')
-    this.#follow()
+    this.#addExchange(exchange)
+    this.#emit('chat')
+    this.stream.start(null)
   }
 
-  async #sayFirst(text, blocks, draft) {
+  async #sendFirst(text, blocks, draft) {
     const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
     return this.client.say(null, text, { chat: draft, blocks, ...(!draft.settings?.tools && { tools }) })
   }
 
-  /** Reads a path, and follows the chat from where that was read. */
+  /** Reads a path, and follows the chat from its cursor. */
   async #read(through) {
     const { id } = this
     const reading = Symbol('reading')
     this.reading = reading
-    const { turns, next, cursor } = await this.client.request(
-      'GET',
-      `/api/chats/${id}/turns${through ? `?through=${through}` : ''}`,
-    )
+    const query = through ? `?through=${through}` : ''
+    const { turns, next, cursor } = await this.client.request('GET', `/api/chats/${id}/turns${query}`)
     if (this.id !== id) return
-    if (this.reading !== reading) return this.reading || this.following ? null : this.#read(null)
+    // A later read takes the place of this one. An exchange that was sent meanwhile makes this path stale: it is read
+    // again, unless the chat is followed and so brings the exchange by itself.
+    if (this.reading !== reading) return this.reading || this.stream.started ? null : this.#read(null)
     for (const turn of turns) this.turns.set(turn.id, turn)
     Object.assign(this, { through, older: next })
     this.#show(turns)
-    this.#follow(cursor)
+    this.stream.start(cursor)
   }
 
-  async #follow(cursor) {
-    this.following?.abort()
-    this.cursor = cursor
-    this.following = new AbortController()
-    const { signal } = this.following
-    const connection = (state) => signal.aborted || this.#tell('connection', state)
-    try {
-      for await (const event of this.client.followChat(this.id, { cursor, signal, connection })) this.#hear(event)
-    } catch (error) {
-      if (signal.aborted) return
-      this.#tell('connection', error.message)
-      if (error.status === 401) await this.#followAgain(signal)
-    }
-  }
-
-  /** Once there is a token that the server takes: asking for anything asks for one. */
-  async #followAgain(signal) {
-    try {
-      await this.client.insist('GET', `/api/chats/${this.id}`)
-      if (!signal.aborted) this.#follow(this.cursor)
-    } catch (error) {
-      this.#tell('connection', error.message)
-    }
-  }
-
-  #hear(event) {
-    const { data, id } = event
-    if (id) this.cursor = id
-    if (event.event === 'chat') this.#tell('chat', data)
-    else if (event.event === 'chat_deleted') this.#tell('deleted')
+  #receive(event) {
+    const { data } = event
+    if (event.event === 'chat') this.#emit('chat', data)
+    else if (event.event === 'chat_deleted') this.#emit('deleted')
     else if (event.event === 'turn') this.#add(data)
     else if (this.turns.has(data.turn)) this.#apply(this.turns.get(data.turn), event)
   }
@@ -169,59 +154,49 @@ export class Conversation extends EventTarget {
   #apply(turn, event) {
     if (event.id) apply(turn, event)
     if (hasEnded(turn)) this.#complete(turn)
-    this.#tell('turn', turn, event)
+    this.#emit('turn', turn, event)
   }
 
-  /** Its times and its cost, as the server has them. */
+  /** Reads the times and the cost of a turn that has ended. */
   async #complete(turn) {
-    const found = await this.client.turn(this.id, turn.id).catch(() => null)
-    if (!found) return
-    const siblings = found.siblings.length < turn.siblings.length ? turn.siblings : found.siblings
-    Object.assign(turn, found, { siblings })
-    this.#tell('turn', turn)
+    const stored = await this.client.turn(this.id, turn.id).catch(() => null)
+    if (!stored) return
+    const siblings = stored.siblings.length < turn.siblings.length ? turn.siblings : stored.siblings
+    Object.assign(turn, stored, { siblings })
+    this.#emit('turn', turn)
   }
 
-  /** What the server answers to who says something is what the stream tells everybody. Whichever comes first. */
-  #take(exchange) {
+  /** Adds the turns of a response. The stream brings the same turns, sometimes first. */
+  #addExchange(exchange) {
     if (!exchange) return
     const { user_turn: user, assistant_turn: answer } = exchange
     this.through = null
-    this.reading = null // what is on its way is old
+    this.reading = null // a path that is being read now is stale
     for (const turn of [user, answer]) this.#add({ ...turn, turn: turn.id })
     const place = this.path.findIndex((turn) => turn.id === user.parent_id)
     const exchanged = /** @type {Turn[]} */ ([this.turns.get(user.id), this.turns.get(answer.id)])
     if (!this.path.includes(exchanged[1])) this.#show([...this.path.slice(0, place + 1), ...exchanged])
   }
 
-  /** What was said into an answer that has not taken it in yet. */
-  #await(turn, text) {
-    turn.unheard = [...(turn.unheard ?? []), text]
-    this.#tell('turn', turn)
+  /** Shows a steer until the running answer has taken it in as a block. */
+  #addPendingSteer(turn, text) {
+    turn.pendingSteers = [...(turn.pendingSteers ?? []), text]
+    this.#emit('turn', turn)
   }
 
-  /** A turn that was made just now. What it says is told from its beginning. */
+  /** Adds a turn that was made just now. An assistant turn starts empty: the stream brings all of its events. */
   #add({ turn: id, parent_id, role, created_at, blocks = [] }) {
     if (this.turns.has(id)) return
-    const turn = {
-      id,
-      chat_id: this.id,
-      parent_id,
-      role,
-      created_at,
-      ...BLANK[role](),
-      ...(role === 'user' && { blocks }),
-    }
+    const user = role === 'user'
+    const turn = { ...EMPTY(), id, chat_id: this.id, parent_id, role, created_at, status: user ? 'complete' : 'queued' }
+    if (user) turn.blocks = blocks
     this.turns.set(id, turn)
     this.#addSibling(turn)
     const place = this.path.findIndex((other) => other.id === parent_id)
     const atEnd = place === this.path.length - 1
-    if (!this.through || atEnd) this.#lead(turn, place)
-    else this.#tell('path')
-  }
-
-  /** Shows the new turn: behind what it follows, or with a path of its own that is not known yet. */
-  #lead(turn, place) {
-    if (turn.parent_id && place < 0) this.#read(null).catch(() => {})
+    if (this.through && !atEnd) this.#emit('path')
+    else if (parent_id && place < 0)
+      this.#read(null).catch(() => {}) // it continues a path that is not known here
     else this.#show([...this.path.slice(0, place + 1), turn])
   }
 
@@ -233,23 +208,15 @@ export class Conversation extends EventTarget {
 
   #show(path) {
     this.path = path
-    this.#tell('path')
+    this.#emit('path')
   }
 
-  #tell(type, ...detail) {
+  #emit(type, ...detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
-
-  /** Calls `listener` with the details of each event of a type. */
-  on(type, listener) {
-    this.addEventListener(type, (event) => listener(.../** @type {CustomEvent} */ (event).detail))
-  }
 }
 
-const said = (text, files) => [...files, ...(text ? [{ type: 'text', text }] : [])]
+const userBlocks = (text, files) => [...files, ...(text ? [{ type: 'text', text }] : [])]
 
+/** @returns {any} */
 const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })
-const BLANK = {
-  user: () => ({ ...EMPTY(), status: 'complete' }),
-  assistant: () => ({ ...EMPTY(), status: 'queued' }),
-}

@@ -1,4 +1,4 @@
-// The documents that the tools of the server read: dropped here, shown as a tree, removed.
+// The panel of documents, which the tools of the server read: added, shown as a tree, removed.
 
 import { confirmed, find, h, icon, iconButton, setText } from './dom.js'
 
@@ -45,12 +45,12 @@ export class Documents {
   }
 
   async #draw() {
-    const documents = await this.#all()
+    const documents = await this.#readAll()
     find('#no-documents').hidden = documents.length > 0
-    this.tree.replaceChildren(this.#list(grown(documents)))
+    this.tree.replaceChildren(this.#list(treeOf(documents)))
   }
 
-  async #all() {
+  async #readAll() {
     const found = []
     for (let after = ''; after !== null;) {
       const page = await this.client.request(
@@ -83,12 +83,12 @@ export class Documents {
     )
     const details = h('details', { open: this.open.has(folder.path) }, label, this.#list(folder))
     details.addEventListener('toggle', () => this.open[details.open ? 'add' : 'delete'](folder.path))
-    const what = `${folder.paths.length} ${folder.paths.length === 1 ? 'document' : 'documents'}`
+    const count = `${folder.paths.length} ${folder.paths.length === 1 ? 'document' : 'documents'}`
     return h(
       'li',
       {},
       details,
-      iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, what, folder.paths)),
+      iconButton('bin', `Remove the folder ${name}`, () => this.#remove(`the folder “${name}”`, count, folder.paths)),
     )
   }
 
@@ -108,16 +108,16 @@ export class Documents {
     )
   }
 
-  async #remove(name, what, paths) {
-    if (!(await confirmed(`Remove ${name}?`, `The tools will not find it any more: ${what}.`, 'Remove'))) return
+  async #remove(name, summary, paths) {
+    if (!(await confirmed(`Remove ${name}?`, `The tools will not find it any more: ${summary}.`, 'Remove'))) return
     for (const path of paths) await this.client.request('DELETE', address(path))
     setText(this.report, `Removed ${name}.`)
     await this.#draw()
   }
 }
 
-/** A list of paths as a tree of folders. */
-function grown(documents) {
+/** The documents as a tree of folders. `paths` of a folder are those of all documents in it, at any depth. */
+function treeOf(documents) {
   /** @type {any} */
   const root = { path: '', folders: new Map(), files: [], paths: [] }
   for (const { path, size } of documents) {

@@ -1,6 +1,6 @@
 // Elements, without a framework.
 
-/** An element with attributes, listeners (`onclick`) and children. Nothing here ever parses HTML. */
+/** Creates an element with attributes, listeners (`onclick`) and children. It never parses HTML. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag)
   for (const [name, value] of Object.entries(attributes)) {
@@ -40,7 +40,7 @@ export function icon(name) {
   return svg
 }
 
-/** A button that is only a picture: its name is told to those who do not see it. */
+/** A button with an icon. `label` is its name for screen readers and its tooltip. */
 export function iconButton(name, label, onclick, more = {}) {
   return h(
     'button',
@@ -52,7 +52,7 @@ export function iconButton(name, label, onclick, more = {}) {
 export const find = (selector, within = document) => within.querySelector(selector)
 export const findAll = (selector, within = document) => within.querySelectorAll(selector)
 
-/** Shows `text`, touching the page only where it changes. */
+/** Sets the text only if it differs, so that an unchanged element causes no layout and no announcement. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text
 }
@@ -63,14 +63,14 @@ export function save(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000)
 }
 
-/** Copies, and shows on the button for a moment that it did. */
+/** Copies `text`, and shows a tick on the button for a moment. */
 export async function copy(button, text) {
   await navigator.clipboard.writeText(text)
   button.replaceChildren(icon('check'))
   setTimeout(() => button.replaceChildren(icon('copy')), 1500)
 }
 
-/** Asks in a dialog; the answer is whether it was confirmed. */
+/** Asks in a dialog. Resolves to whether the person confirmed. */
 export function confirmed(question, consequence, action) {
   const dialog = h(
     'dialog',

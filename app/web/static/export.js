@@ -41,12 +41,13 @@ function blockText(block) {
   if (isFile(block)) return `*${nameOf(block)}*`
   if (type === 'user_text') return `> **You:** ${text.replaceAll('\n', '\n> ')}`
   if (type === 'tool_use') return `**${name}**\n\n${fenced(text || '{}', 'json')}`
-  if (type === 'tool_result') return `${is_error ? 'Error' : 'Result'} of **${name}**\n\n${fenced(wordsOf(block), '')}`
+  if (type === 'tool_result')
+    return `${is_error ? 'Error' : 'Result'} of **${name}**\n\n${fenced(resultText(block), '')}`
   return ''
 }
 
-/** The words of a result, and that there were files. */
-function wordsOf({ text, content = [] }) {
+/** The text of a result, with the names of its files. */
+function resultText({ text, content = [] }) {
   const files = content.filter(isFile).map((part) => `[${nameOf({ ...part, data: part })}]`)
   return [text, ...files].filter(Boolean).join('\n')
 }

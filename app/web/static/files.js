@@ -1,11 +1,11 @@
-// A file in what the user said: a picture in small, or the name of a document. Its bytes come with the token in a header.
+// A file in a turn: a small picture, or the name of a document. Its bytes are fetched with the token in a header.
 
 import { h, icon, save, setText } from './dom.js'
 
 export const isFile = ({ type }) => type === 'image' || type === 'document'
 
-/** The block of a file as it is said again. */
-export function fileSaid({ type, text, data: { source, title } }) {
+/** The input block that sends the file of a stored block again. */
+export function inputOf({ type, text, data: { source, title } }) {
   if (source.type === 'upload') return { type, source: { type: 'upload', id: source.id }, ...(title && { title }) }
   const bytes = Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join('')
   return { type, source: { type: 'base64', data: btoa(bytes) }, ...(title && { title }) }
@@ -16,10 +16,10 @@ export function nameOf({ type, data }) {
 }
 
 export class FileButton {
-  /** `read` gives the bytes of an upload. */
-  constructor(block, read) {
+  /** `readUpload` returns the bytes of an upload as a Blob. */
+  constructor(block, readUpload) {
     this.block = block
-    this.read = read
+    this.readUpload = readUpload
     this.name = nameOf(block)
     this.trouble = h('span')
     this.element = h('button', { type: 'button', class: `file-said ${block.type}`, title: this.name })
@@ -28,26 +28,26 @@ export class FileButton {
     else this.element.append(icon('file'), h('bdi', {}, this.name), this.trouble)
   }
 
-  forget() {
-    this.forgotten = true
+  remove() {
+    this.removed = true
     if (this.url) URL.revokeObjectURL(this.url)
     this.element.remove()
   }
 
   async #show() {
     const bytes = await this.#bytes()
-    if (this.forgotten) return
+    if (this.removed) return
     if (!bytes) return this.element.replaceChildren(icon('file'), this.trouble)
     this.url = URL.createObjectURL(bytes)
     this.element.replaceChildren(h('img', { src: this.url, alt: this.name }))
   }
 
-  /** Null where they cannot be had: the button says so, and may be pressed again unless they are gone for good. */
+  /** Returns null for bytes that cannot be read; the button shows why, and can be pressed again unless they are deleted. */
   async #bytes() {
     const { source } = this.block.data
     if (source.type !== 'upload') return new Blob([this.block.text], { type: 'text/plain' })
     try {
-      const bytes = await this.read(source.id)
+      const bytes = await this.readUpload(source.id)
       setText(this.trouble, '')
       return bytes
     } catch (error) {

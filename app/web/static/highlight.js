@@ -1,4 +1,4 @@
-// Colours for code: comments, strings, numbers and the words of the language. Enough to read by, in one pass.
+// Code for people: coloured in one pass (comments, strings, numbers, keywords), JSON laid out, hidden characters shown.
 
 const C =
   'break case catch class const continue default do else enum export extends false final finally for function if import in interface new null private protected public return static struct super switch this throw true try type typeof var void while'
@@ -13,49 +13,20 @@ const WORDS = {
   rust: `${C} as async await crate dyn fn impl let loop match mod move mut pub ref self Self trait unsafe use where i32 u8 u64 usize str String Some None Ok Err`,
   data: 'true false null yes no',
 }
-const FAMILIES = {
-  js: ['js', '//'],
-  javascript: ['js', '//'],
-  jsx: ['js', '//'],
-  mjs: ['js', '//'],
-  ts: ['js', '//'],
-  tsx: ['js', '//'],
-  typescript: ['js', '//'],
-  java: ['c', '//'],
-  kotlin: ['c', '//'],
-  swift: ['c', '//'],
-  c: ['c', '//'],
-  cpp: ['c', '//'],
-  'c++': ['c', '//'],
-  csharp: ['c', '//'],
-  cs: ['c', '//'],
-  php: ['c', '//'],
-  css: ['data', '/*'],
-  scss: ['data', '//'],
-  go: ['go', '//'],
-  rust: ['rust', '//'],
-  rs: ['rust', '//'],
-  python: ['python', '#'],
-  py: ['python', '#'],
-  ruby: ['python', '#'],
-  rb: ['python', '#'],
-  sh: ['shell', '#'],
-  bash: ['shell', '#'],
-  shell: ['shell', '#'],
-  zsh: ['shell', '#'],
-  dockerfile: ['shell', '#'],
-  makefile: ['shell', '#'],
-  yaml: ['data', '#'],
-  yml: ['data', '#'],
-  toml: ['data', '#'],
-  ini: ['data', '#'],
-  json: ['data', '//'],
-  jsonc: ['data', '//'],
-  sql: ['sql', '--'],
-  html: ['data', '<!--'],
-  xml: ['data', '<!--'],
-  svg: ['data', '<!--'],
-}
+// The keywords and the comments of each family of languages, with the names that a block of code may give.
+const FAMILIES = [
+  ['js', '//', 'js javascript jsx mjs ts tsx typescript'],
+  ['c', '//', 'java kotlin swift c cpp c++ csharp cs php'],
+  ['go', '//', 'go'],
+  ['rust', '//', 'rust rs'],
+  ['python', '#', 'python py ruby rb'],
+  ['shell', '#', 'sh bash shell zsh dockerfile makefile'],
+  ['sql', '--', 'sql'],
+  ['data', '#', 'yaml yml toml ini'],
+  ['data', '//', 'json jsonc scss'],
+  ['data', '/*', 'css'],
+  ['data', '<!--', 'html xml svg'],
+]
 const COMMENTS = {
   '//': '\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)',
   '/*': '\\/\\*[^]*?(?:\\*\\/|$)',
@@ -66,12 +37,12 @@ const COMMENTS = {
 const STRINGS = '"""[^]*?(?:"""|$)|"(?:\\\\.|[^"\\\\\\n])*"?|\'(?:\\\\.|[^\'\\\\\\n])*\'?|`(?:\\\\.|[^`\\\\])*`?'
 const NUMBERS = '\\b(?:0x[\\da-fA-F]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b'
 
-const MOST = 60_000 // characters; more is shown without colours
+const MAX_COLOURED = 60_000 // characters; longer code is shown without colours
 
 /** The code as nodes: text, and spans with the classes `comment`, `string`, `number`, `word`, `name`. */
 export function highlighted(code, language) {
   const nodes = document.createDocumentFragment()
-  const rules = code.length <= MOST ? rulesOf(language?.toLowerCase()) : null
+  const rules = code.length <= MAX_COLOURED ? rulesOf(language?.toLowerCase()) : null
   let end = 0
   for (const match of rules ? code.matchAll(rules.pattern) : []) {
     const kind = kindOf(match, rules?.words)
@@ -84,7 +55,7 @@ export function highlighted(code, language) {
 }
 
 function rulesOf(language) {
-  const family = FAMILIES[language]
+  const family = FAMILIES.find(([, , names]) => names.split(' ').includes(language))
   if (!family) return null
   const [words, comment] = family
   const pattern = new RegExp(`(${COMMENTS[comment]})|(${STRINGS})|(${NUMBERS})|([A-Za-z_$][\\w$]*)(?=(\\s*\\()?)`, 'g')
@@ -109,7 +80,7 @@ function span(kind, text) {
 
 const MASKS = /([\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff])/
 
-/** The text, with the characters shown that would make it look like another: those that turn the direction, or hide. */
+/** The text with characters made visible that could disguise it: those that turn the direction of text, or are invisible. */
 export function unmasked(text) {
   if (!MASKS.test(text)) return text
   const nodes = document.createDocumentFragment()
@@ -124,3 +95,21 @@ function mask(character) {
   element.textContent = character
   return element
 }
+
+/**
+ * JSON laid out from its text, not from its values: a number keeps the digits that were written, and text that is still
+ * incomplete is laid out as far as it goes.
+ */
+export function prettyJson(text) {
+  let depth = 0
+  let laidOut = ''
+  for (const [token] of text.matchAll(/"(?:\\.|[^"\\])*"?|[[\]{},:]|[^\s[\]{},:"]+/g)) {
+    if ('}]'.includes(token)) laidOut += newline(--depth)
+    laidOut += token === ':' ? ': ' : token
+    if ('{['.includes(token)) laidOut += newline(++depth)
+    if (token === ',') laidOut += newline(depth)
+  }
+  return laidOut.replace(/([{[])\s+([}\]])/g, '$1$2')
+}
+
+const newline = (depth) => `\n${'  '.repeat(Math.max(0, depth))}`

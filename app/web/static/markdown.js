@@ -1,5 +1,5 @@
-// Markdown to nodes. What a model says is not trusted: its HTML is shown as text, and all that is made of its Markdown
-// goes through the sanitiser, the one place of the page where text becomes HTML.
+// Markdown to nodes. The output of a model is not trusted: HTML in it is shown as text, and the result of the Markdown goes
+// through the sanitiser, which is the only place of the page where text becomes HTML.
 
 import { Lexer, Marked, Parser } from './vendor/marked.esm.js'
 import './vendor/purify.min.js'
@@ -27,7 +27,7 @@ const marked = new Marked({
   breaks: true,
   renderer: {
     html: ({ raw }) => (/^<br\s*\/?>$/i.test(raw.trim()) ? '<br>' : escaped(raw)),
-    // A picture of somewhere else would tell its server who reads this: it is a link.
+    // A picture becomes a link: loading it would tell a foreign server who reads the chat.
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
     checkbox: ({ checked }) => (checked ? '☑ ' : '☐ '),
     code: ({ text, lang }) =>
@@ -35,12 +35,12 @@ const marked = new Marked({
   },
 })
 
-const LONGEST_PARAGRAPH = 6_000 // characters
-const NESTED = /^[ \t]*(?:(?:>|[*+-][ \t]|\d+[.)][ \t])[ \t]*){20}/m // quotes and lists in each other
+const MAX_PARAGRAPH = 6_000 // characters
+const NESTED = /^[ \t]*(?:(?:>|[*+-][ \t]|\d+[.)][ \t])[ \t]*){20}/m // 20 quotes and lists inside each other
 
 /**
- * The blocks at the top of a text. `links` are those that were defined above it; the ones it defines are added. Throws
- * RangeError for what is nested too deeply to be meant.
+ * The top-level blocks of a text. `links` holds the link definitions above it, and receives those in it. Throws RangeError
+ * for deep nesting, which would exhaust the stack.
  */
 export function blocksOf(text, links) {
   if (NESTED.test(text)) throw new RangeError('nested too deeply')
@@ -52,34 +52,34 @@ export function blocksOf(text, links) {
   return lexer.tokens
 }
 
-/** Emphasis is found in quadratic time: a paragraph of a size that nobody writes goes without. */
+/** marked finds emphasis in quadratic time, so very long paragraphs are shown without it. */
 function lexInline(lexer, text, tokens) {
   lexer.state.inRawBlock = false
-  if (text.length <= LONGEST_PARAGRAPH) lexer.inlineTokens(text, tokens)
+  if (text.length <= MAX_PARAGRAPH) lexer.inlineTokens(text, tokens)
   else tokens.push({ type: 'text', raw: text, text, escaped: false })
 }
 
 export function nodesOf(tokens) {
   const nodes = globalThis.DOMPurify.sanitize(Parser.parse(tokens, marked.defaults), ALLOWED)
-  for (const link of nodes.querySelectorAll('a')) guard(link)
+  for (const link of nodes.querySelectorAll('a')) secureLink(link)
   for (const code of nodes.querySelectorAll('pre > code')) code.parentElement.replaceWith(new CodeView(code).element)
-  for (const table of nodes.querySelectorAll('table')) frame(table)
+  for (const table of nodes.querySelectorAll('table')) wrapTable(table)
   return nodes
 }
 
-function guard(link) {
+function secureLink(link) {
   if (!link.hasAttribute('href')) return link.replaceWith(...link.childNodes)
   Object.assign(link, { target: '_blank', rel: 'noopener noreferrer nofollow', title: link.getAttribute('href') })
 }
 
-/** A wide table is moved sideways in its own frame, by keys too. */
-function frame(table) {
+/** Wraps a table in an element that scrolls sideways, by keys too. */
+function wrapTable(table) {
   const around = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Table' })
   table.replaceWith(around)
   around.append(table)
 }
 
-/** A block of code, whole or still being written. */
+/** A block of code, finished or still growing. */
 export class CodeView {
   constructor({ dataset, textContent }) {
     this.language = dataset.language

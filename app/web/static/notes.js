@@ -1,6 +1,7 @@
-// What is noted on results, in words: which policies a call needed, and what a person decided about it.
+// The server's notes in words: its own blocks among those of a model (results sent shortened, turns summarised, an output
+// accepted or not), and the notes on tool results.
 
-const WORDS = {
+const POLICIES = {
   retries: 'tried again',
   timeout: 'out of time',
   breaker: 'left alone for a while',
@@ -17,11 +18,69 @@ const DECISIONS = {
   superseded: 'something else was said instead',
 }
 
-export function remarks({ notes }) {
+/** The notes on a tool result: what a person decision about the call, and the policies it needed. */
+export function remarksOf({ notes }) {
   const { approval, ...others } = typeof notes === 'object' && notes ? notes : {}
-  const said = Object.keys(others).filter((note) => note in WORDS)
-  const decided = approval
+  const policies = Object.keys(others).filter((note) => note in POLICIES)
+  const decision = approval
     ? [approval.input ? 'allowed, with another input' : (DECISIONS[approval.decision] ?? approval.decision)]
     : []
-  return [...decided, ...said.map((note) => WORDS[note])]
+  return [...decision, ...policies.map((note) => POLICIES[note])]
 }
+
+// --- blocks of the server --------------------------------------------------------------------------------------------
+
+const ASIDES = { shortened, summary, verdict }
+const MAX_LINE = 140 // characters
+
+/**
+ * A block of the server's own as `line`, which is always visible, and `text` and `facts` (names and values), which are
+ * folded. Null for any other block.
+ */
+export function asideOf(block, turn) {
+  return Object.hasOwn(ASIDES, block.type) ? { text: block.text, facts: [], ...ASIDES[block.type](block, turn) } : null
+}
+
+function shortened({ data }, turn) {
+  if (!data) return { line: 'Older tool results are sent shortened' }
+  const { first, last, head, results, left_out, files = 0 } = data
+  const where = [
+    ['From', place(first, turn)],
+    ['To', place(last, turn)],
+  ]
+  const what = `${counted(results, 'older tool result')} sent shortened`
+  if (files) {
+    const less = `${number(left_out)} characters and ${counted(files, 'file')}`
+    return { line: `${what} · without ${less}`, facts: [...where, ['Left out', less]] }
+  }
+  const sent = results * head
+  const [before, after] = [number(sent + left_out), number(sent)]
+  return {
+    line: `${what} · ${before} → ${after} characters`,
+    facts: [
+      ...where,
+      ['Before', `${before} characters`],
+      ['Now', `${after} characters, the first ${number(head)} of each`],
+    ],
+  }
+}
+
+function place({ turn, round }, own) {
+  return `round ${round} of ${turn === own ? 'this answer' : 'an earlier answer'}`
+}
+
+function summary({ open }) {
+  return { line: open ? 'Summarising the turns before …' : 'The turns before were summarised' }
+}
+
+function verdict({ data, text }) {
+  if (data?.taken) return { sign: 'check', line: 'Output accepted' }
+  const wrong = text.replace(/^The output is not right\. /, '').replace(/\s+/g, ' ')
+  return {
+    sign: 'cross',
+    line: `Output not accepted: ${wrong.length > MAX_LINE ? `${wrong.slice(0, MAX_LINE)}…` : wrong}`,
+  }
+}
+
+const number = (value) => value.toLocaleString('en')
+const counted = (count, what) => `${number(count)} ${what}${count === 1 ? '' : 's'}`

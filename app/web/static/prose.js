@@ -1,21 +1,21 @@
-// Text that grows. What is settled is never touched again; only the last block of the Markdown is made anew, so that the
-// ten-thousandth word costs what the tenth did.
+// Text that grows. Finished blocks of the Markdown are never touched again, only the last one is rendered anew, so that the
+// ten-thousandth word costs as much as the tenth.
 
 import { h, setText } from './dom.js'
 import { blocksOf, CodeView, nodesOf } from './markdown.js'
 
-const LONGEST_BLOCK = 64_000 // characters; a longer one is shown as it is
+const MAX_BLOCK = 64_000 // characters; a longer block is shown as plain text
 const CHUNK = 8_000
-const SHOWN = 300_000 // characters of one text; more is shown when it is asked for
+const MAX_SHOWN = 300_000 // characters of one text; a button shows more
 
 export class Prose {
   constructor() {
     this.tail = h('div', { class: 'tail' })
     this.element = h('div', { class: 'prose', dir: 'auto' }, this.tail)
     this.links = {}
-    this.rest = '' // of the text, what is not settled
-    this.taken = 0 // characters of the text
-    this.limit = SHOWN
+    this.rest = '' // the part of the text that is not settled
+    this.taken = 0 // characters of the text that were rendered
+    this.limit = MAX_SHOWN
     this.plain = null
     /** @type {CodeView | null} */
     this.code = null
@@ -25,16 +25,16 @@ export class Prose {
   /** `text` begins with what it was before. */
   update(text, open) {
     const end = Math.min(text.length, this.limit)
-    if (end === this.taken && open === this.open) return this.#offer(text)
+    if (end === this.taken && open === this.open) return this.#offerMore(text)
     this.open = open
     this.rest += text.slice(this.taken, end).replaceAll('\r', '')
     this.taken = end
     this.#render()
-    this.#offer(text)
+    this.#offerMore(text)
   }
 
   #render() {
-    if (this.plain || (this.rest.length > 4 * LONGEST_BLOCK && this.open)) return this.#extend()
+    if (this.plain || (this.rest.length > 4 * MAX_BLOCK && this.open)) return this.#extend()
     try {
       this.#renderMarkdown()
     } catch (error) {
@@ -49,7 +49,7 @@ export class Prose {
     const settled = this.open ? settledOf(tokens) : tokens.length
     if (settled) this.#settle(tokens.slice(0, settled))
     const last = tokens.slice(settled)
-    if (this.rest.length > LONGEST_BLOCK) return this.#extend()
+    if (this.rest.length > MAX_BLOCK) return this.#extend()
     if (!this.#extendCode(last)) this.tail.replaceChildren(nodesOf(last))
   }
 
@@ -57,14 +57,14 @@ export class Prose {
     const length = tokens.reduce((sum, token) => sum + token.raw.length, 0)
     if (this.code) tokens = this.#settleCode(tokens)
     for (const token of tokens) {
-      if (token.raw.length > LONGEST_BLOCK) this.tail.before(new Plain(token.raw).element)
+      if (token.raw.length > MAX_BLOCK) this.tail.before(new Plain(token.raw).element)
       else this.tail.before(nodesOf([token]))
     }
     this.tail.replaceChildren()
     this.rest = this.rest.slice(length)
   }
 
-  /** A block of code grows in place, so that what was selected in it stays selected. */
+  /** Extends a block of code in place, so that a selection in it survives. */
   #extendCode(tokens) {
     const code = tokens.length === 1 && tokens[0].type === 'code' ? tokens[0] : null
     if (!code) {
@@ -89,7 +89,7 @@ export class Prose {
     return others
   }
 
-  /** A block beyond all measure is no Markdown any more, until the text ends. */
+  /** Shows the rest as plain text until the text ends: a block of this size is not parsed as Markdown. */
   #extend() {
     if (!this.plain) {
       this.code = null
@@ -100,12 +100,12 @@ export class Prose {
     this.rest = ''
   }
 
-  #offer(text) {
+  #offerMore(text) {
     const more = text.length - this.limit
     if (more <= 0) return this.button?.remove()
     this.button ??= h('button', { type: 'button', class: 'more' })
     this.button.onclick = () => {
-      this.limit += SHOWN
+      this.limit += MAX_SHOWN
       this.update(text, this.open)
     }
     setText(this.button, `Show more (${more.toLocaleString('en')} characters are hidden)`)
@@ -113,14 +113,14 @@ export class Prose {
   }
 }
 
-/** How many tokens will stay as they are, whatever follows: all but the last, and the blank lines behind it. */
+/** The number of tokens that no later text can change: all but the last one and the blank lines after it. */
 function settledOf(tokens) {
   let last = tokens.length - 1
   while (last > 0 && tokens[last].type === 'space') last--
   return Math.max(last, 0)
 }
 
-/** Text as it is, in pieces, so that the browser lays out the last one only. */
+/** Plain text in chunks, so that the browser lays out only the last one when it grows. */
 export class Plain {
   constructor(text) {
     this.element = h('div', { class: 'plain', dir: 'auto' })

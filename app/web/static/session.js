@@ -1,60 +1,51 @@
-// The token, where the server wants one: asked for once, kept by this browser, sent in a header and never in a URL.
+// The client of the page. It asks for a token once, keeps it in this browser, and sends it in a header, never in a URL.
 
 import { find } from './dom.js'
-import { SharedLine } from './shared.js'
 import { Client, Refused } from './turnstream.js'
 
-const NAME = 'turnstream.token'
-const ELSEWHERE = 'given in another tab'
-const CHAT = /^\/api\/chats\/([^/]+)\/stream$/
+const KEY = 'turnstream.token'
+const OTHER_TAB = 'given in another tab'
 
-const stored = () => sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME)
+const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
 
 export class Session extends Client {
   constructor() {
-    super({ token: stored })
-    this.shared = SharedLine.open()
-    addEventListener('storage', ({ key, newValue }) => key === NAME && newValue && find('#ask-token').close(ELSEWHERE))
-  }
-
-  /** Chats are followed on the connection that all tabs share. */
-  async *connect(path, options) {
-    const [, chat] = CHAT.exec(path) ?? []
-    if (!chat || !this.shared || this.shared.broken) yield* super.connect(path, options)
-    else yield* this.shared.follow(chat, this.token(), options)
+    super({ token: storedToken })
+    addEventListener('storage', ({ key, newValue }) => key === KEY && newValue && find('#ask-token').close(OTHER_TAB))
   }
 
   /** @param {Parameters<Client['request']>} call */
   async request(...call) {
     for (;;) {
-      const used = stored()
+      const used = storedToken()
       try {
         return await super.request(...call)
       } catch (error) {
         if (!(error instanceof Refused) || error.status !== 401) throw error
-        if (stored() === used) await this.#ask(error.message, used)
+        if (storedToken() === used) await this.#askForToken(error.message, used)
       }
     }
   }
 
-  /** One question, however many requests were refused. */
-  #ask(why, used) {
+  /** Opens one dialog, however many requests were refused. */
+  #askForToken(reason, used) {
     this.asking ??= new Promise((resolve) => {
       const dialog = find('#ask-token')
-      find('#why-token').textContent = used ? why : 'This server wants to know who you are.'
+      find('#why-token').textContent = used ? reason : 'This server wants to know who you are.'
       dialog.returnValue = ''
       dialog.showModal()
-      dialog.addEventListener('close', () => resolve(dialog.returnValue === ELSEWHERE || keep(dialog)), { once: true })
+      const close = () => resolve(dialog.returnValue === OTHER_TAB || storeToken(dialog))
+      dialog.addEventListener('close', close, { once: true })
     }).finally(() => (this.asking = null))
     return this.asking
   }
 }
 
-function keep(dialog) {
+function storeToken(dialog) {
   const { token, remember } = find('form', dialog).elements
-  sessionStorage.removeItem(NAME)
-  localStorage.removeItem(NAME)
-  const place = remember.checked ? localStorage : sessionStorage
-  place.setItem(NAME, token.value.trim())
+  sessionStorage.removeItem(KEY)
+  localStorage.removeItem(KEY)
+  const storage = remember.checked ? localStorage : sessionStorage
+  storage.setItem(KEY, token.value.trim())
   token.value = ''
 }

@@ -1,4 +1,4 @@
-// What a chat asks of the model: kept with the chat, and for one that has not begun until it does.
+// The settings of a chat: stored with the chat, or kept by the page until a new chat begins.
 
 import { PAGE_TOOLS } from './asks.js'
 import { find, h } from './dom.js'
@@ -66,34 +66,34 @@ export class Settings {
     if (event.submitter?.value !== 'save') return
     event.preventDefault()
     try {
-      await this.#change(this.#said())
+      await this.#change(this.#read())
       this.dialog.close()
     } catch (error) {
       this.trouble.textContent = error.message
     }
   }
 
-  /** What the form says. Settings that it does not show stay as they are. Throws SyntaxError. */
-  #said() {
+  /** Reads the form. Settings that it does not show stay as they are. Throws SyntaxError for params that are no JSON. */
+  #read() {
     const { model, max_tokens, max_rounds, system, params } = this.form.elements
     const { model: _, params: __, limits, tools, ...others } = this.settings
-    const asked = {
+    const newParams = {
       ...(params.value.trim() && JSON.parse(params.value)),
       ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }),
     }
     const { max_rounds: ___, ...otherLimits } = limits ?? {}
-    const limited = { ...otherLimits, ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }) }
+    const newLimits = { ...otherLimits, ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }) }
     const settings = {
       ...others,
       ...(model.value.trim() && { model: model.value.trim() }),
-      ...(Object.keys(asked).length && { params: asked }),
-      ...(Object.keys(limited).length && { limits: limited }),
+      ...(Object.keys(newParams).length && { params: newParams }),
+      ...(Object.keys(newLimits).length && { limits: newLimits }),
       ...this.#tools(tools),
     }
     return { system_prompt: system.value.trim() || null, settings }
   }
 
-  /** The tools are said only where somebody chose them. */
+  /** Leaves the tools as they were unless a tick was changed: else a chat would be fixed to the tools of today. */
   #tools(before) {
     const ticks = this.#ticks()
     if (String(ticks) === String(this.ticked)) return before ? { tools: before } : {}
@@ -101,9 +101,9 @@ export class Settings {
     return { tools: [...ticks.map((name) => this.declared.find((tool) => tool.name === name) ?? name), ...unnamed] }
   }
 
-  async #change(said) {
+  async #change(changes) {
     const { id } = this.conversation
-    if (id) await this.client.request('PATCH', `/api/chats/${id}`, said)
-    else this.conversation.plan(said)
+    if (id) await this.client.request('PATCH', `/api/chats/${id}`, changes)
+    else this.conversation.plan(changes)
   }
 }

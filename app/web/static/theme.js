@@ -1,2 +1,2 @@
-// Runs before the first paint, so that nobody who chose the dark sees a flash of light.
+// Sets the theme before the first paint: a later script would show a flash of the light one.
 document.documentElement.dataset.theme = localStorage.getItem('turnstream.theme') ?? 'auto'

@@ -1,4 +1,4 @@
-// Why an answer took so long: the rounds of a turn, the time the model took, its tools as bars, tokens, cache reads, cost.
+// The timeline of an answer: a bar for each model call and tool, with tokens, cache reads and cost.
 
 import { seconds } from './cards.js'
 import { h } from './dom.js'
@@ -52,7 +52,7 @@ function roundRow(round, turn) {
   }
 }
 
-/** The tools of a round, and how long a person was waited for before or instead. */
+/** The tools of a round, each with the time that it waited for a person. */
 function toolRows(round, next, turn) {
   const [sealed, after] = [time(round.sealed_at), time(next?.started_at) ?? time(turn.ended_at)]
   if (sealed === null || after === null) return []
@@ -64,7 +64,8 @@ function toolRows(round, next, turn) {
 function toolRow({ name, is_error, notes }, sealed, after) {
   const kind = is_error ? 'tool-failed' : 'tool'
   const ran = time(notes?.started_at)
-  const asked = notes?.approval || (!notes && !is_error) // for leave to run it, or for what a tool of this page returns
+  // A person was asked for approval, or (no notes: it did not run on the server) for the result of a client tool.
+  const asked = notes?.approval || (!notes && !is_error)
   if (!ran) return asked && { kind, name, from: sealed, first: after, to: after, awaited: 'you' }
   const to = ran + notes.seconds * 1000
   return asked ? { kind, name, from: sealed, first: ran, to, awaited: 'you' } : { kind, name, from: ran, to }
@@ -81,12 +82,12 @@ function rowElement(row, start, span) {
   }
   const length = seconds((row.to - row.from) / 1000)
   const waited = row.first ? seconds((row.first - row.from) / 1000) : ''
-  const told = waited ? `${length}, of which ${waited} waiting for ${row.awaited}` : length
+  const title = waited ? `${length}, of which ${waited} waiting for ${row.awaited}` : length
   return h(
     'tr',
     {},
     h('th', { scope: 'row' }, row.name),
-    h('td', { class: 'lane' }, h('div', { class: 'track', title: told }, bar)),
+    h('td', { class: 'lane' }, h('div', { class: 'track', title }, bar)),
     h('td', {}, length),
     h('td', {}, row.usage ? tokensOf(row.usage) : ''),
   )

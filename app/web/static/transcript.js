@@ -1,15 +1,15 @@
-// The turns of the open chat, drawn as often as the page can bear and no oftener.
+// The turns of the open chat. Drawing is throttled by its own cost, so that a fast answer leaves the main thread idle.
 
 import { find, h } from './dom.js'
 import { TurnView } from './turn.js'
 
-const SHORTEST = 30 // milliseconds between two drawings
-const SHARE = 5 // a drawing that took a millisecond is followed by so many without one
+const MIN_PAUSE = 30 // milliseconds between two drawings
+const PAUSE_FACTOR = 5 // a drawing of one millisecond is followed by a pause of so many
 
 export class Transcript {
-  constructor(conversation, acts) {
+  constructor(conversation, actions) {
     this.conversation = conversation
-    this.acts = acts
+    this.actions = actions
     this.scroller = find('#transcript')
     this.turns = find('#turns')
     this.older = find('#older')
@@ -17,7 +17,7 @@ export class Transcript {
     this.views = new Map()
     this.changed = new Set()
     this.sticks = true
-    this.rest = 0
+    this.pause = 0
     this.scroller.addEventListener('scroll', () => this.#scrolled(), { passive: true })
     this.down.addEventListener('click', () => this.toEnd())
     this.older.addEventListener('click', () => this.#readOlder())
@@ -47,7 +47,7 @@ export class Transcript {
     const shown = new Set(path.map((turn) => turn.id))
     for (const [id, view] of this.views) {
       if (shown.has(id)) continue
-      view.forget()
+      view.remove()
       this.views.delete(id)
     }
     for (const [place, turn] of path.entries()) this.#place(turn, place)
@@ -57,7 +57,7 @@ export class Transcript {
   }
 
   #place(turn, place) {
-    if (!this.views.has(turn.id)) this.views.set(turn.id, new TurnView(turn, this.acts))
+    if (!this.views.has(turn.id)) this.views.set(turn.id, new TurnView(turn, this.actions))
     const view = this.views.get(turn.id)
     if (this.turns.children[place] !== view.element)
       this.turns.insertBefore(view.element, this.turns.children[place] ?? null)
@@ -69,22 +69,22 @@ export class Transcript {
     if (!view) return
     if (event && !event.id) view.notice(event)
     this.changed.add(turn)
-    this.#plan()
+    this.#schedule()
   }
 
-  #plan() {
-    if (this.planned) return
-    this.planned = true
-    setTimeout(() => requestAnimationFrame(() => this.#draw()), this.rest)
+  #schedule() {
+    if (this.scheduled) return
+    this.scheduled = true
+    setTimeout(() => requestAnimationFrame(() => this.#draw()), this.pause)
   }
 
   #draw() {
     const began = performance.now()
-    this.planned = false
+    this.scheduled = false
     for (const turn of this.changed) this.views.get(turn.id)?.update(turn)
     this.changed.clear()
-    if (this.sticks) this.toEnd() // lays the page out, so that its cost is counted too
-    this.rest = Math.max(SHORTEST, SHARE * (performance.now() - began))
+    if (this.sticks) this.toEnd() // forces the layout, so that its cost is measured too
+    this.pause = Math.max(MIN_PAUSE, PAUSE_FACTOR * (performance.now() - began))
   }
 
   #scrolled() {
@@ -101,7 +101,7 @@ export class Transcript {
   }
 }
 
-/** Told once to those who listen to the page: that an answer began, ended, or waits. Never its words as they come. */
+/** Announces to screen readers that an answer began, waits or ended; never its text while it grows. */
 export function announce(text) {
   const region = find('#announcements')
   region.replaceChildren(h('p', {}, text))

@@ -1,6 +1,6 @@
-// One turn on the page, and what can be done with it.
+// One turn on the page, with its buttons.
 
-import { askFor } from './asks.js'
+import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
 import { seconds } from './cards.js'
 import { copy, h, iconButton, setText } from './dom.js'
@@ -8,34 +8,34 @@ import { timeline } from './timeline.js'
 import { hasEnded } from './turnstream.js'
 
 export class TurnView {
-  /** `acts` are what the buttons do: answer, whole, file, regenerate, edit, choose, cancel. */
-  constructor(turn, acts) {
-    this.acts = acts
+  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel. */
+  constructor(turn, actions) {
+    this.actions = actions
     this.content = h('div', { class: 'content' })
     this.stage = h('span', { class: 'stage' })
-    this.unheard = h('div', { class: 'unheard' })
+    this.steers = h('div', { class: 'pending-steers' })
     this.trouble = h('p', { class: 'trouble' })
     this.siblings = h('span', { class: 'siblings' })
     this.buttons = h('span', { class: 'buttons' })
     this.figures = h('span', { class: 'figures' })
     this.bar = h('footer', { class: 'bar-of-turn' }, this.stage, this.siblings, this.buttons, this.figures)
-    this.lines = h('section', { class: 'timeline', role: 'group', 'aria-label': 'Timeline', hidden: true })
+    this.timeline = h('section', { class: 'timeline', role: 'group', 'aria-label': 'Timeline', hidden: true })
     const label = turn.role === 'user' ? 'You' : 'Answer'
     this.element = h(
       'article',
       { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label },
       this.content,
-      this.unheard,
+      this.steers,
       this.trouble,
       this.bar,
-      this.lines,
+      this.timeline,
     )
     this.blocks = new Blocks(this.content, {
       ask: (action, text) => this.#ask(action, text),
-      whole: (call) => acts.whole(this.turn, call),
-      file: acts.file,
+      wholeResult: (call) => actions.wholeResult(this.turn, call),
+      readUpload: actions.readUpload,
     })
-    this.stageWord = ''
+    this.stageText = ''
   }
 
   update(turn) {
@@ -43,31 +43,31 @@ export class TurnView {
     const ended = hasEnded(turn)
     this.element.dataset.status = turn.status
     this.blocks.update(turn, !ended)
-    this.#showUnheard(ended ? [] : unheardOf(turn))
+    this.#showSteers(ended ? [] : pendingSteersOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
     setText(this.trouble, troubleOf(turn))
     const shape = `${ended} ${turn.siblings}`
-    if (this.shape !== shape) this.#furnish(shape, turn, ended)
+    if (this.shape !== shape) this.#drawButtons(shape, turn, ended)
     setText(this.figures, ended && turn.role === 'assistant' ? figuresOf(turn) : '')
-    if (!this.lines.hidden) this.#draw()
+    if (!this.timeline.hidden) this.#draw()
   }
 
-  forget() {
-    this.blocks.forget()
+  remove() {
+    this.blocks.remove()
     this.element.remove()
   }
 
-  /** A passing word about the turn. */
+  /** Shows a notice: an event that is not stored. */
   notice({ event, data }) {
-    if (event === 'tool_progress') this.blocks.tell(data)
-    if (event === 'status' && data.stage) this.stageWord = STAGES[data.stage] ?? ''
-    if (event === 'retry') this.stageWord = `The model is away. Trying again in ${Math.ceil(data.seconds)} s`
+    if (event === 'tool_progress') this.blocks.setProgress(data)
+    if (event === 'status' && data.stage) this.stageText = STAGES[data.stage] ?? ''
+    if (event === 'retry') this.stageText = `The model is away. Trying again in ${Math.ceil(data.seconds)} s`
   }
 
-  #showUnheard(texts) {
-    if (String(texts) === this.waiting) return
-    this.waiting = String(texts)
-    this.unheard.replaceChildren(...texts.map((text) => h('div', { class: 'spoken plain', dir: 'auto' }, text)))
+  #showSteers(texts) {
+    if (String(texts) === this.shownSteers) return
+    this.shownSteers = String(texts)
+    this.steers.replaceChildren(...texts.map((text) => h('div', { class: 'spoken plain', dir: 'auto' }, text)))
   }
 
   #stage(turn) {
@@ -75,50 +75,51 @@ export class TurnView {
     if (turn.status === 'queued' && !turn.blocks.length) return 'Waiting for its turn'
     const last = turn.blocks.at(-1)
     if (last?.open) return last.type === 'thinking' ? 'Thinking' : 'Writing'
-    return this.stageWord || 'Working'
+    return this.stageText || 'Working'
   }
 
-  #furnish(shape, turn, ended) {
+  #drawButtons(shape, turn, ended) {
     this.shape = shape
-    this.siblings.replaceChildren(...this.#arrows(turn))
+    this.siblings.replaceChildren(...this.#siblingArrows(turn))
     const buttons = ended
-      ? this.#doneButtons(turn)
-      : [iconButton('stop', 'Stop this answer', () => this.acts.cancel(turn))]
+      ? this.#endedButtons(turn)
+      : [iconButton('stop', 'Stop this answer', () => this.actions.cancel(turn))]
     this.buttons.replaceChildren(...buttons)
   }
 
-  #arrows({ id, siblings, role }) {
+  #siblingArrows({ id, siblings, role }) {
     if (!siblings || siblings.length < 2) return []
     const place = siblings.indexOf(id)
-    const arrow = (name, label, other) => iconButton(name, label, () => this.acts.choose(other), { disabled: !other })
-    const what = role === 'user' ? 'question' : 'answer'
+    const arrow = (name, label, other) =>
+      iconButton(name, label, () => this.actions.choose(other), { disabled: !other })
+    const noun = role === 'user' ? 'question' : 'answer'
     return [
-      arrow('left', `Previous ${what}`, siblings[place - 1]),
+      arrow('left', `Previous ${noun}`, siblings[place - 1]),
       h('span', { class: 'place' }, `${place + 1} / ${siblings.length}`),
-      arrow('right', `Next ${what}`, siblings[place + 1]),
+      arrow('right', `Next ${noun}`, siblings[place + 1]),
     ]
   }
 
-  #doneButtons(turn) {
+  #endedButtons(turn) {
     const copying = iconButton('copy', 'Copy', () => copy(copying, textOf(this.turn)))
     if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit())]
     const details = iconButton('clock', 'Timeline', () => this.#toggle(details), { 'aria-expanded': 'false' })
-    return [copying, iconButton('again', 'Answer again', () => this.acts.regenerate(this.turn)), details]
+    return [copying, iconButton('again', 'Answer again', () => this.actions.regenerate(this.turn)), details]
   }
 
   #toggle(button) {
-    this.lines.hidden = !this.lines.hidden
-    button.setAttribute('aria-expanded', String(!this.lines.hidden))
-    if (this.lines.hidden) return
+    this.timeline.hidden = !this.timeline.hidden
+    button.setAttribute('aria-expanded', String(!this.timeline.hidden))
+    if (this.timeline.hidden) return
     this.#draw()
-    this.lines.scrollIntoView({ block: 'nearest' })
+    this.timeline.scrollIntoView({ block: 'nearest' })
   }
 
   #draw() {
-    this.lines.replaceChildren(...timeline(this.turn))
+    this.timeline.replaceChildren(...timeline(this.turn))
   }
 
-  /** The words of a user turn in a field; what is sent becomes a sibling. */
+  /** Opens the text of a user turn in a field. What is sent becomes a sibling of the turn. */
   edit() {
     if (this.editor) return
     const words = h('textarea', { 'aria-label': 'Edit what you said', rows: 3 })
@@ -129,7 +130,7 @@ export class TurnView {
     }
     const send = async (event) => {
       event.preventDefault()
-      if (words.value.trim() && (await this.acts.edit(this.turn, words.value.trim()))) close()
+      if (words.value.trim() && (await this.actions.edit(this.turn, words.value.trim()))) close()
     }
     const keys = (event) => {
       if (event.key === 'Escape') close()
@@ -151,7 +152,7 @@ export class TurnView {
   }
 
   #ask(action, text) {
-    return askFor(action, text, (decision) => this.acts.answer(this.turn, decision))
+    return askForm(action, text, (decision) => this.actions.answer(this.turn, decision))
   }
 }
 
@@ -164,10 +165,10 @@ export function textOf(turn) {
     .join('\n\n')
 }
 
-/** What was said into the turn, but for what has become a block of it. */
-function unheardOf({ unheard = [], blocks }) {
-  const heard = blocks.filter((block) => block.type === 'user_text').map((block) => block.text)
-  return unheard.filter((text) => !heard.includes(text))
+/** Steers that were sent to the turn and are not yet blocks of it. */
+function pendingSteersOf({ pendingSteers = [], blocks }) {
+  const applied = blocks.filter((block) => block.type === 'user_text').map((block) => block.text)
+  return pendingSteers.filter((text) => !applied.includes(text))
 }
 
 function troubleOf(turn) {

@@ -1,62 +1,6 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
-/**
- * @typedef {'queued' | 'running' | 'waiting' | 'complete' | 'cancelled' | 'error'} Status
- * @typedef {{[member: string]: any, index: number, round: number, type: string, text: string, open?: boolean, id?: string,
- *   tool_use_id?: string, name?: string, input?: any, is_error?: boolean, interrupted?: boolean, notes?: any,
- *   content?: any[], data?: any}} Block
- * @typedef {{round: number, attempt?: number, stop_reason?: string | null, usage: Record<string, any>,
- *   started_at?: string | null, first_delta_at?: string | null, sealed_at?: string | null, [member: string]: any}} Round
- * @typedef {{tool_use_id: string, name: string, type: 'client' | 'approval', input: any, input_digest: string,
- *   expires_at: string | null}} Action A call that waits for a person.
- * @typedef {{type: string, message: string, request_id: string | null}} TurnError
- * @typedef {{id: string, chat_id: string, parent_id: string | null, role: 'user' | 'assistant', status: Status,
- *   model?: string | null, attempt?: number, stop_reason: string | null, error: TurnError | null,
- *   usage: Record<string, any>, cost?: number | null, created_at: string, started_at?: string | null,
- *   ended_at?: string | null, blocks: Block[], rounds: Round[], output?: any, phase?: string | null, actions: Action[],
- *   degraded: any[], siblings?: string[] | null, cursor?: string | null}} Turn As `GET …/turns/{turn}` returns it.
- * @typedef {{id: string, title: string | null, system_prompt: string | null, settings: Record<string, any>,
- *   created_at: string, updated_at: string}} Chat
- * @typedef {{user_turn: Turn | null, assistant_turn: Turn, stream_url: string, steered: boolean}} Exchange
- *
- * @typedef {{index: number, round: number, type: string, id?: string, tool_use_id?: string, name?: string}} BlockStart
- * @typedef {{stop_reason: string | null, usage: Record<string, any>, degraded?: any[]}} TurnEnd
- * @typedef {{
- *   turn_start: {chat: string, model: string, attempt: number, status: Status},
- *   round_start: {round: number, messages: number, answered: {tool_use_id: string, name: string, is_error: boolean}[]},
- *   block_start: BlockStart,
- *   block_delta: {index: number, offset: number, text: string},
- *   block_stop: {index: number, [member: string]: any},
- *   round_stop: {round: number, stop_reason: string | null, usage: Record<string, any>},
- *   reset: {attempt: number, index: number},
- *   action_required: {round: number, calls: Action[]},
- *   turn_complete: TurnEnd,
- *   turn_cancelled: TurnEnd & {phase?: string},
- *   turn_error: TurnEnd & {error: TurnError},
- *   status: {stage?: 'processing' | 'streaming' | 'executing', [member: string]: any},
- *   tool_progress: {tool_use_id: string, name: string, message: string},
- *   retry: {error: string, seconds: number},
- * }} TurnEvents The data of each event of a turn. In the stream of a chat `turn` names the turn.
- * @typedef {{
- *   chat: Chat,
- *   turn: {turn: string, parent_id: string | null, role: 'user' | 'assistant', created_at: string, blocks?: Block[]},
- *   chat_deleted: {},
- * }} ChatEvents The events of a chat itself.
- */
-
-/**
- * @template Events
- * @template {object} [More={}]
- * @typedef {{[Name in keyof Events]: {id?: string, event: Name, data: Events[Name] & More}}[keyof Events]} EventOf
- */
-
-/**
- * @typedef {EventOf<TurnEvents, {turn?: string}>} TurnEvent Notices (`status`, `tool_progress`, `retry`) have no id.
- * @typedef {EventOf<TurnEvents, {turn: string}> | EventOf<ChatEvents>} ChatEvent
- * @typedef {{id?: string, event: string, data: any}} ServerEvent
- * @typedef {(state: 'open' | 'lost') => void} ConnectionListener
- * @typedef {{cursor?: string | null, signal?: AbortSignal, connection?: ConnectionListener}} FollowOptions
- */
+/** @import { ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
 
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
@@ -189,6 +133,16 @@ export class Client {
   }
 
   /**
+   * The events of all chats of the owner after `cursor`, without end: chats made, changed, deleted, turns begun, waiting,
+   * ended. `cursor` is that of `GET /api/chats`. After `reset` the list of chats must be read again.
+   * @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<FeedEvent, void>}
+   */
+  feed(options) {
+    return this.#follow('/api/stream', new Set(), options)
+  }
+
+  /**
    * Follows one path over as many connections as it takes. Throws Refused.
    * @param {string} path @param {Set<string>} last @param {FollowOptions} [options]
    * @returns {AsyncGenerator<any, void>}
@@ -199,6 +153,7 @@ export class Client {
         for await (const event of this.connect(path, { cursor, signal, connection })) {
           if (event.id) cursor = event.id
           tries = 0
+          if (event.data === undefined) continue
           yield event
           if (last.has(event.event)) return
         }
@@ -299,8 +254,8 @@ export async function* parseEvents(body, onBytes = () => {}) {
     const frames = (rest + value).split(/\r?\n\r?\n/)
     rest = frames.pop() ?? ''
     for (const frame of frames) {
-      const fields = parseFields(frame)
-      if (fields.data !== undefined) yield { event: 'message', ...fields, data: JSON.parse(fields.data) }
+      const { id, event = 'message', data } = parseFields(frame)
+      if (data !== undefined || id) yield { ...(id && { id }), event, data: data && JSON.parse(data) }
     }
   }
 }

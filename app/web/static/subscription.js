@@ -1,0 +1,107 @@
+// Streams that are followed while the page is shown. A browser opens six connections to one HTTP/1.1 server, for all tabs
+// together: a hidden tab holds none, and comes back with its cursor.
+
+const GRACE = 3_000 // milliseconds that a hidden tab keeps its connection
+const OVERLAP = 1_000 // milliseconds that two tabs both read the feed when one takes it over
+
+export class Subscription {
+  /**
+   * `open(options)` returns the events after a cursor, `receive` takes each, `connection` is called with 'open' and 'lost',
+   * `failed` with the error that ended the stream.
+   */
+  constructor(client, { open, receive, failed, connection = (_state) => {} }) {
+    this.client = client
+    this.open = open
+    this.receive = receive
+    this.failed = failed
+    this.connection = connection
+    this.cursor = null
+    this.started = false
+    this.ending = new AbortController()
+    document.addEventListener('visibilitychange', () => this.#adapt())
+    addEventListener('focus', () => this.#adapt())
+  }
+
+  start(cursor) {
+    this.stop()
+    this.cursor = cursor
+    this.started = true
+    this.#adapt()
+  }
+
+  stop() {
+    this.started = false
+    this.ending.abort()
+  }
+
+  #adapt() {
+    clearTimeout(this.timer)
+    if (document.hidden) this.timer = setTimeout(() => this.ending.abort(), GRACE)
+    else if (this.started && this.ending.signal.aborted) this.run()
+  }
+
+  /** @returns {Promise<void>} */
+  async run() {
+    this.ending = new AbortController()
+    const { signal } = this.ending
+    const connection = (state) => signal.aborted || this.connection(state)
+    try {
+      for await (const event of this.open({ cursor: this.cursor, signal, connection })) {
+        if (signal.aborted) return
+        if (event.id) this.cursor = event.id
+        this.receive(event)
+      }
+      this.stop()
+    } catch (error) {
+      if (signal.aborted) return
+      if (error.status === 401) return await this.#renew(signal)
+      this.stop()
+      this.failed(error)
+    }
+  }
+
+  /** Any other request asks the person for a token that the server accepts. */
+  async #renew(signal) {
+    try {
+      await this.client.insist('GET', '/api/chats?limit=1')
+      if (!signal.aborted) this.run()
+    } catch (error) {
+      this.failed(error)
+    }
+  }
+}
+
+/**
+ * The owner's feed. The tab that was shown last reads it, and passes its events on to the other tabs of this browser. Each
+ * keeps the cursor of its own connection, so that a tab that takes the feed over repeats events and never misses one.
+ */
+export class FeedSubscription extends Subscription {
+  constructor(client, { receive, failed }) {
+    const pass = (event) => {
+      receive(event)
+      this.channel?.postMessage(event)
+    }
+    super(client, { open: (options) => client.feed(options), receive: pass, failed })
+    this.take = receive
+  }
+
+  async run() {
+    const running = super.run()
+    const { ending } = this
+    const name = `turnstream.feed ${this.client.token() ?? ''}` // tabs with another token may have another owner
+    if (this.channel?.name !== name) this.#join(name)
+    const aborted = new Promise((resolve) => ending.signal.addEventListener('abort', resolve))
+    // No locks on a page that is not secure: each tab that is shown reads for itself. A stolen lock rejects the promise;
+    // what is on its way to this tab then still arrives.
+    navigator.locks
+      ?.request(name, { steal: true }, () => aborted)
+      .catch(() => setTimeout(() => ending.abort(), OVERLAP))
+    await running
+  }
+
+  #join(name) {
+    this.channel?.close()
+    this.channel = new BroadcastChannel(name)
+    this.channel.addEventListener('message', ({ data }) => this.take(data))
+  }
+}
