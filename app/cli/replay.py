@@ -68,7 +68,7 @@ def replay(turn: UUID, folder: Path | None, speed: float) -> None:
         click.echo(line)
     if differences:
         sys.exit(1)
-    requests, blocks = len(repeated.asked), len(repeated.turn.blocks)
+    requests, blocks = len(repeated.requests), len(repeated.turn.blocks)
     click.echo(f"all is as it was: {requests} requests, {blocks} blocks, {_end_of(repeated.turn)}")
 
 
@@ -78,7 +78,7 @@ async def _replay(
     check_present(settings)
     async with database_url(settings) as url, connect(url, size=2) as source:
         owner, original = await find_turn(source, identity)
-        found = recordings.of(identity)
+        found = recordings.read(identity)
         if original.role == "user" or not original.ended:
             raise ConfigError(
                 f"turn {identity} is the user's or has not ended yet; name an assistant turn that has ended"
@@ -111,13 +111,13 @@ async def _temporary_database() -> AsyncIterator[Database]:
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
     """Describes each difference, in the order in which they came about."""
     yield from _missing(original, recordings)
-    for number, (recording, asked) in enumerate(zip(recordings, repeated.asked, strict=False), 1):
+    for number, (recording, asked) in enumerate(zip(recordings, repeated.requests, strict=False), 1):
         if words := request_difference(recording.request, asked):
             call = recording.call
             place = f" (round {call.round}, attempt {call.attempt})" if call else ""
             yield f"request {number}{place}: {words}"
-    if len(repeated.asked) != len(recordings):
-        yield f"{len(recordings)} requests were recorded, now there were {len(repeated.asked)}"
+    if len(repeated.requests) != len(recordings):
+        yield f"{len(recordings)} requests were recorded, now there were {len(repeated.requests)}"
     if words := difference(_blocks_of(original), _blocks_of(repeated.turn), ("blocks",)):
         yield f"the turn: {words}"
     if _end_of(original) != _end_of(repeated.turn):

@@ -1,7 +1,7 @@
-"""Faults by a seeded plan, between an adapter and the network: what a provider does on its worst days, at will.
+"""Injection of provider faults between an adapter and the network, by a seeded plan.
 
-They are made where a call is bytes, because half of them cannot be said any higher up: an event that is cut in the
-middle, bytes that are no text, a connection that stays open and silent. So adapter and wire parser are tried too.
+Faults are made where a call is bytes, because half of them do not exist above: a cut event, bytes
+that are not text, a connection that stays open and silent. So adapters and parsers are tested too.
 """
 
 import asyncio
@@ -58,9 +58,8 @@ _EVENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """The n-th call meets the same fault whenever the seed is the same. `share` of all calls are disturbed. Waits, and
-    those that are asked for, last up to `longest_wait` seconds; what befalls a body does so `reach` bytes into it, more
-    or less.
+    """The n-th call has the same fault for the same seed. `share` of all calls, 0 to 1, have a fault. Waits, and those
+    that a response asks for, last up to `longest_wait` seconds. Faults in a body come after about `reach` bytes.
     """
 
     seed: int
@@ -69,14 +68,14 @@ class ChaosPlan:
     longest_wait: float = 3.0
     reach: int = 1000
 
-    def of(self, number: int) -> tuple[Fault | None, Random]:
-        """What befalls this call, and the chance that decides the rest."""
-        random = Random(f"{self.seed}:{number}")  # noqa: S311, chance is all that is wanted
+    def fault_of(self, number: int) -> tuple[Fault | None, Random]:
+        """Returns the fault of a call, and the random numbers for its details."""
+        random = Random(f"{self.seed}:{number}")  # noqa: S311, no secret depends on it
         return (random.choice(self.faults) if random.random() < self.share else None), random
 
 
 class ChaosInterceptor:
-    """`happened` counts the faults. What was planned for a body does not happen to one that ends before."""
+    """An interceptor that makes the faults of a plan. `happened` counts them; a body may end before its fault."""
 
     def __init__(self, plan: ChaosPlan) -> None:
         self.happened: Counter[Fault] = Counter()
@@ -85,27 +84,27 @@ class ChaosInterceptor:
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         self._calls += 1
-        fault, random = self._plan.of(self._calls)
+        fault, random = self._plan.fault_of(self._calls)
         match fault:
             case None:
                 pass
             case "rate_limit" | "overloaded" | "server_error":
-                self._happens(fault)
+                self._count(fault)
                 return self._refusal(fault, request, random)
             case "refused":
-                self._happens(fault)
+                self._count(fault)
                 raise httpx2.ConnectError("chaos: connection refused")
             case "no_answer":
-                self._happens(fault)
+                self._count(fault)
                 await asyncio.Event().wait()
             case "delay":
-                self._happens(fault)
+                self._count(fault)
                 await self._wait(random)
             case _:
                 return filter_body(await send(request), lambda body: self._disturbed(body, fault, random))
         return await send(request)
 
-    def _happens(self, fault: Fault) -> None:
+    def _count(self, fault: Fault) -> None:
         self.happened[fault] += 1
         log.info("chaos.fault", fault=fault)
 
@@ -127,7 +126,7 @@ class ChaosInterceptor:
                 left -= len(chunk)
                 yield chunk
                 continue
-            self._happens(fault)
+            self._count(fault)
             yield chunk[:left]
             match fault:
                 case "reset":
@@ -141,14 +140,14 @@ class ChaosInterceptor:
                         yield bytes([byte])
                     await self._wait(random)
                 case _:
-                    yield _spoilt(chunk[left:], fault, random)
+                    yield _corrupted(chunk[left:], fault, random)
             break
         async for chunk in body:
             yield chunk
 
 
-def _spoilt(chunk: bytes, fault: Fault, random: Random) -> bytes:
-    """Bytes are put anywhere, or in the place of others; an event is put between two where there is a place for it."""
+def _corrupted(chunk: bytes, fault: Fault, random: Random) -> bytes:
+    """Inserts bytes, or replaces some by them; inserts an event between two others if the chunk has the place."""
     if fault == "garbage_bytes":
         return random.randbytes(random.randrange(1, 40)) + chunk[random.choice([0, random.randrange(40)]) :]
     before, end, after = chunk.partition(b"\n\n")
@@ -156,5 +155,5 @@ def _spoilt(chunk: bytes, fault: Fault, random: Random) -> bytes:
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:
-    """As it would come from the network: whoever listens hears it."""
+    """Streams the body, as from the network: interceptors above must see it pass."""
     yield body

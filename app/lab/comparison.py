@@ -1,4 +1,4 @@
-"""Two settings, one set of questions: what to ask, and what came of it as a table."""
+"""Comparison of two settings on one set of questions: the plan, the results and their table."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +28,12 @@ _LIMITS: Final = frozenset(
 )
 _SIDES: Final = ("first", "second")
 _SHOWN: Final = 160  # characters
+_HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "seconds", "cost")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`sides` are by name what is said of a turn besides its question: members of the POST of a turn."""
+    """Questions, and for each side by name the members of the POST of a turn besides the question."""
 
     questions: Sequence[str]
     sides: Mapping[str, Json]
@@ -40,8 +41,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one question under one setting. `tools` counts calls by tool; `seconds` are from the question to
-    the end; `cost` is None where no price is known.
+    """The result of one question under one setting. `tools` counts calls by tool; `seconds` last from the question to
+    the end; `cost` is None without prices.
     """
 
     chat: str
@@ -59,20 +60,21 @@ class Result:
 
 
 def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
-    """From a file with a question in each line, or a TOML file with `questions` and tables [first] and [second]. What
-    the options say goes before the file. Raises click.UsageError.
+    """Reads a file with a question in each line, or a TOML file with `questions` and the tables [first] and [second].
+    Options override the file. Raises click.UsageError.
     """
     text = file.read_text(encoding="utf-8")
     try:
         found: Json = tomllib.loads(text) if file.suffix == ".toml" else {"questions": _lines(text)}
     except tomllib.TOMLDecodeError as error:
-        raise click.UsageError(f"{file}: {error}") from None
+        raise click.UsageError(f"{file} is not TOML: {error}.") from None
     if unknown := found.keys() - {"questions", *_SIDES}:
-        raise click.UsageError(f"{file}: there is no {min(unknown)!r}; there are: questions, {', '.join(_SIDES)}")
+        known = ", ".join(("questions", *_SIDES))
+        raise click.UsageError(f"`{min(unknown)}` of {file} is not known; known are {known}.")
     if not found.get("questions"):
-        raise click.UsageError(f"{file} has no questions")
-    given = {"first": first, "second": second}
-    return Plan(found["questions"], {side: _merged(found.get(side, {}), options_of(given[side])) for side in _SIDES})
+        raise click.UsageError(f"`questions` of {file} must hold at least one question.")
+    options = {"first": first, "second": second}
+    return Plan(found["questions"], {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
 
 
 def _lines(text: str) -> list[str]:
@@ -80,25 +82,27 @@ def _lines(text: str) -> list[str]:
 
 
 def options_of(words: Iterable[str]) -> Json:
-    """`model=x`, `tools=a,b`, `max_rounds=3`, `params.max_tokens=100` as members of a POST; values are TOML or text."""
+    """Converts `model=x`, `tools=a,b`, `max_rounds=3`, `params.max_tokens=100` to members of a POST. Values are TOML or
+    text.
+    """
     options: Json = {}
     for word in words:
-        name, mark, said = word.partition("=")
+        name, mark, value = word.partition("=")
         if not mark:
-            raise click.UsageError(f"{word!r} is not NAME=VALUE")
+            raise click.UsageError(f"{word!r} must have the form NAME=VALUE, such as model=claude-haiku-5-5.")
         *path, last = (f"limits.{name}" if name in _LIMITS else name).split(".")
-        option: Json = {last: [tool for tool in said.split(",") if tool] if name == "tools" else _value(said)}
+        option: Json = {last: [tool for tool in value.split(",") if tool] if name == "tools" else _value(value)}
         for step in reversed(path):
             option = {step: option}
         options = _merged(options, option)
     return options
 
 
-def _value(said: str) -> Any:
+def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {said}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return said
+        return text
 
 
 def _merged(under: Json, over: Json) -> Json:
@@ -148,16 +152,16 @@ def total_of(results: Sequence[Result]) -> Json:
 
 
 def as_json(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Json:
-    asked = [
+    rows = [
         {"question": question, **{side: asdict(results[place]) for side, results in found.items()}}
         for place, question in enumerate(plan.questions)
     ]
-    return {"settings": plan.sides, "questions": asked, "totals": {s: total_of(r) for s, r in found.items()}}
+    return {"settings": plan.sides, "questions": rows, "totals": {s: total_of(r) for s, r in found.items()}}
 
 
 def table_of(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Table:
-    """Under each question a line for each setting, at the end their sums."""
-    table = Table(*(_HEADS), show_edge=False, pad_edge=False)
+    """Returns a table with a line for each setting under each question, and their sums at the end."""
+    table = Table(*_HEADS, show_edge=False, pad_edge=False)
     for place, question in enumerate(plan.questions):
         table.add_row(Text(one_line(question)[:_SHOWN], "bold"), end_section=False)
         for side, results in found.items():
@@ -169,9 +173,6 @@ def table_of(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Table:
         figures = (str(total["rounds"]), str(total["calls"]), tokens, f"{total['seconds']:.1f}", _cost(total["cost"]))
         table.add_row(Text(f"{side}: {ended}", "bold"), *figures)
     return table
-
-
-_HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "seconds", "cost")
 
 
 def _row(side: str, result: Result) -> Sequence[Text | str]:

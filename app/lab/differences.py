@@ -1,4 +1,4 @@
-"""Where two requests, or two blocks, begin to differ, in words for a person."""
+"""Descriptions of the first difference between two requests or other JSON values, for people."""
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile, zip_longest
@@ -11,13 +11,14 @@ Path = tuple[str | int, ...]
 
 _SHOWN = 60  # characters
 _MISSING = object()
+_SINGULARS = {"messages": "message", "content": "block", "tools": "tool", "tool_calls": "call", "blocks": "block"}
 
 
 def request_difference(then: bytes, now: bytes) -> str | None:
-    """None where every byte is the same."""
+    """Describes the first difference of two bodies; None if all bytes are equal."""
     if then == now:
         return None
-    place = _parting(then, now)
+    place = _common_length(then, now)
     try:
         words = difference(msgspec.json.decode(then), msgspec.json.decode(now))
     except ValueError:
@@ -26,14 +27,14 @@ def request_difference(then: bytes, now: bytes) -> str | None:
 
 
 def difference(then: Any, now: Any, path: Path = ()) -> str | None:
-    """Of two values of JSON; the first one in their order."""
+    """Describes the first difference of two JSON values; None if they are equal."""
     match then, now:
         case Mapping(), Mapping():
             return _difference_of_members(then, now, path)
         case list(), list():
             return _difference_of_items(then, now, path)
         case str(), str() if then != now:
-            place = _parting(then, now)
+            place = _common_length(then, now)
             start = max(0, place - 10)
             return (
                 f"{_named(path)}: from character {place:,} on it was {_brief(then[start:])}, now {_brief(now[start:])}"
@@ -48,8 +49,8 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
             return None
 
 
-def _parting(then: str | bytes, now: str | bytes) -> int:
-    """How long both are the same."""
+def _common_length(then: str | bytes, now: str | bytes) -> int:
+    """Returns the length of the common beginning."""
     return sum(takewhile(bool, map(eq, then, now)))
 
 
@@ -68,17 +69,14 @@ def _difference_of_items(then: Sequence[Any], now: Sequence[Any], path: Path) ->
 
 
 def _named(path: Path) -> str:
-    """`messages`, 2, `content`, 0, `text` is "message 3, block 1, text"."""
+    """Converts a path to words: `messages`, 2, `content`, 0, `text` becomes "message 3, block 1, text"."""
     words: list[str] = []
     for name, step in zip((None, *path), path, strict=False):
         if isinstance(step, int):
-            words[-1:] = [f"{_ONE_OF.get(str(name), str(name))} {step + 1}"]
+            words[-1:] = [f"{_SINGULARS.get(str(name), str(name))} {step + 1}"]
         else:
             words.append(step)
     return ", ".join(words) or "it"
-
-
-_ONE_OF = {"messages": "message", "content": "block", "tools": "tool", "tool_calls": "call", "blocks": "block"}
 
 
 def _brief(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""What went over the wire in one model call: the request, and the answer as it was read, piece by piece.
+"""Recordings of model calls: the bytes of the request and of the response, each read with its time.
 
-A recording is a file of JSON lines: the call, the request, the head of the answer, each read with its time, the end.
-Bytes that are UTF-8 stand in it as text, others as base64; keys are overwritten with stars.
+A file has JSON lines: the call, the request, the head of the response, the reads, the end. Bytes that are UTF-8 are
+stored as text, others as base64. Secrets are replaced by stars.
 """
 
 import re
@@ -16,7 +16,7 @@ import msgspec
 
 from app.llm.provider import ModelCall
 
-# How the answer came to its end: by itself, because we hung up, or because the connection failed.
+# How the response ended: by itself, because we closed the connection, or because it failed.
 Ending = Literal["whole", "closed", "failed"]
 
 _HEADERS = re.compile(rb'(?<!\\)"headers"\s*:\s*\{([^{}]*)\}', re.IGNORECASE)
@@ -27,7 +27,7 @@ _SECRET = re.compile(
 
 
 class RecordedChunk(NamedTuple):
-    """`at` is in seconds after the request."""
+    """The bytes of one read from the network, `at` seconds after the request."""
 
     at: float
     data: bytes
@@ -35,7 +35,7 @@ class RecordedChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the transport raised: the name of the class, and its words."""
+    """The error that the transport raised: class name and message."""
 
     type: str
     message: str
@@ -43,7 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One model call. Without a `status` nothing was answered; times are in seconds after the request."""
+    """One model call. Without `status` no response came. Times are in seconds after the request."""
 
     began: str
     url: str
@@ -63,7 +63,7 @@ class Recording:
 
 
 def redact(body: bytes, secrets: Sequence[bytes] = ()) -> bytes:
-    """The same length, with stars for `secrets` and for what stands where secrets do."""
+    """Replaces `secrets`, and values at the places of secrets, by stars. The length stays."""
     for secret in secrets:
         body = body.replace(secret, b"*" * len(secret))
     body = _HEADERS.sub(lambda found: _VALUE.sub(_starred, found[0]), body)
@@ -76,7 +76,7 @@ def _starred(found: re.Match[bytes]) -> bytes:
 
 
 def redact_reads(reads: Sequence[RecordedChunk], secrets: Sequence[bytes]) -> tuple[RecordedChunk, ...]:
-    """A secret may lie across two reads."""
+    """Redacts the whole body, because two reads may divide a secret, and cuts it again."""
     body = redact(b"".join(read.data for read in reads), secrets)
     places = accumulate((len(read.data) for read in reads), initial=0)
     return tuple(RecordedChunk(read.at, body[a:b]) for read, (a, b) in zip(reads, pairwise(places), strict=True))
@@ -87,11 +87,11 @@ def encode(recording: Recording) -> bytes:
     named = {"turn": str(call.turn), "round": call.round, "attempt": call.attempt, "model": call.model} if call else {}
     lines: list[Mapping[str, Any]] = [
         {**named, "began": recording.began, "url": recording.url},
-        {"request": _said(recording.request)},
+        {"request": _to_json(recording.request)},
     ]
     if recording.status is not None:
         lines.append({"at": recording.head_at, "status": recording.status, "headers": recording.headers})
-    lines += [{"at": read.at, "read": _said(read.data)} for read in recording.reads]
+    lines += [{"at": read.at, "read": _to_json(read.data)} for read in recording.reads]
     failure = recording.failure
     why = {"type": failure.type, "message": failure.message} if failure else {}
     lines.append({"at": recording.ended_at, "ending": recording.ending, **why})
@@ -99,25 +99,25 @@ def encode(recording: Recording) -> bytes:
 
 
 def decode(file: bytes) -> Recording:
-    """Raises ValueError for what is no recording, or not a whole one."""
+    """Raises ValueError if the file is no recording, or an incomplete one."""
     try:
         first, request, *lines, end = (msgspec.json.decode(line) for line in file.splitlines())
         head = lines.pop(0) if lines and "status" in lines[0] else {}
         return Recording(
             began=first["began"],
             url=first["url"],
-            request=_heard(request["request"]),
+            request=_from_json(request["request"]),
             call=_call_of(first),
             status=head.get("status"),
             headers=head.get("headers", {}),
             head_at=head.get("at", 0.0),
-            reads=tuple(RecordedChunk(line["at"], _heard(line["read"])) for line in lines),
+            reads=tuple(RecordedChunk(line["at"], _from_json(line["read"])) for line in lines),
             ending=end["ending"],
             ended_at=end["at"],
             failure=Failure(end["type"], end["message"]) if "type" in end else None,
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no recording: {error!r}") from None
+        raise ValueError(f"The file is no recording: {error!r}.") from None
 
 
 def _call_of(first: Mapping[str, Any]) -> ModelCall | None:
@@ -126,12 +126,12 @@ def _call_of(first: Mapping[str, Any]) -> ModelCall | None:
     return ModelCall(UUID(first["turn"]), first["round"], first["attempt"], first["model"])
 
 
-def _said(data: bytes) -> str | dict[str, str]:
+def _to_json(data: bytes) -> str | dict[str, str]:
     try:
         return data.decode()
     except UnicodeDecodeError:
         return {"base64": b64encode(data).decode()}
 
 
-def _heard(said: str | Mapping[str, str]) -> bytes:
-    return said.encode() if isinstance(said, str) else b64decode(said["base64"])
+def _from_json(value: str | Mapping[str, str]) -> bytes:
+    return value.encode() if isinstance(value, str) else b64decode(value["base64"])

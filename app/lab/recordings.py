@@ -1,4 +1,4 @@
-"""Recordings are made beside the token path and written by a thread: they slow nothing, and fail nothing."""
+"""Recording of model calls: an interceptor, and the folder that a thread writes. It neither delays nor fails a call."""
 
 import os
 import queue
@@ -22,7 +22,7 @@ from app.llm.transport.interceptor import Send, current_call, filter_body
 
 log = structlog.get_logger(__name__)
 
-# What else a head says may name an account, or set cookies.
+# Response headers that are kept. Others may name an account, or set cookies.
 _KEPT: Final = frozenset(
     {
         "apim-request-id",
@@ -41,13 +41,13 @@ _OTHERS: Final = "other"
 
 
 class Recordings:
-    """A folder with a folder for each turn. Used with `with`, it takes recordings; those that it cannot write, or has
-    no room for, are lost, and the log says so.
+    """A folder of recordings, with one folder for each turn. As a context manager it accepts new ones. Those that it
+    cannot write, or has no room for, are dropped and logged.
     """
 
-    def __init__(self, folder: Path, most_waiting: int = 1000) -> None:
+    def __init__(self, folder: Path, max_waiting: int = 1000) -> None:
         self.folder = folder
-        self._waiting: queue.Queue[Callable[[], Recording] | None] = queue.Queue(most_waiting)
+        self._waiting: queue.Queue[Callable[[], Recording] | None] = queue.Queue(max_waiting)
         self._writer = threading.Thread(target=self._write_all, name="recordings", daemon=True)
 
     def __enter__(self) -> Self:
@@ -60,16 +60,16 @@ class Recordings:
         self._waiting.put(None)
         self._writer.join()
 
-    def keep(self, make: Callable[[], Recording]) -> None:
-        """`make` is called by the thread that writes."""
+    def enqueue(self, make: Callable[[], Recording]) -> None:
+        """Stores a recording. The writing thread calls `make`, so that redaction and JSON take no time here."""
         try:
             self._waiting.put_nowait(make)
         except queue.Full:
             log.warning("recording.dropped", note="the disk is too slow")
 
-    def of(self, turn: UUID) -> list[Recording]:
-        """In the order in which they were made. Raises ConfigError for a file that is none."""
-        return [_read(path) for path in sorted((self.folder / str(turn)).glob("*.jsonl"))]
+    def read(self, turn: UUID) -> list[Recording]:
+        """Returns the recordings of a turn in order. Raises ConfigError for a file that is no recording."""
+        return [_read_file(path) for path in sorted((self.folder / str(turn)).glob("*.jsonl"))]
 
     def _write_all(self) -> None:
         for make in iter(self._waiting.get, None):
@@ -79,7 +79,7 @@ class Recordings:
                 log.error("recording.failed", error=str(error))
 
     def _write(self, recording: Recording) -> None:
-        """Under its name only when it is whole. Nobody but the server's own account may read it."""
+        """Writes under a temporary name and renames, so that nobody reads half a file. Only our account can."""
         path = _free_name(self.folder, recording)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
@@ -89,7 +89,7 @@ class Recordings:
 
 
 def _free_name(folder: Path, recording: Recording) -> Path:
-    """By their names the files of a turn are in order: an attempt comes after another, and in it a round."""
+    """Returns a file name that sorts by attempt, round and try."""
     call, number = recording.call, 1
     place = folder / (str(call.turn) if call else _OTHERS)
     name = f"attempt-{call.attempt:03}-round-{call.round:03}" if call else recording.began.replace(":", "-")
@@ -98,7 +98,7 @@ def _free_name(folder: Path, recording: Recording) -> Path:
     return path
 
 
-def _read(path: Path) -> Recording:
+def _read_file(path: Path) -> Recording:
     try:
         return decode(path.read_bytes())
     except ValueError as error:
@@ -106,28 +106,28 @@ def _read(path: Path) -> Recording:
 
 
 class RecordingInterceptor:
-    """Keeps the calls for which it is `wanted`."""
+    """Records the calls that `selects` accepts."""
 
-    def __init__(self, recordings: Recordings, wanted: Callable[[ModelCall | None], bool] = lambda _: True) -> None:
+    def __init__(self, recordings: Recordings, selects: Callable[[ModelCall | None], bool] = lambda _: True) -> None:
         self._recordings = recordings
-        self._wanted = wanted
+        self._selects = selects
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         call = current_call()
-        if not self._wanted(call):
+        if not self._selects(call):
             return await send(request)
-        listener = _Listener(self._recordings, request, call)
+        recorder = _CallRecorder(self._recordings, request, call)
         try:
             response = await send(request)
-        except BaseException as error:  # a cancelled wait is a recording too
-            listener.end(error)
+        except BaseException as error:  # a call that was cancelled while it waited is recorded too
+            recorder.end(error)
             raise
-        listener.begin(response)
-        return filter_body(response, listener.heard, on_close=listener.end)
+        recorder.begin(response)
+        return filter_body(response, recorder.read_body, on_close=recorder.end)
 
 
-class _Listener:
-    """One call that is being made. On the way of a delta it does nothing but to look at the clock."""
+class _CallRecorder:
+    """The recording of a call in progress. For each read it only takes the time and keeps the bytes."""
 
     def __init__(self, recordings: Recordings, request: httpx2.Request, call: ModelCall | None) -> None:
         self._recordings = recordings
@@ -144,7 +144,7 @@ class _Listener:
     def begin(self, response: httpx2.Response) -> None:
         self._response, self._head_at = response, self._now()
 
-    async def heard(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def read_body(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         try:
             async for chunk in body:
                 self._times.append(time.perf_counter())
@@ -156,13 +156,13 @@ class _Listener:
         self.end(whole=True)
 
     def end(self, error: BaseException | None = None, *, whole: bool = False) -> None:
-        """The first end counts."""
+        """Ends the recording. Only the first end counts: a whole body is closed afterwards too."""
         if self._ended:
             return
         self._ended = True
         failure = Failure(type(error).__name__, str(error)) if isinstance(error, httpx2.HTTPError) else None
         ending: Ending = "whole" if whole else "failed" if failure else "closed"
-        self._recordings.keep(partial(self._recording, ending, self._now(), failure))
+        self._recordings.enqueue(partial(self._recording, ending, self._now(), failure))
 
     def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
         request, head = self._request, self._response

@@ -1,4 +1,4 @@
-"""A turn that has ended, run once more by the same engine: its model and its tools say what they said then."""
+"""Rerun of an ended turn by the real engine, with recorded answers of the model and stored results of tools."""
 
 import asyncio
 import secrets
@@ -31,7 +31,7 @@ from app.tools.tool import Outcome, ToolContext
 from app.tools.toolset import Toolset
 
 _LOOK = 0.02  # seconds
-# What is silent in a recording was given up then, and is now: the only thing that takes time.
+# A recorded silence ended in a stall timeout then, and does so now: the only thing that takes time.
 _STALL = 1.0
 _LEASE = 86_400.0
 OpenModels = Callable[[Sequence[Interceptor]], AbstractAsyncContextManager[Models]]
@@ -41,10 +41,10 @@ _NOT_MADE = Outcome("This call was not made when the turn was recorded.", is_err
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """`turn` is what became of it this time; `asked` are the bodies of its requests."""
+    """`turn` is the result of this run; `requests` are the bodies of its model calls."""
 
     turn: Turn
-    asked: Sequence[bytes]
+    requests: Sequence[bytes]
 
 
 async def rerun(
@@ -58,26 +58,26 @@ async def rerun(
     policy: WorkerPolicy,
     speed: float = 0.0,
 ) -> Rerun:
-    """Runs `then` again in `target`, which is changed; `source` is only read. No server is asked, no tool is run.
+    """Runs `then` again in `target`, which is changed; `source` is only read. No server is called, no tool runs.
 
-    `open_models` gives the models with these interceptors in the place of the network.
+    `open_models` gives the models, with interceptors in place of the network.
     """
     await copy_path(source, target, owner, then)
-    tap = ReplayInterceptor(recordings, speed=speed, patience=policy.model.retries.max_retry_after)
-    saying, results = _Saying(target, then), _Results(then, tap.over)
+    replay = ReplayInterceptor(recordings, speed=speed, max_retry_after=policy.model.retries.max_retry_after)
+    steering, results = _SteerInterceptor(target, then), _Results(then, replay.over)
     async with (
-        open_models([tap, saying]) as models,
-        _worker(policy, target, models, _Recorded(results), speed) as worker,
+        open_models([replay, steering]) as models,
+        _worker(policy, target, models, _RecordedToolset(results), speed) as worker,
     ):
-        saying.tell = worker.refresh
-        stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, tap.over))
+        steering.refresh = worker.refresh
+        stopping = asyncio.create_task(_stop_as_then(worker, target, owner, then, replay.over))
         try:
             turn = await _ended(worker, target, owner, then)
         finally:
             stopping.cancel()
             with suppress(asyncio.CancelledError):
                 await stopping
-    return Rerun(turn, tap.asked)
+    return Rerun(turn, replay.requests)
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def _worker(
 
 
 async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> Turn:
-    """The turn once it has ended, or waits for an answer that nobody gave then either."""
+    """Returns the turn once it has ended, or waits for an answer that was not given then either."""
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)
@@ -122,35 +122,35 @@ async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Tu
 
 
 async def _settled(database: Database, owner: str, then: Turn) -> None:
-    """Returns once the rows hold what they held before the end: of several tools, some may have been done."""
+    """Waits until the rows hold as many blocks as before the end: some of several tools may have finished."""
     cut = next((block.index for block in then.blocks if _was_cut_short(block)), 0)
-    while len((await Turns(database).get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, it rings for nobody here
+    while len((await Turns(database).get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, nothing notifies here
         await asyncio.sleep(_LOOK)
 
 
-class _Saying(Interceptor):
-    """Says to the turn what was said to it then, while the same round is being answered."""
+class _SteerInterceptor(Interceptor):
+    """Steers the turn as then, during the same round."""
 
     def __init__(self, database: Database, then: Turn) -> None:
-        self.tell: Callable[[UUID], Awaitable[None]] | None = None
+        self.refresh: Callable[[UUID], Awaitable[None]] | None = None
         self._database = database
         self._turn = then.id
-        self._said: defaultdict[int, list[Block]] = defaultdict(list)
+        self._steers: defaultdict[int, list[Block]] = defaultdict(list)
         for block in then.blocks:
             if block.type == USER_TEXT:
-                self._said[block.round].append(Block(0, 0, 0, TEXT, block.text))
+                self._steers[block.round].append(Block(0, 0, 0, TEXT, block.text))
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         call = current_call()
-        for block in self._said.pop(call.round, ()) if call else ():
+        for block in self._steers.pop(call.round, ()) if call else ():
             await say_as_then(self._database, self._turn, [block])
-            if self.tell is not None:
-                await self.tell(self._turn)
+            if self.refresh is not None:
+                await self.refresh(self._turn)
         return await send(request)
 
 
-class _Recorded(Toolset):
-    """Every call has the result that it had then, whoever gave it."""
+class _RecordedToolset(Toolset):
+    """Tools that return the stored result of each call, whether a tool, a person or a client gave it."""
 
     def __init__(self, results: "_Results") -> None:
         self._results = results
@@ -173,7 +173,7 @@ class _Recorded(Toolset):
         *,
         offered: Sequence[ToolSpec] | None = None,  # noqa: ARG002
     ) -> Outcome:
-        return await self._results.of(context.tool_use_id)
+        return await self._results.wait_for(context.tool_use_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +181,12 @@ class _RecordedOutputs(Outputs):
     recorded: "_Results"
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:  # noqa: ARG002
-        return await self.recorded.of(context.tool_use_id)
+        return await self.recorded.wait_for(context.tool_use_id)
 
 
 class _Results:
-    """What calls came to then, in the order of rounds: an id may come again. Those that a cancellation cut short come
-    to nothing, and `over` says that it is time for it.
+    """The stored results by call, in the order of rounds, because an id may be used again. A call that a cancellation
+    cut short has none: it sets `over`, which cancels the turn, and waits.
     """
 
     def __init__(self, then: Turn, over: asyncio.Event) -> None:
@@ -200,7 +200,7 @@ class _Results:
                 found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == REJECTED))
         self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}
 
-    async def of(self, tool_use_id: str) -> Outcome:
+    async def wait_for(self, tool_use_id: str) -> Outcome:
         outcome = self.next(tool_use_id)
         if outcome is _NOT_MADE and self._cancelled:
             self._over.set()
@@ -208,7 +208,7 @@ class _Results:
         return outcome
 
     def next(self, tool_use_id: str) -> Outcome:
-        """A result of a call that was not made then is a divergence, told by the blocks."""
+        """Returns the next result. A call that was not made then shows as a difference of the blocks."""
         return next(self._by_call.get(tool_use_id, iter(())), _NOT_MADE)
 
 

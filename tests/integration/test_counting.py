@@ -74,7 +74,7 @@ async def test_it_goes_through_the_interceptors_of_model_calls(server: CannedSer
         async with AnthropicProvider("a key", server.url, interceptors=[RecordingInterceptor(recordings)]) as adapter:
             models = Models([ProviderModels(CallPublisher(adapter), [Model("ours", upstream="claude-opus-5-5")])])
             assert await count_tokens(models.provider_for("ours"), REQUEST) == 1234
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert recording.url.endswith("/v1/messages/count_tokens")
     assert json.loads(recording.request)["model"] == "claude-opus-5-5"
     assert (recording.body, recording.ending) == (b'{"input_tokens": 1234}', "whole")

@@ -56,7 +56,7 @@ async def test_turns_are_recorded_as_settings_and_requests_say(
 ) -> None:
     async with playing() as stage:
         turn = await ask(settings_of(database_url, stage, record=tmp_path, record_turns=turns), stage, **options)
-    found = Recordings(tmp_path).of(turn)
+    found = Recordings(tmp_path).read(turn)
     assert [recording.body for recording in found] == [ANSWER] * recorded
 
 

@@ -101,7 +101,7 @@ async def test_an_answer_is_recorded_and_comes_again_part_by_part(
         server.answer = Answer(body if ending == "end" else body[:200], sizes=[50], ending=ending)  # type: ignore[arg-type]
         then = await recorded(make, server, tmp_path)
         (request,) = server.requests
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert recording.request == request.body
     assert recording.call == REQUEST.call
     assert recording.status == 200
@@ -120,11 +120,11 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
     assert path.stat().st_mode & 0o777 == 0o600
     assert KEY not in path.read_text()
     assert "who=me" not in path.read_text()
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert (recording.status, recording.headers["retry-after"]) == (529, "0.01")
     assert then == "TransientError overloaded_error req_1 0.01"
     assert await replayed(make, [recording]) == "TransientError overloaded_error req_1 None"
-    async with make("http://offline.invalid", [ReplayInterceptor([recording], patience=0.0)]) as provider:
+    async with make("http://offline.invalid", [ReplayInterceptor([recording], max_retry_after=0.0)]) as provider:
         assert await said_by(provider) == then
 
 
@@ -135,7 +135,7 @@ async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path
         async with make(url, [RecordingInterceptor(recordings)]) as provider:
             with pytest.raises(TransientError):
                 await parts_of(CallPublisher(provider))
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert (recording.status, recording.ending) == (None, "failed")
     assert "connection_error" in str(await replayed(make, [recording])) or "timeout" in str(recording.failure)
 
@@ -148,7 +148,7 @@ async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard
             server.answer = Answer(body[:200], ending="wait")
             async with aclosing(CallPublisher(provider).stream(REQUEST)) as stream:
                 await anext(stream)
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert (recording.ending, recording.body) == ("closed", body[:200])
 
 
@@ -214,11 +214,11 @@ def test_a_disk_that_is_too_slow_costs_recordings_and_nothing_else(tmp_path: Pat
         go.wait()
         return Recording("2026-11-20T10:00:00", "host/v1", b"{}")
 
-    with capture_logs() as logs, Recordings(tmp_path, most_waiting=1) as recordings:
-        recordings.keep(slow)
+    with capture_logs() as logs, Recordings(tmp_path, max_waiting=1) as recordings:
+        recordings.enqueue(slow)
         begun.wait()
-        recordings.keep(slow)
-        recordings.keep(slow)
+        recordings.enqueue(slow)
+        recordings.enqueue(slow)
         go.set()
     assert [line["event"] for line in logs] == ["recording.dropped"]
     assert len(list((tmp_path / "other").iterdir())) == 2
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_recording_is_named(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "attempt-001-round-001-try-01.jsonl").write_text("{}")
     with pytest.raises(ConfigError, match="attempt-001-round-001-try-01"):
-        Recordings(tmp_path).of(TURN)
+        Recordings(tmp_path).read(TURN)
 
 
 async def test_an_intercepted_client_has_the_timeouts_of_a_plain_one_and_follows_redirects_below() -> None:
@@ -267,7 +267,7 @@ async def test_a_refusal_that_was_made_on_purpose_is_recorded_as_one_that_came(t
         async with make("http://nowhere.invalid", interceptors) as adapter:
             with pytest.raises(TransientError) as raised:
                 await parts_of(CallPublisher(adapter))
-    (recording,) = Recordings(tmp_path).of(TURN)
+    (recording,) = Recordings(tmp_path).read(TURN)
     assert (recording.status, recording.ending) == (429, "whole")
     assert json.loads(recording.body)["error"]["type"] == raised.value.type
     assert float(recording.headers["retry-after"]) == raised.value.retry_after

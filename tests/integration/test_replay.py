@@ -73,7 +73,7 @@ async def recording(folder: Path, url: str, *interceptors: ChaosInterceptor) -> 
 
 async def again(harness: Harness, target: Database, folder: Path, asked: Asked) -> tuple[Turn, list[Recording], Rerun]:
     owner, then = await find_turn(harness.database, asked.turn)
-    recordings = Recordings(folder).of(asked.turn)
+    recordings = Recordings(folder).read(asked.turn)
     await target.rows(FORGET, chat=asked.chat)
     return (
         then,

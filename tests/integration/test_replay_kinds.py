@@ -109,7 +109,7 @@ class World:
         models.write_text(MODELS)
         settings = Settings(max_retries=QUICK.most, max_retry_after=QUICK.max_retry_after, models_file=models)
         owner, then = await find_turn(self.harness.database, asked.turn)
-        recordings = Recordings(self.folder).of(asked.turn)
+        recordings = Recordings(self.folder).read(asked.turn)
         await self.target.rows(FORGET, chat=asked.chat)
         again = await rerun(
             self.harness.database,

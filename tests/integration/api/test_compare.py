@@ -118,9 +118,9 @@ def test_options_go_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said", "words"),
     [
-        ("a.txt", "# nothing\n", "has no questions"),
-        ("a.toml", "questions =", "a.toml: "),
-        ("a.toml", 'questions = ["a"]\nthird = 1\n', "there is no 'third'"),
+        ("a.txt", "# nothing\n", "must hold at least one question"),
+        ("a.toml", "questions =", "a.toml is not TOML: "),
+        ("a.toml", 'questions = ["a"]\nthird = 1\n', "`third` of .* is not known; known are questions, first, second"),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, name: str, said: str, words: str) -> None:
@@ -130,5 +130,5 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, name: str, said: str,
 
 
 def test_a_word_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(click.UsageError, match="not NAME=VALUE"):
+    with pytest.raises(click.UsageError, match="must have the form NAME=VALUE"):
         options_of(["model"])

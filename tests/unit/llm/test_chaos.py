@@ -45,7 +45,7 @@ async def read(response: httpx2.Response) -> list[bytes]:
 
 
 def faults_of(plan: ChaosPlan, calls: int) -> Sequence[Fault | None]:
-    return [plan.of(number)[0] for number in range(1, calls + 1)]
+    return [plan.fault_of(number)[0] for number in range(1, calls + 1)]
 
 
 def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:
