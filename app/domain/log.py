@@ -1,9 +1,9 @@
-"""The turn is the log: the marks of a turn, and the event that follows a cursor.
+"""The log of a turn: its marks, and the event that follows a cursor.
 
-A log is a list of marks plus the text of the block that is still open. It is the same for a turn that runs (the live
-view appends to it) and for one that has ended (`marks_of` makes it from rows), so one reader serves both. Nothing here
-is ever taken back within one attempt; whoever takes something back starts a new attempt, which is how a cursor is known
-to be void.
+A log is a list of marks, and the text of the block that is still open. It is the same for a turn that runs (the live
+view appends to it) and for a turn that has ended (`marks_of` makes it from rows), so one reader serves both. Within one
+attempt a log only grows. Deleting a part of it starts a new attempt, by which a cursor into that part is known to be
+void.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,12 +33,12 @@ from app.domain.output import phase_of
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 
-# One delta carries at most so many characters, which bounds what a reader that stalls can hold.
+# Characters. The bound limits the memory that a reader which stalls can hold.
 LONGEST_DELTA = 131_072
 
 
 class Log(Protocol):
-    """What a reader reads. `open_text` is the open block's text from an offset, up to LONGEST_DELTA characters."""
+    """The log as readers need it. `open_text` is the open block's text from an offset, at most LONGEST_DELTA long."""
 
     @property
     def attempt(self) -> int: ...
@@ -60,7 +60,7 @@ def end_of(turn: Turn) -> TurnEnd:
 
 
 def start_of_round(round: Round, blocks: Sequence[Block]) -> RoundStart:
-    """`blocks` are the turn's blocks so far; the results among those of the round before are what it answers."""
+    """The mark of a round's start. `blocks` are those of the turn so far, with the results that the round answers."""
     answered = tuple(
         Answered(block.tool_use_id or "", block.name or "", block.is_error)
         for block in blocks
@@ -74,7 +74,7 @@ def start_of_block(block: Block) -> BlockStart:
 
 
 def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[RequiredAction, ...]:
-    """What these asks want, in call order."""
+    """The actions that these asks require, in the order of their calls."""
     by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
     calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
     return tuple(
@@ -85,12 +85,12 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
 
 
 def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
-    """The asks of one round, all of them made by one attempt before any call of the round had its result."""
+    """The mark of the asks of one round. One attempt made them all, before any call of the round had its result."""
     return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
 
 
 def marks_of(turn: Turn) -> list[Mark]:
-    """The log of a turn as its rows tell it."""
+    """The log of a turn, from its rows."""
     marks: list[Mark] = [start_of(turn)]
     marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in AFTER_SEAL))
     for round in turn.rounds:
@@ -119,13 +119,13 @@ def _marks_of_blocks(blocks: Iterator[Block]) -> Iterator[Mark]:
 
 
 def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
-    """Where a client that holds `cursor` goes on, and what it must forget first.
+    """The cursor at which a client that holds `cursor` goes on, and the reset that it needs first, if any.
 
-    Raises ValueError for a cursor from an attempt this log has not seen.
+    Raises ValueError for a cursor of an attempt that this log has not had.
     """
     if cursor.attempt > log.attempt:
         raise ValueError(f"this turn has had {log.attempt} attempts, none numbered {cursor.attempt}")
-    kept = _still_good(log.marks, cursor)
+    kept = _valid_marks(log.marks, cursor)
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None
     if kept and isinstance(log.marks[kept - 1], BlockStart):
@@ -134,7 +134,7 @@ def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
     return Cursor(log.attempt, kept, 0), Reset(log.attempt, index)
 
 
-def _still_good(marks: Sequence[Mark], cursor: Cursor) -> int:
+def _valid_marks(marks: Sequence[Mark], cursor: Cursor) -> int:
     for place, mark in enumerate(marks[: cursor.place]):
         if mark.attempt > cursor.attempt:
             return place
@@ -149,10 +149,10 @@ def _text_length(log: Log, place: int) -> int:
 
 
 def next_event(log: Log, cursor: Cursor) -> tuple[Event, Cursor] | None:
-    """The event after `cursor` and the cursor after that event; None when the client has everything there is.
+    """The event after `cursor` and the cursor after that event; None when the client has everything.
 
-    `cursor` is one that `resume` or this function returned for this log's attempt. A mirror that lost its journal may
-    be behind it.
+    `resume` or this function returned `cursor` for this log's attempt. The log of a mirror that lost its journal may
+    end before it.
     """
     attempt, place, offset = cursor
     if place >= len(log.marks):
@@ -173,5 +173,5 @@ def _delta(log: Log, cursor: Cursor, text: str) -> tuple[Event, Cursor]:
 
 
 def end_cursor(log: Log) -> Cursor:
-    """The cursor of a client that has received all there is."""
+    """The cursor of a client that has received everything."""
     return Cursor(log.attempt, len(log.marks), log.open_length)

@@ -1,4 +1,4 @@
-"""Structured turns: what the rows say of the attempts at an output."""
+"""Structured turns: the progress of the attempts at an output, read from rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ _WHY: dict[Failure, str] = {
     "max_tokens": "the reply was cut off at the tokens that it may have, before there was an output",
     "model_context_window_exceeded": "the reply was cut off at the model's context window, before there was an output",
 }
-# How a reply may end that another attempt would not change.
+# Stop reasons that would be the same in another attempt.
 _CUT_OFF: dict[str | None, Failure] = {
     "refusal": "refusal",
     "max_tokens": "max_tokens",
@@ -43,8 +43,9 @@ _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
 
 @dataclass(frozen=True, slots=True)
 class OutputProgress:
-    """`accepted` is the call whose input is the turn's output, or the text that is; `drafted` the call that would be
-    submitted. `failed` attempts are over, the last one by `failure`; the present one has had `iterations` model calls.
+    """The state of a structured turn. `accepted` is the call whose input is the output, or the text block that is.
+    `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure`; the present
+    one has had `iterations` model calls.
     """
 
     accepted: Block | None = None
@@ -55,8 +56,8 @@ class OutputProgress:
 
 
 def output_progress(turn: Turn) -> OutputProgress:
-    """Where a structured turn stands, all of whose calls have their results. What the user says takes an output back:
-    the model is to answer that too.
+    """The progress of a structured turn all of whose calls have results. A message of the user takes an output back:
+    the model has to answer that message too.
     """
     now = OutputProgress()
     for round in turn.rounds:
@@ -67,18 +68,18 @@ def output_progress(turn: Turn) -> OutputProgress:
     return now
 
 
-def failure_of(standing: OutputProgress, spec: OutputSpec) -> tuple[Failure, str] | None:
-    """How the turn has failed, and why in words; None while it may go on."""
+def failure_of(progress: OutputProgress, spec: OutputSpec) -> tuple[Failure, str] | None:
+    """The failure of the turn and its message; None while the turn may go on."""
     failure: Failure | None = None
-    if standing.failure in _AT_ONCE or standing.failed >= spec.max_attempts:
-        failure = standing.failure
-    elif standing.iterations >= spec.max_iterations:
+    if progress.failure in _AT_ONCE or progress.failed >= spec.max_attempts:
+        failure = progress.failure
+    elif progress.iterations >= spec.max_iterations:
         failure = "max_iterations"
     return None if failure is None else (failure, _WHY[failure])
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn as the model wrote it, JSON text; None while there is none."""
+    """The output of a structured turn, JSON text as the model wrote it; None while there is none."""
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
         return None
     accepted = output_progress(turn).accepted
@@ -86,7 +87,7 @@ def output_of(turn: Turn) -> str | None:
 
 
 def unjudged_draft(turn: Turn) -> Block | None:
-    """The output that the model has just written as text, while nothing is known of it."""
+    """The output that the model has just written as text, while it has no verdict."""
     if turn.request is None or turn.request.output is None:
         return None
     sealed = [round for round in turn.rounds if round.sealed]
@@ -96,22 +97,22 @@ def unjudged_draft(turn: Turn) -> Block | None:
 
 
 def phase_of(turn: Turn) -> Phase | None:
-    """What a structured turn was busy with when it was cancelled."""
+    """The phase of a structured turn when it was cancelled."""
     if turn.request is None or turn.request.output is None or turn.status != _CANCELLED:
         return None
-    standing = output_progress(turn)
+    progress = output_progress(turn)
     if unjudged_draft(turn) is not None:
         return "validating"
     role = _role_cut_short(turn)
     if role == "submit" or (role == "output" and turn.request.output.handler is None):
         return "validating"
-    if role == "output" or standing.drafted is not None:
+    if role == "output" or progress.drafted is not None:
         return "reflecting"
-    return "iterating" if standing.iterations else "building"
+    return "iterating" if progress.iterations else "building"
 
 
 def _role_cut_short(turn: Turn) -> ToolRole | None:
-    """Of the last output tool that was at work when the turn ended. In a reply that was cut off itself, none was."""
+    """The role of the last output tool that ran when the turn ended. None where the reply itself was cut off."""
     last = next((round for round in reversed(turn.rounds) if round.sealed), None)
     if last is None or last.stop_reason == _CANCELLED:
         return None
@@ -166,7 +167,7 @@ def _failed(now: OutputProgress, failure: Failure) -> OutputProgress:
 
 
 def _draft_of(turn: Turn, round: Round) -> Block | None:
-    """The output that a whole reply is, where it is written as text."""
+    """The text block of a complete reply that is an output written as text."""
     if not _spec_of(turn).native or round.stop_reason in _NO_REPLY or round.stop_reason in _CUT_OFF:
         return None
     if round.stop_reason == COMPACTED or _calls_of(turn, round):

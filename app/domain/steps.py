@@ -1,4 +1,4 @@
-"""The rows decide: what a turn does next, and what becomes of an interrupted round. Pure, and total over rows."""
+"""The next step of a turn, and the settlement of an interrupted round. Pure functions, total over rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ INTERRUPTED = "interrupted"
 VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
 
-# The provider wants its reply back as it is, and goes on with it.
+# The provider expects its reply back unchanged, and goes on with it.
 PAUSED = frozenset({"pause_turn", "compaction"})
 
 _GOES_ON = PAUSED | {INTERRUPTED}
@@ -31,7 +31,7 @@ _NOT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Call the model for round `round`; without `tools` it is told not to use any."""
+    """Call the model for round `round`. With `tools` False the model is told not to use any."""
 
     round: int
     tools: bool = True
@@ -39,14 +39,14 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """Have earlier tool results sent shortened from now on: those that `block` names."""
+    """Send the tool results that `block` names shortened from now on."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Have the turns before, to `through`, summarised in round `round`."""
+    """Summarise the turns up to `through`, in round `round`."""
 
     round: int
     through: UUID
@@ -54,7 +54,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Give every call its one result: by running it, or with `refusal` where it must not run."""
+    """Give each call its one result: run it, or answer with `refusal` where it must not run."""
 
     calls: tuple[Block, ...]
     refusal: str | None = None
@@ -62,33 +62,35 @@ class RunTools:
 
 @dataclass(frozen=True, slots=True)
 class JudgeOutput:
-    """Have an output judged that the model wrote as text."""
+    """Judge an output that the model wrote as text."""
 
     draft: Block
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitClient:
-    """Nothing can be done until a person answers one of these."""
+    """Wait until a person answers one of `asks`: nothing else can be done."""
 
     asks: tuple[Ask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ApplySteers:
-    """Make what the user said meanwhile a part of the turn."""
+    """Make these messages of the user a part of the turn."""
 
     steers: tuple[Steer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
+    """End the turn as complete."""
+
     stop_reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The turn has failed by the rules of what it was asked for: `type` is the name of that end."""
+    """End a structured turn as failed. `type` is the name of the failure."""
 
     type: str
     message: str
@@ -98,8 +100,8 @@ Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | Ap
 
 
 def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None) -> Step:
-    """What an assistant turn with no unsettled round does next. `ancestors` are the turns before it, from the root;
-    `tokens` is how long the next request would be, where somebody has counted.
+    """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
+    root. `tokens` is the size of the next request, where it was counted.
     """
     step = _next_step(turn)
     if isinstance(step, CallModel) and not is_paused(turn):
@@ -110,15 +112,15 @@ def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = N
 def compaction_step(
     round: int, path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False
 ) -> Shorten | Compact | None:
-    """What is done before round `round`, where the path is too long for its model. `forced`: it was refused as such."""
-    relief = compaction_needed(path, tokens=tokens, forced=forced)
-    if relief is None:
+    """The step before round `round` where the path is too long. `forced`: the provider has refused it as too long."""
+    needed = compaction_needed(path, tokens=tokens, forced=forced)
+    if needed is None:
         return None
-    return Shorten(relief) if isinstance(relief, Block) else Compact(round, relief)
+    return Shorten(needed) if isinstance(needed, Block) else Compact(round, needed)
 
 
 def is_paused(turn: Turn) -> bool:
-    """The provider goes on where it stopped: nothing may come in between."""
+    """True where the provider goes on with its last reply: no other block may come in between."""
     sealed = [round for round in turn.rounds if round.sealed]
     return bool(sealed) and sealed[-1].stop_reason in PAUSED
 
@@ -164,10 +166,10 @@ def _key(call: Block) -> tuple[int, str]:
 
 
 def _after_iteration(turn: Turn, spec: OutputSpec, last: Round) -> Step:
-    standing = output_progress(turn)
-    if standing.accepted is not None:
+    progress = output_progress(turn)
+    if progress.accepted is not None:
         return Finish("output")
-    if failure := failure_of(standing, spec):
+    if failure := failure_of(progress, spec):
         return Fail(*failure)
     return CallModel(last.number + 1)
 
@@ -181,20 +183,20 @@ def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
     return CallModel(number, tools=not (spent or tools_have_failed(turn)))
 
 
-def _after_tools(turn: Turn, last: Round, asked: int, limits: Limits) -> Step:
+def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> Step:
     if last.stop_reason in _NOT_RUN:
         return Finish(last.stop_reason or "")
     if not limits.continue_after_tools:
         return Finish("tool_use")
-    if asked > limits.max_rounds:
+    if tool_rounds > limits.max_rounds:
         return Finish(MAX_TOOL_ROUNDS)
-    if asked == limits.max_rounds and limits.on_max_rounds == "stop":
+    if tool_rounds == limits.max_rounds and limits.on_max_rounds == "stop":
         return Finish(MAX_TOOL_ROUNDS)
     return _call_model(turn, last.number + 1, limits)
 
 
-def _refusal(last: Round, asked: int, limits: Limits) -> str | None:
-    if asked > limits.max_rounds:
+def _refusal(last: Round, tool_rounds: int, limits: Limits) -> str | None:
+    if tool_rounds > limits.max_rounds:
         return f"This call was not run: the limit of {limits.max_rounds} tool rounds is reached."
     return _NOT_RUN.get(last.stop_reason or "")
 
@@ -206,8 +208,8 @@ def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
-    """How many rounds in a row, up to number `last` or the last of all, had nothing but failing tools. What the user
-    says meanwhile starts the count anew.
+    """The number of rounds in a row, up to round `last` or the last of all, in which every call failed. A message of
+    the user in between starts the count again.
     """
     known = [block for block in blocks if last is None or block.round <= last]
     spoken = max((block.round for block in known if block.type == USER_TEXT), default=0)
@@ -221,15 +223,15 @@ def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
 
 
 def tools_have_failed(turn: Turn, last: int | None = None) -> bool:
-    """True when so many rounds in a row had nothing but failing tools that the model must answer without."""
+    """True after so many failed rounds in a row that the model must answer without tools."""
     assert turn.request is not None
-    if turn.request.output is not None:  # its attempts are counted
+    if turn.request.output is not None:  # attempts at an output have a limit of their own
         return False
     return failed_rounds(turn.blocks, last) >= turn.request.limits.max_failed_rounds
 
 
 def tool_rounds(blocks: Sequence[Block]) -> int:
-    """How many rounds asked for tools."""
+    """The number of rounds with calls of tools."""
     return len(_rounds_with_calls(blocks))
 
 
@@ -250,12 +252,12 @@ Settlement = Literal["seal", "keep", "void", "give_up"]
 
 
 def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
-    """What becomes of the unsealed round, after a crash and after a provider failure alike.
+    """Decides about the unsealed round, after a crash and after a failure of the provider alike.
 
-    `seal`: it holds a complete call, so it stands as it is and its calls are run. `keep`: its text stays as an
-    interrupted block and the model is asked to go on. `void`: it is forgotten, and the model is called again.
-    `give_up`: that was done often enough without progress. `open_block` is the block that was being written;
-    `recoveries` counts the interruptions since the last progress, this one included where it is charged.
+    `seal`: it holds a complete call, so it is sealed as it is and its calls are run. `keep`: its text stays as an
+    interrupted block, and the model is asked to go on. `void`: its blocks are deleted, and the model is called again.
+    `give_up`: there were too many interruptions. `open_block` is the block that was being written. `recoveries` counts
+    the interruptions since the last progress, with this one where it is charged.
     """
     assert turn.request is not None
     limits = turn.request.limits
@@ -274,5 +276,5 @@ def _has_text(block: Block | None) -> bool:
 
 
 def open_round_number(turn: Turn) -> int:
-    """The number of the round that is not sealed yet, begun or not."""
+    """The number of the round after the last sealed one, whether it has begun or not."""
     return 1 + max((round.number for round in turn.rounds if round.sealed), default=0)

@@ -1,39 +1,41 @@
-"""What is shown of a text in which words were found: pieces of it, of which some are those words."""
+"""Excerpts of texts in which words were found, as pieces of which some are these words."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-# Around what was found, in characters.
+# Margins around a word that was found, in characters.
 BEFORE = 40
 AFTER = 140
-_LONGEST_HALF = 20  # of a word that was cut through at the edge
+_LONGEST_HALF = 20  # characters of a word that was cut at the edge
 
 
 @dataclass(frozen=True, slots=True)
 class ExcerptPiece:
+    """A part of a text; `found` where it is one of the words."""
+
     text: str
     found: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Of what was said in `turn`; the whole title of the chat where that is None."""
+    """An excerpt of a text in `turn`; the whole title of the chat where that is None."""
 
     turn: UUID | None
     pieces: tuple[ExcerptPiece, ...]
 
 
 def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
-    """All of `text`; each of `words` is found wherever it stands, whatever its capitals."""
+    """Splits `text` at each of `words`, regardless of case and of the bounds of words."""
     longest_first = sorted(words, key=len, reverse=True)
     halves = re.split(f"({'|'.join(map(re.escape, longest_first))})", text, flags=re.IGNORECASE)
     return tuple(ExcerptPiece(half, place % 2 == 1) for place, half in enumerate(halves) if half)
 
 
 def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
-    """A piece of a text as one line, which says where it was cut."""
+    """A window of a text as one line, with `…` where it was cut."""
     line = " ".join(window.split())
     if cut_before:
         half, _, rest = line.partition(" ")
@@ -45,5 +47,5 @@ def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:
 
 
 def _is_half(word: str, edge: str) -> bool:
-    """Whether the word at the edge of a window was probably cut through, and can be left out."""
+    """True where the word at the edge of a window was probably cut, and can be left out."""
     return not edge.isspace() and len(word) <= _LONGEST_HALF

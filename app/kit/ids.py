@@ -1,4 +1,4 @@
-"""Identifiers: UUID version 7 (RFC 9562), so that ids sort by the time they were made."""
+"""Identifiers: UUIDs of version 7 (RFC 9562), which sort by their time of creation."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from uuid import UUID
 
 
 class _Clock:
-    """Hands out strictly growing 74-bit suffixes within one millisecond, so ids of one process sort by creation."""
+    """Returns strictly growing values of time and 74 random bits, so that ids of one process sort by creation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ _clock = _Clock()
 
 
 def new_id() -> UUID:
-    """A new UUID v7, greater than every id this process made before."""
+    """A new UUID v7, greater than every id that this process made before."""
     value = _clock.next()
     milliseconds, high, low = value >> 74, value >> 62 & 0xFFF, value & (1 << 62) - 1
     return UUID(int=milliseconds << 80 | 7 << 76 | high << 64 | 0b10 << 62 | low)

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: what somebody calls it does not count."""
+"""Media types of files, detected by their first bytes; a declared type is not trusted."""
 
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PDF = "application/pdf"
@@ -13,7 +13,7 @@ _BEGINNINGS = (
 
 
 def media_type_of(content: bytes) -> str | None:
-    """A type that models take: an image, a PDF, or UTF-8 text. None for anything else."""
+    """The media type of a file that models accept: an image, a PDF, or UTF-8 text. None for any other."""
     if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
         return "image/webp"
     for beginning, media_type in _BEGINNINGS:

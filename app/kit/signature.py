@@ -1,4 +1,4 @@
-"""Signatures by the Standard Webhooks scheme: whoever holds the secret knows who sent a body, and when."""
+"""Signatures of request bodies by the Standard Webhooks scheme, which prove the sender and the time."""
 
 import base64
 import binascii
@@ -14,18 +14,18 @@ _VERSION = "v1,"
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret, which is written as base64, after `whsec_` or alone. Raises ValueError."""
+    """The bytes of a secret in base64, with or without `whsec_` before it. Raises ValueError."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if not key:
-        raise ValueError("a signing secret is base64, with or without whsec_ before it")
+        raise ValueError("a signing secret must be base64, with or without whsec_ before it")
     return key
 
 
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
-    """`timestamp` is in whole seconds since 1970."""
+    """The signature of a body. `timestamp` is in whole seconds since 1970."""
     signed = f"{id}.{timestamp}.".encode() + body
     return _VERSION + base64.b64encode(hmac.digest(key_of(secret), signed, "sha256")).decode()
 
@@ -35,7 +35,7 @@ def headers_of(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = 300) -> bool:
-    """Whether a signature in `headers` is right, and at most `tolerance` seconds older or newer than `now`."""
+    """True where `headers` hold a right signature that is at most `tolerance` seconds older or newer than `now`."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp = given.get(TIMESTAMP, "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 15) or abs(now - int(stamp)) > tolerance:

@@ -1,7 +1,7 @@
-"""JSON Schemas that a model can be held to while it writes. Pure.
+"""Strict JSON Schemas: those that providers can enforce while a model writes.
 
-What the structured outputs of Anthropic and of OpenAI both take, as they document it. What only one of them takes is
-left out, since a turn may fall back from one to the other.
+The rules are those that Anthropic and OpenAI both document for structured outputs. A keyword that only one of them
+accepts is left out, since a turn may fall back from one to the other.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -35,8 +35,8 @@ Json = Mapping[str, Any]
 
 
 def is_strict(schema: object) -> bool:
-    """Whether a model can be made to write nothing but what `schema` allows: every object is closed, every property is
-    required, and nothing is bounded, patterned or recursive.
+    """True where providers can enforce `schema`: every object is closed, every property is required, and nothing is
+    bounded, patterned or recursive.
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return False
@@ -56,7 +56,7 @@ def is_strict(schema: object) -> bool:
 
 
 def _parts_of(schema: Any, defined: Json, depth: int = 1) -> Iterator[tuple[Any, int]]:
-    """A schema and, once it was found to fit, those that it holds or refers to."""
+    """Yields a schema, then those that it holds or refers to. The caller checks each one before the next."""
     yield schema, depth
     held = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
     if "items" in schema:

@@ -1,4 +1,4 @@
-"""Text that Postgres can hold: no NUL, no lone surrogate."""
+"""Text that Postgres can store: without NUL characters and lone surrogates."""
 
 import re
 
@@ -6,7 +6,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def unstorable(text: str) -> str | None:
-    """Why `text` cannot be stored, or None when it can."""
+    """The reason why `text` cannot be stored; None when it can."""
     found = _UNSTORABLE.search(text)
     if found is None:
         return None

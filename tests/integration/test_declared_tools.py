@@ -117,7 +117,7 @@ def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
             ToolSettings(allowed="10.0.0.0/33"),
             "^TURNSTREAM_HTTP_TOOLS_ALLOW: '10.0.0.0/33' must be an address",
         ),
-        (ToolSettings(signing_secret="not base64!"), "^TURNSTREAM_SIGNING_SECRET: a signing secret is base64"),
+        (ToolSettings(signing_secret="not base64!"), "^TURNSTREAM_SIGNING_SECRET: a signing secret must be base64"),
         (ToolSettings(reference=f"{__name__}:price"), "two tools are called price"),
         (
             ToolSettings(reference="no_such_module:tools"),
