@@ -1,98 +1,21 @@
-"""Values to JSON: the SSE frames of the stream and the JSON of the API, in the same words."""
+"""Domain values as JSON: blocks, actions, errors, with the same members in the streams and in the API."""
 
-from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from pydantic_core import from_json
 
 from app.domain.blocks import Block
-from app.domain.cursor import Cursor
 from app.domain.degraded import Degraded
-from app.domain.events import (
-    ActionRequired,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    Event,
-    Notice,
-    RequiredAction,
-    Reset,
-    RoundStart,
-    RoundStop,
-    TurnEnd,
-    TurnStart,
-)
+from app.domain.events import RequiredAction
 from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files
-from app.domain.turns import Status, TurnError
+from app.domain.turns import TurnError
 
-_END_EVENTS: Mapping[Status, str] = {
-    "complete": "turn_complete",
-    "cancelled": "turn_cancelled",
-    "error": "turn_error",
-}
 # Members of the provider's object that the block says under its own name, or that say nothing to a client.
 _SAID_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
 
-_encode = msgspec.json.Encoder().encode
-
-
-def to_json(value: object) -> bytes:
-    return _encode(value)
-
-
-def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
-    """One SSE frame. `cursor` is the position after the event; None for what has no position."""
-    if event.__class__ is BlockDelta:  # the token path
-        assert isinstance(event, BlockDelta)
-        return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
-            *(cursor or Cursor()),
-            event.index,
-            event.offset,
-            _encode(event.text),
-        )
-    name, data = named(event)
-    position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
-    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), _encode(data))
-
-
-def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
-    """The event's name, and its data as JSON values."""
-    match event:
-        case TurnStart():
-            return "turn_start", {
-                "turn": event.turn,
-                "chat": event.chat,
-                "model": event.model,
-                "attempt": event.turn_attempt,
-                "status": event.status,
-            }
-        case RoundStart():
-            return "round_start", {"round": event.round, "messages": event.messages, "answered": event.answered}
-        case BlockStart():
-            return "block_start", _start_json(event)
-        case BlockDelta():
-            return "block_delta", {"index": event.index, "offset": event.offset, "text": event.text}
-        case BlockStop(block=block):
-            return "block_stop", {"index": block.index, **block_details(block)}
-        case RoundStop():
-            return "round_stop", {"round": event.round, "stop_reason": event.stop_reason, "usage": event.usage}
-        case ActionRequired():
-            return "action_required", {"round": event.round, "calls": list(map(required_action_json, event.actions))}
-        case TurnEnd():
-            return _END_EVENTS[event.status], _end_json(event)
-        case Reset():
-            return "reset", {"attempt": event.attempt, "index": event.index}
-        case Notice():
-            return event.name, event.data
-        case _:
-            assert_never(event)
-
-
-def _start_json(start: BlockStart) -> dict[str, Any]:
-    data: dict[str, Any] = {"index": start.index, "round": start.round, "type": start.type}
-    return data | identity_json(start.type, start.tool_use_id, start.name)
+to_json = msgspec.json.Encoder().encode
 
 
 def identity_json(type: str, tool_use_id: str | None, name: str | None) -> dict[str, Any]:
@@ -101,15 +24,6 @@ def identity_json(type: str, tool_use_id: str | None, name: str | None) -> dict[
         return {}
     key = "tool_use_id" if type == TOOL_RESULT else "id"
     return {key: tool_use_id, "name": name}
-
-
-def _end_json(end: TurnEnd) -> dict[str, Any]:
-    data: dict[str, Any] = {"stop_reason": end.stop_reason, "usage": end.usage}
-    if end.degraded:
-        data["degraded"] = list(map(degraded_json, end.degraded))
-    if end.phase is not None:
-        data["phase"] = end.phase
-    return data | ({"error": error_json(end.error)} if end.error else {})
 
 
 def required_action_json(wanted: RequiredAction) -> dict[str, Any]:

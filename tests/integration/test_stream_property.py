@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.api.codec import block_json, error_json, frame, to_json
+from app.api.codec import block_json, error_json, to_json
+from app.api.events import frame
 from app.domain.cursor import Cursor
 from app.domain.kinds import TOOL_RESULT
 from app.domain.turns import Limits, Turn

@@ -10,8 +10,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
 from app import telemetry
+from app.api.events import EVENTS
 from app.api.routes import ENDPOINTS
-from app.api.schemas.events import EVENTS
 from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
 from app.domain.turns import ENDED, TRANSITIONS

@@ -15,7 +15,8 @@ from app.api.ai_sdk.answers import decisions_in
 from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
-from app.api.codec import frame, to_json
+from app.api.codec import to_json
+from app.api.events import frame
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid

@@ -8,8 +8,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.api.http.endpoint import Endpoint, Query
-from app.api.schemas.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.api.schemas.responses import Problem
 
 Json = dict[str, Any]

@@ -7,7 +7,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.codec import block_json, named, to_json
+from app.api.codec import to_json
+from app.api.events import TurnEvent, named
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.schemas.responses import TurnOut
@@ -67,17 +68,11 @@ def _named(told: ChatItem) -> tuple[str, Mapping[str, Any]]:
             name, data = named(event)
             return name, {"turn": turn, **data}
         case Turn():
-            return "turn", _turn_json(told)
+            return "turn", TurnEvent.members(told)
         case Chat():
             return "chat", chat_out(told).model_dump(mode="json")
         case None:
             return "chat_deleted", {}
-
-
-def _turn_json(turn: Turn) -> dict[str, Any]:
-    """Of a user turn all there is; of an answer, what its own events do not say."""
-    data = {"turn": turn.id, "parent_id": turn.parent_id, "role": turn.role, "created_at": turn.created_at}
-    return data if turn.role == "assistant" else data | {"blocks": list(map(block_json, turn.blocks))}
 
 
 def cursor_behind(standing: ChatState, shown: Sequence[TurnOut]) -> str:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
+from app.api.events import FeedTurnEvent
 from app.api.services import begin
 from app.api.streams.turn import FrameResponse, asked_cursor
 from app.api.views import chat_out
@@ -36,8 +37,7 @@ def _named(event: FeedEvent) -> tuple[str, dict[str, Any]]:
             return "chat", chat_out(event).model_dump(mode="json")
         case DeletedChat(chat):
             return "chat_deleted", {"id": chat}
-        case TurnStatus(turn, chat, status, stop_reason):
-            state = {"status": status, "stop_reason": stop_reason}
-            return "turn", {"chat": chat, "turn": turn, "role": "assistant", **state}
+        case TurnStatus():
+            return "turn", FeedTurnEvent.members(event)
         case "reset":
             return "reset", {}

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from app.api.codec import frame
+from app.api.events import frame
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.services import Services, begin

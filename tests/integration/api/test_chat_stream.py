@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.schemas.events import CHAT_EVENTS, EVENTS
+from app.api.events import CHAT_EVENTS, EVENTS
 from app.api.streams.chat import frame
 from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Turn

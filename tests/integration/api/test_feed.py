@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.schemas.events import FEED_EVENTS
+from app.api.events import FEED_EVENTS
 from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, tool_use
 from app.storage.database import Statement

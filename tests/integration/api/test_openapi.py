@@ -12,10 +12,9 @@ import pytest_asyncio
 from openapi_spec_validator import validate
 
 from app.api.ai_sdk.schemas import UiRequest
-from app.api.codec import frame
+from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
-from app.api.schemas.events import EVENTS
 from app.api.schemas.tools import ActionsIn
 from app.domain import events as domain
 from app.domain.blocks import Block

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.codec import frame
+from app.api.events import frame
 from app.domain.cursor import START, Cursor
 from app.domain.errors import NotFound, StorageUnavailable
 from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, TurnEnd, TurnStart

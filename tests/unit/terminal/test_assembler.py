@@ -4,7 +4,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.api.codec import block_json, frame
+from app.api.codec import block_json
+from app.api.events import frame
 from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
 from app.domain.log import next_event, resume

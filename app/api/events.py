@@ -1,4 +1,4 @@
-"""What the stream's events carry, said for readers of the OpenAPI document; `codec.py` writes them."""
+"""Events of the streams: the members, the description and the JSON of each one, and the frames of a turn's stream."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -8,13 +8,33 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from app.api.codec import (
+    block_details,
+    block_json,
+    degraded_json,
+    error_json,
+    identity_json,
+    required_action_json,
+    to_json,
+)
 from app.api.schemas.fields import Absent, without_defaults
 from app.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
+from app.domain import events as domain
+from app.domain.cursor import Cursor
+from app.domain.events import BlockDelta, Event, Notice, TurnEnd
 from app.domain.output import Phase
-from app.domain.turns import Status
+from app.domain.turns import Status, Turn
+from app.storage.owner_changes import TurnStatus
 
 
-class EventSchema(BaseModel):
+class _Described(BaseModel):
+    @classmethod
+    def members(cls, event: Any) -> dict[str, Any]:
+        """The JSON members of a domain event, in the order of the fields: its attributes of the same names."""
+        return {name: getattr(event, name) for name in cls.model_fields}
+
+
+class EventSchema(_Described):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -26,6 +46,10 @@ class TurnStartEvent(EventSchema):
     model: str
     attempt: int
     status: Status
+
+    @classmethod
+    def members(cls, event: domain.TurnStart) -> dict[str, Any]:
+        return super().members(event) | {"attempt": event.turn_attempt}
 
 
 class AnsweredCall(EventSchema):
@@ -54,6 +78,11 @@ class BlockStartEvent(EventSchema):
     tool_use_id: str | Absent = None
     name: str | Absent = None
 
+    @classmethod
+    def members(cls, event: domain.BlockStart) -> dict[str, Any]:
+        members = {"index": event.index, "round": event.round, "type": event.type}
+        return members | identity_json(event.type, event.tool_use_id, event.name)
+
 
 class BlockDeltaEvent(EventSchema):
     """More of the open block: text, thinking or partial JSON alike. `offset` counts Unicode code points."""
@@ -63,10 +92,14 @@ class BlockDeltaEvent(EventSchema):
     text: str
 
 
-class BlockStopEvent(BlockMembers):
+class BlockStopEvent(BlockMembers, _Described):
     """The block is whole and stored. With it comes what deltas cannot carry."""
 
     index: int
+
+    @classmethod
+    def members(cls, event: domain.BlockStop) -> dict[str, Any]:
+        return {"index": event.block.index, **block_details(event.block)}
 
 
 class RoundStopEvent(EventSchema):
@@ -90,6 +123,10 @@ class ActionRequiredEvent(EventSchema):
     round: int
     calls: list[WantedOut]
 
+    @classmethod
+    def members(cls, event: domain.ActionRequired) -> dict[str, Any]:
+        return {"round": event.round, "calls": list(map(required_action_json, event.actions))}
+
 
 class TurnEndEvent(EventSchema):
     """The last event; the stream ends after it. `degraded` is there when a tool needed one of its policies."""
@@ -99,6 +136,17 @@ class TurnEndEvent(EventSchema):
     stop_reason: str | None
     usage: dict[str, Any]
     degraded: list[DegradedOut] | Absent = None
+
+    @classmethod
+    def members(cls, event: TurnEnd) -> dict[str, Any]:
+        members: dict[str, Any] = {"stop_reason": event.stop_reason, "usage": event.usage}
+        if event.degraded:
+            members["degraded"] = list(map(degraded_json, event.degraded))
+        if event.phase is not None:
+            members["phase"] = event.phase
+        if event.error is not None:
+            members["error"] = error_json(event.error)
+        return members
 
 
 class TurnCancelledEvent(TurnEndEvent):
@@ -136,7 +184,7 @@ class RetryNotice(EventSchema):
     seconds: float
 
 
-EVENTS: Mapping[str, type[BaseModel]] = {
+_EVENTS: Mapping[str, type[_Described]] = {
     "turn_start": TurnStartEvent,
     "round_start": RoundStartEvent,
     "block_start": BlockStartEvent,
@@ -148,10 +196,47 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "turn_complete": TurnEndEvent,
     "turn_cancelled": TurnCancelledEvent,
     "turn_error": TurnErrorEvent,
+}
+# The name of an event that is not in its status.
+_NAMES: Mapping[type[Event], str] = {
+    domain.TurnStart: "turn_start",
+    domain.RoundStart: "round_start",
+    domain.BlockStart: "block_start",
+    domain.BlockDelta: "block_delta",
+    domain.BlockStop: "block_stop",
+    domain.RoundStop: "round_stop",
+    domain.Reset: "reset",
+    domain.ActionRequired: "action_required",
+}
+EVENTS: Mapping[str, type[BaseModel]] = {
+    **_EVENTS,
     "status": StatusNotice,
     "tool_progress": ToolProgressNotice,
     "retry": RetryNotice,
 }
+
+
+def named(event: Event | Notice) -> tuple[str, Mapping[str, Any]]:
+    """The event's name, and its data as JSON values."""
+    if isinstance(event, Notice):
+        return event.name, event.data
+    name = f"turn_{event.status}" if isinstance(event, TurnEnd) else _NAMES[event.__class__]
+    return name, _EVENTS[name].members(event)
+
+
+def frame(event: Event | Notice, cursor: Cursor | None) -> bytes:
+    """One SSE frame. `cursor` is the position after the event; None for a notice, which has no position."""
+    if event.__class__ is BlockDelta:  # the token path
+        assert isinstance(event, BlockDelta)
+        return b'id: %d-%d-%d\nevent: block_delta\ndata: {"index":%d,"offset":%d,"text":%b}\n\n' % (
+            *(cursor or Cursor()),
+            event.index,
+            event.offset,
+            to_json(event.text),
+        )
+    name, data = named(event)
+    position = b"" if cursor is None else b"id: %d-%d-%d\n" % cursor
+    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
 
 
 # --- the stream of a chat --------------------------------------------------------------------------------------------
@@ -171,6 +256,12 @@ class TurnEvent(EventSchema):
     role: Literal["user", "assistant"]
     created_at: datetime
     blocks: list[BlockOut] | Absent = None
+
+    @classmethod
+    def members(cls, event: Turn) -> dict[str, Any]:
+        """Of a user turn all there is; of an answer only the members that its own events do not have."""
+        members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
+        return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
 
 class ChatDeletedEvent(EventSchema):
@@ -214,6 +305,11 @@ class FeedTurnEvent(EventSchema):
     role: Literal["assistant"]
     status: Status
     stop_reason: str | None
+
+    @classmethod
+    def members(cls, event: TurnStatus) -> dict[str, Any]:
+        state = {"status": event.status, "stop_reason": event.stop_reason}
+        return {"chat": event.chat, "turn": event.id, "role": "assistant", **state}
 
 
 class FeedResetEvent(EventSchema):
