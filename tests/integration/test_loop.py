@@ -187,7 +187,7 @@ async def test_read_only_tools_start_when_their_block_closes_and_others_wait_for
     assert [block.text for block in turn.blocks if block.type == "tool_result"] == ["written", "read"]
 
 
-async def test_a_tool_is_told_for_whom_it_works_and_may_show_what_it_does(harness: Harness) -> None:
+async def test_a_tool_gets_its_context_and_may_show_progress(harness: Harness) -> None:
     told: list[ToolContext] = []
 
     @tool()
@@ -217,7 +217,7 @@ def calling_when_allowed(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("max_rounds", [0, 1, 5])
-async def test_after_the_last_tool_round_the_model_is_told_to_answer(harness: Harness, max_rounds: int) -> None:
+async def test_after_the_last_tool_round_the_model_must_answer(harness: Harness, max_rounds: int) -> None:
     provider = ScriptedProvider(calling_when_allowed)
     async with harness.replica(provider, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look], limits=Limits(max_rounds)))
@@ -268,7 +268,7 @@ async def test_rounds_of_nothing_but_failures_are_counted(harness: Harness) -> N
     assert [request.may_use_tools for request in provider.requests] == [True, True, False]
 
 
-async def test_a_turn_that_shall_not_go_on_ends_as_tool_use_with_its_results_stored(harness: Harness) -> None:
+async def test_a_turn_that_does_not_continue_ends_as_tool_use_with_its_results_stored(harness: Harness) -> None:
     provider = ScriptedProvider([calls("look", "explode")])
     async with harness.replica(provider, [look, explode]) as replica:
         asked = await harness.ask(tools=[look, explode], limits=Limits(continue_after_tools=False))

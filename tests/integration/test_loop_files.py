@@ -124,7 +124,7 @@ async def mixed() -> Outcome:
     return Outcome("Here:", more=(*more, *[File(PIXEL + bytes([n])) for n in range(MOST_FILES + 1)]))
 
 
-async def test_what_is_no_file_for_a_model_is_said_in_words(harness: Harness) -> None:
+async def test_a_file_of_an_unknown_kind_is_described_in_words(harness: Harness) -> None:
     toolset = Toolset([mixed], max_file_bytes=2000, patience=TICK)
     turn = await run(harness, ScriptedProvider([calls("mixed"), answer()]), mixed, toolset=toolset)
     (result,) = results_of(turn).values()
@@ -145,7 +145,7 @@ async def talk() -> list[str | File]:
     return ["a" * 90, File(PIXEL), "b" * 90]
 
 
-async def test_what_is_cut_has_its_words_before_its_files(harness: Harness) -> None:
+async def test_a_result_that_is_cut_has_its_words_before_its_files(harness: Harness) -> None:
     turn = await run(harness, ScriptedProvider([calls("talk"), answer()]), talk)
     (result,) = results_of(turn).values()
     words, picture = parts_of(result)
@@ -156,7 +156,7 @@ async def test_what_is_cut_has_its_words_before_its_files(harness: Harness) -> N
 
 
 @pytest.mark.parametrize("can", [frozenset({"tools", "documents"}), frozenset({"tools", "images"})])
-async def test_a_model_is_told_of_what_it_cannot_see(harness: Harness, can: frozenset[str]) -> None:
+async def test_a_model_gets_words_for_files_that_it_cannot_see(harness: Harness, can: frozenset[str]) -> None:
     provider = ScriptedProvider([calls("look"), answer()])
     models = Models([ProviderModels(provider, [Model("scripted", can=can)])])
     async with harness.replica(models.provider_for, [look]) as replica:

@@ -81,7 +81,7 @@ async def run(harness: Harness, tools: Sequence[Tool], *replies: Reply, limits: 
 # --- identical calls -------------------------------------------------------------------------------------------------
 
 
-async def test_an_identical_call_of_a_later_round_is_answered_from_memory(harness: Harness, shelf: Shelf) -> None:
+async def test_an_identical_call_of_a_later_round_is_answered_from_the_memo(harness: Harness, shelf: Shelf) -> None:
     turn = await run(
         harness,
         tools_of(shelf),
@@ -105,12 +105,12 @@ async def test_an_identical_call_of_a_later_round_is_answered_from_memory(harnes
     assert degraded(turn) == (), "a result from memory is as good as any"
 
 
-async def test_a_tool_that_is_not_to_remember_is_run_every_time(harness: Harness, shelf: Shelf) -> None:
+async def test_a_tool_without_a_memo_is_run_every_time(harness: Harness, shelf: Shelf) -> None:
     await run(harness, tools_of(shelf), calls(("peek", "a"), ("peek", "b")), calls(("peek", "c")))
     assert shelf.seen == ["it"] * 3
 
 
-async def test_twins_in_one_reply_are_run_once(harness: Harness, shelf: Shelf) -> None:
+async def test_identical_calls_in_one_reply_are_run_once(harness: Harness, shelf: Shelf) -> None:
     turn = await run(harness, tools_of(shelf), calls(("look", "a"), ("look", "b"), ("look", "c")))
     assert shelf.seen == ["it"]
     results = results_of(turn)
@@ -118,7 +118,7 @@ async def test_twins_in_one_reply_are_run_once(harness: Harness, shelf: Shelf) -
     assert {id: notes_of(result) for id, result in results.items()} == {"a": {}, "b": {"memo": "a"}, "c": {"memo": "a"}}
 
 
-async def test_twins_are_run_once_even_where_the_first_is_over_before_the_reply_is(
+async def test_identical_calls_are_run_once_even_if_the_first_ends_before_the_reply(
     harness: Harness, shelf: Shelf
 ) -> None:
     """Read-only tools start while the model talks."""
@@ -136,7 +136,7 @@ async def test_twins_are_run_once_even_where_the_first_is_over_before_the_reply_
     assert {id: notes_of(result) for id, result in results_of(turn).items()} == {"a": {}, "b": {"memo": "a"}}
 
 
-async def test_a_twin_of_a_call_that_failed_is_run_itself(harness: Harness, shelf: Shelf) -> None:
+async def test_a_call_that_is_identical_to_a_failed_one_is_run_itself(harness: Harness, shelf: Shelf) -> None:
     shelf.at_first = [ToolError("not now")]
     turn = await run(harness, tools_of(shelf), calls(("look", "a"), ("look", "b")))
     results = results_of(turn)
@@ -149,7 +149,7 @@ async def test_a_failure_is_not_remembered_in_the_next_round(harness: Harness, s
     assert results_of(turn)["b"].text == "seen it (2)"
 
 
-async def test_nothing_is_remembered_across_a_call_that_may_have_changed_it(harness: Harness, shelf: Shelf) -> None:
+async def test_no_memo_is_used_across_a_call_that_may_have_changed_something(harness: Harness, shelf: Shelf) -> None:
     turn = await run(
         harness, tools_of(shelf), calls(("look", "a")), calls(("put", "b")), calls(("look", "c")), calls(("look", "d"))
     )

@@ -211,7 +211,7 @@ async def test_a_turn_that_kills_every_replica_comes_to_an_end(harness: Harness)
     assert texts_of(turn) == ["Half"], "what was said last stays"
 
 
-async def test_rows_that_were_left_by_a_replica_that_nobody_knows_are_taken_over(harness: Harness) -> None:
+async def test_turns_of_a_replica_without_a_row_are_taken_over(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply])) as gone, harness.locker() as other:
@@ -246,7 +246,7 @@ async def test_a_stop_hands_turns_back_uncharged_and_the_next_worker_finishes_th
     assert len(provider.requests) == 1
 
 
-async def test_a_stop_before_anything_was_said_costs_nothing(harness: Harness) -> None:
+async def test_a_stop_before_the_first_text_costs_nothing(harness: Harness) -> None:
     pause, reply = paused_after(0)
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply]), policy=AT_ONCE) as replica:
@@ -281,7 +281,7 @@ async def test_running_tools_are_stopped_by_a_stop_and_started_again(harness: Ha
     assert results_of(turn)["a"].text == "worked"
 
 
-async def test_what_fits_into_the_grace_period_is_finished(harness: Harness) -> None:
+async def test_turns_that_end_in_the_grace_period_are_not_stopped(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half a ", "sentence"))
     asked, later = await harness.ask(), await harness.ask()
     async with harness.replica(ScriptedProvider([reply]), policy=replace(POLICY, concurrent_turns=1)) as replica:
@@ -296,7 +296,7 @@ async def test_what_fits_into_the_grace_period_is_finished(harness: Harness) -> 
     assert (await harness.turn(later)).status == "queued", "nothing is claimed any more"
 
 
-async def test_who_is_told_to_stop_a_second_time_waits_for_nothing(harness: Harness) -> None:
+async def test_a_second_stop_waits_for_nothing(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half", "."))
     asked = await harness.ask()
     async with harness.replica(ScriptedProvider([reply])) as replica:
@@ -329,7 +329,7 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
     assert (await harness.turn(asked)).status == "running"
 
 
-async def test_a_ring_that_cannot_be_passed_on_is_no_failure_of_what_it_was_for(harness: Harness) -> None:
+async def test_a_notification_that_cannot_be_sent_fails_no_request(harness: Harness) -> None:
     """The row says it already; whoever asked for it must not be told that it failed."""
     async with (
         proxied(harness.url) as (url, way),
@@ -341,7 +341,7 @@ async def test_a_ring_that_cannot_be_passed_on_is_no_failure_of_what_it_was_for(
         await replica.worker.refresh(new_id())
 
 
-async def test_what_a_stop_meets_while_it_is_claimed_goes_back_uncharged(harness: Harness) -> None:
+async def test_turns_that_are_claimed_during_a_stop_go_back_uncharged(harness: Harness) -> None:
     async with harness.replica(ScriptedProvider([answer()]), policy=AT_ONCE) as replica, harness.locker() as locker:
         await harness.finish(replica, await harness.ask())
         asked = await harness.ask()
@@ -403,7 +403,7 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
     assert (turn.status, texts_of(turn)) == ("cancelled", ["Half"])
 
 
-async def test_a_session_that_died_without_a_word_does_not_keep_the_next_one_from_hearing(harness: Harness) -> None:
+async def test_a_session_that_died_silently_does_not_keep_the_next_one_from_listening(harness: Harness) -> None:
     """Postgres may take hours to notice, and holds the dead one's lock until then."""
     heard = asyncio.Event()
     sessions = [ReplicaSession(harness.url, 7, lambda _: None), ReplicaSession(harness.url, 7, lambda _: heard.set())]
@@ -419,7 +419,7 @@ async def test_a_session_that_died_without_a_word_does_not_keep_the_next_one_fro
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_an_owner_that_was_taken_for_dead_wakes_up_and_harms_nobody(harness: Harness) -> None:
+async def test_a_frozen_replica_that_was_taken_over_wakes_up_and_does_no_harm(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half a ", "sentence"), tool_use("look", {}, "a"))
     async with (
         harness.replica(ScriptedProvider([reply]), [look]) as late,
@@ -440,7 +440,7 @@ async def test_an_owner_that_was_taken_for_dead_wakes_up_and_harms_nobody(harnes
     assert texts_of(turn) == ["Anew."]
 
 
-async def test_a_replica_that_was_taken_for_dead_may_claim_its_own_turn_again(harness: Harness) -> None:
+async def test_a_replica_that_was_taken_over_may_claim_its_own_turn_again(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half a ", "sentence"), text("More."))
     other = Pause()
     provider = ScriptedProvider([reply, [other, *answer("Other.")], answer("Anew.")])
@@ -467,7 +467,7 @@ async def _requeue(replica: Replica, asked: Asked) -> None:
         await connection._raw.execute("UPDATE turns SET status = 'queued', replica = NULL WHERE id = $1", asked.turn)
 
 
-async def test_a_full_replica_passes_the_ring_on_and_full_replicas_do_not_ring_for_ever(harness: Harness) -> None:
+async def test_a_full_replica_notifies_others_and_full_replicas_do_not_notify_for_ever(harness: Harness) -> None:
     full = replace(POLICY, concurrent_turns=1)
     pause, reply = paused_after(0, text("Hello."))
     second = Pause()
@@ -505,7 +505,7 @@ async def test_a_full_replica_passes_the_ring_on_and_full_replicas_do_not_ring_f
             await harness.finish(here, first)
 
 
-async def test_what_one_ring_brings_to_a_replica_beyond_its_room_is_passed_on_at_once(harness: Harness) -> None:
+async def test_turns_beyond_the_room_of_a_replica_are_announced_to_others_at_once(harness: Harness) -> None:
     pause, reply = paused_after(0, text("Hello."))
     full = replace(POLICY, concurrent_turns=1)
     async with (

@@ -148,7 +148,7 @@ def approval_of(turn: Turn, call: str) -> Any:
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-async def test_what_needs_nobody_runs_at_once_and_the_turn_waits_for_the_rest_without_a_task(
+async def test_calls_that_need_no_person_run_at_once_and_the_turn_waits_for_the_rest_without_a_task(
     harness: Harness, office: Office
 ) -> None:
     office.digging.go.set()
@@ -228,7 +228,7 @@ async def test_an_approved_call_that_was_running_at_a_crash_is_not_run_again(har
     assert (office.done, results_of(turn)["a"].text) == (["launched"], OUTCOME_UNKNOWN)
 
 
-async def test_a_call_over_its_limit_is_refused_and_nobody_is_asked(harness: Harness, office: Office) -> None:
+async def test_a_call_over_its_limit_is_refused_and_makes_no_ask(harness: Harness, office: Office) -> None:
     provider = ScriptedProvider([calls(("once", "a"), ("once", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
@@ -281,7 +281,9 @@ async def test_a_result_of_another_input_than_the_models_is_not_remembered_for_i
     assert approval_of(turn, "c") == {"decision": "approve", "input": '{"what":"sun"}'}
 
 
-async def test_twins_that_were_changed_are_run_each_with_its_own_input(harness: Harness, office: Office) -> None:
+async def test_identical_calls_that_were_edited_are_run_each_with_its_own_input(
+    harness: Harness, office: Office
+) -> None:
     sea = {"what": "sea"}
     provider = ScriptedProvider([calls(("look", "a", sea), ("look", "b", sea), ("look", "c", sea)), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
@@ -419,7 +421,7 @@ async def test_words_at_the_moment_when_the_turn_ends_are_taken_in_or_refused_an
     assert (turn.status, turn.attempt, turn.steers) == ("complete", 2 if taken else 1, ())
 
 
-async def test_words_of_which_the_turn_was_told_go_in_without_another_claim(harness: Harness, office: Office) -> None:
+async def test_steers_that_were_announced_are_applied_without_another_claim(harness: Harness, office: Office) -> None:
     provider = ScriptedProvider([calls(("dig", "a")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=tools_of(office))
@@ -523,9 +525,7 @@ async def _expire(harness: Harness, asked: Asked) -> None:
         await locker.connection.execute(EXPIRE, asked.turn)
 
 
-async def test_the_rescuer_ends_the_wait_of_a_turn_that_nobody_answered_in_time(
-    harness: Harness, office: Office
-) -> None:
+async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office: Office) -> None:
     provider = ScriptedProvider([calls(("find", "a"), ("pay", "b", {"euros": 5})), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
@@ -560,7 +560,7 @@ async def test_a_turn_that_still_runs_other_calls_when_an_ask_expires_goes_on_af
     assert (turn.status, office.done) == ("complete", ["dug"])
 
 
-async def test_an_answer_before_the_time_is_over_is_taken_though_the_rescuer_looks_at_the_same_moment(
+async def test_an_answer_in_time_is_taken_though_the_ask_expires_at_the_same_moment(
     harness: Harness, office: Office
 ) -> None:
     """Neither waits for the other, which would be for ever: the answer has come first to the turn."""

@@ -108,7 +108,7 @@ async def test_a_branch_made_before_sees_what_its_tools_said_and_one_made_after_
     assert model.seen[asked_before][0] == f"Page 1. {PAGE}"
 
 
-async def test_what_was_left_out_can_be_read_again(harness: Harness) -> None:
+async def test_shortened_results_can_be_read_again(harness: Harness) -> None:
     model = Reader(rounds=6)
     (read,) = result_tools(ToolResults(harness.database))
     async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness, read)) as replica:

@@ -159,7 +159,7 @@ async def test_calls_before_the_seal_get_results_and_a_call_that_was_cut_gets_no
     assert [block.tool_use_id for block in turn.blocks if block.interrupted] == ["cut"]
 
 
-async def test_what_one_read_brought_is_not_lost_when_the_turn_is_cancelled_between_its_writes(
+async def test_changes_of_one_read_are_not_lost_when_the_turn_is_cancelled_between_their_writes(
     harness: Harness,
 ) -> None:
     """The first of four blocks waits for a lock when the turn is cancelled; the last is still open."""
@@ -240,7 +240,7 @@ async def test_a_running_tool_is_stopped_and_what_was_settled_stays(harness: Har
     assert turn.usage == {"input_tokens": 10, "output_tokens": 5}
 
 
-async def test_a_tool_that_will_not_stop_keeps_nobody_waiting(harness: Harness) -> None:
+async def test_a_tool_that_does_not_stop_delays_no_cancellation(harness: Harness) -> None:
     started, released = asyncio.Event(), asyncio.Event()
 
     @tool()

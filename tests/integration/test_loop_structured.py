@@ -110,7 +110,7 @@ async def test_every_attempt_has_its_own_model_calls(harness: Harness) -> None:
     assert ended(turn) == ("complete", "output", None, '{"year":1}')
 
 
-async def test_a_reply_without_a_tool_fails_its_attempt_and_the_model_is_told_why_it_is_called_again(
+async def test_a_reply_without_a_tool_fails_its_attempt_and_the_model_gets_the_reason(
     harness: Harness,
 ) -> None:
     turn, provider = await run(harness, PLAIN, message_of(text("In 1969.")), message_of(out("a", year=1969)))
@@ -135,7 +135,7 @@ async def test_one_reply_may_hold_several_drafts_and_the_submission(harness: Har
     assert sum(block.type == TOOL_RESULT for block in turn.blocks) == 4
 
 
-async def test_what_is_submitted_is_judged(harness: Harness) -> None:
+async def test_a_submission_is_judged(harness: Harness) -> None:
     turn, _ = await run(
         harness,
         OutputSpec(SCHEMA, validator="plausible", handler="critic"),
@@ -185,7 +185,7 @@ class Told(Hooks):
         self.said.append((event.call.name, event.outcome.text))
 
 
-async def test_hooks_are_told_of_every_draft_and_of_the_submission(harness: Harness) -> None:
+async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harness) -> None:
     told, provider = Told(), ScriptedProvider([message_of(out("a", year=1)), message_of(submit("b"))])
     async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS), hooks=[told]) as replica:
         await harness.finish(replica, await ask(harness, REFLECTED))

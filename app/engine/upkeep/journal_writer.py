@@ -1,4 +1,4 @@
-"""Writes the open text of all running turns to the journal, in one statement per tick. No turn waits for it."""
+"""The journal writer: stores the open text of all running turns, in one statement per tick. No turn waits for it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,9 @@ log = structlog.get_logger(__name__)
 
 
 class Written(NamedTuple):
-    """An open block, by its mark and as the journal names it, and how much of its text is in the journal."""
+    """An open block: its mark, its head in the journal, and how many characters of its text the journal has (-1 before
+    the first entry).
+    """
 
     start: BlockStart
     head: Block
@@ -28,7 +30,7 @@ class Written(NamedTuple):
 
 
 class JournalWriter:
-    """`interval` is the tick in seconds: what a kill can cost of the text of an open block."""
+    """`interval` is the tick in seconds: a kill loses at most the open text of that time."""
 
     def __init__(self, journal: Journal, directory: Directory, interval: float) -> None:
         self._journal = journal
@@ -37,7 +39,7 @@ class JournalWriter:
         self._written: dict[LiveView, Written] = {}
 
     async def run(self) -> None:
-        """For ever."""
+        """Writes for ever."""
         with suppress(StorageUnavailable):
             await self._journal.begin()
         while True:
@@ -45,22 +47,24 @@ class JournalWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """One tick."""
+        """Does one tick."""
         written: dict[LiveView, Written] = {}
-        pieces = dict(self._pieces(written))
-        if pieces:
+        entries = dict(self._entries(written))
+        if entries:
             start = perf_counter()
             try:
-                taken = await self._journal.append(list(pieces.values()))
-                if len(taken) < len(pieces) and await self._journal.begin():
-                    written.clear()  # Postgres has crashed and forgotten it: all is written again
+                accepted = await self._journal.append(list(entries.values()))
+                if len(accepted) < len(entries) and await self._journal.begin():
+                    # The journal is an unlogged table: Postgres has crashed and emptied it. All is written again.
+                    written.clear()
             except StorageUnavailable as error:
                 log.warning("journal.waits", error=str(error))
-                return  # the same is written again from the same places: readers elsewhere go by those
+                # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
+                return
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
         self._written = written
 
-    def _pieces(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, JournalEntry]]:
+    def _entries(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, JournalEntry]]:
         for view in self._directory.here():
             start = view.marks[-1]
             if not isinstance(start, BlockStart):

@@ -1,4 +1,4 @@
-"""Keeps this replica's lease, takes over the turns of replicas that are gone, and ends what waited too long."""
+"""Recovery: keeps this replica's lease, takes over the turns of replicas that are gone, and expires old asks."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,45 +15,49 @@ from app.storage.runs.queue import Peer, Queue
 log = structlog.get_logger(__name__)
 
 LOOK = 0.4  # seconds between two looks at the peers
-# A peer without a session is gone after so many seconds, if only its own was cut.
+# Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut.
 MISSED = 0.8
-SWEEP = 60.0
+SWEEP = 60.0  # seconds between two searches for turns whose replica has no row any more
 
 
 class ReplicaMonitor:
+    """Watches the other replicas. `lease` is in seconds. `wake` is called when there are turns to claim."""
+
     def __init__(
-        self, queue: Queue, journal: Journal, actions: Actions, lease: float, ring: Callable[[], None]
+        self, queue: Queue, journal: Journal, actions: Actions, lease: float, wake: Callable[[], None]
     ) -> None:
         self._queue = queue
         self._journal = journal
         self._actions = actions
         self._lease = lease
-        self._ring = ring
+        self._wake = wake
         self._missed: dict[UUID, float] = {}
-        self._in_touch = 0.0
-        self._doubted: float | None = None
+        self._connected_since = 0.0
+        self._doubted_at: float | None = None
         self._renewed = 0.0
         self._swept = 0.0
 
     async def start(self) -> None:
-        """Announces this replica, and takes over what an earlier process at the same address had."""
+        """Registers this replica, and takes over the turns of an earlier process at the same address."""
         await self._queue.renew_lease(self._lease)
-        self._renewed = self._swept = self._in_touch = monotonic()
-        await self._rescue([n.id for n in await self._queue.peers() if n.replaced])
+        self._renewed = self._swept = self._connected_since = monotonic()
+        await self._take_over([peer.id for peer in await self._queue.peers() if peer.replaced])
 
     def doubt(self) -> None:
-        """Our own session was lost: Postgres was away, so everybody's was, and it may take them a while to be back."""
-        self._doubted = self._in_touch = monotonic()
+        """To be called when this replica's own session was cut. Postgres was away then, so probably all sessions were
+        cut, and the peers need time to connect again.
+        """
+        self._doubted_at = self._connected_since = monotonic()
 
     async def run(self) -> None:
-        """For ever."""
+        """Looks for ever."""
         while True:
             await asyncio.sleep(LOOK)
             try:
                 await self._look(monotonic())
             except StorageUnavailable as error:
                 log.error("lease.not_renewed", error=str(error))
-                self._in_touch = monotonic()
+                self._connected_since = monotonic()
                 self._missed.clear()
 
     async def _look(self, now: float) -> None:
@@ -62,32 +66,32 @@ class ReplicaMonitor:
             self._renewed = now
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
-            self._ring()
+            self._wake()
         gone = self._gone(await self._queue.peers(), now)
         if gone:
-            await self._rescue(gone)
+            await self._take_over(gone)
         if now - self._swept > SWEEP:
             self._swept = now
-            await self._rescue(())
+            await self._take_over(())  # turns of replicas that have no row any more
             await self._journal.sweep()
 
     def _gone(self, peers: Sequence[Peer], now: float) -> list[UUID]:
-        """Who has no session for long enough, or no lease. After Postgres was away everybody looks so for a while:
-        neither is believed before we have been in touch for as long as a lease lasts.
+        """The peers that have had no session for long enough, or whose lease has expired. After Postgres was away, all
+        peers look like that for a while. So neither sign counts before this replica has been connected for one lease.
         """
-        if self._doubted is not None and now - self._doubted <= self._lease:
+        if self._doubted_at is not None and now - self._doubted_at <= self._lease:
             self._missed.clear()
             return []
-        alone = {n.id for n in peers if not n.connected}
-        self._missed = {id: since for id, since in self._missed.items() if id in alone}
-        for id in alone:
+        disconnected = {peer.id for peer in peers if not peer.connected}
+        self._missed = {id: since for id, since in self._missed.items() if id in disconnected}
+        for id in disconnected:
             self._missed.setdefault(id, now)
-        lapsed = {n.id for n in peers if n.lapsed} if now - self._in_touch > self._lease else set()
-        return [n.id for n in peers if n.id in lapsed or now - self._missed.get(n.id, now) >= MISSED]
+        expired = {peer.id for peer in peers if peer.lapsed} if now - self._connected_since > self._lease else set()
+        return [peer.id for peer in peers if peer.id in expired or now - self._missed.get(peer.id, now) >= MISSED]
 
-    async def _rescue(self, gone: Sequence[UUID]) -> None:
+    async def _take_over(self, gone: Sequence[UUID]) -> None:
         turns = await self._queue.take_over(gone)
         if gone or turns:
             log.warning("replicas.gone", replicas=[str(id) for id in gone], turns=[str(turn) for turn in turns])
         if turns:
-            self._ring()
+            self._wake()

@@ -1,4 +1,7 @@
-"""Removes files that were uploaded and are said by no turn: never sent, or their chat was deleted."""
+"""The sweep of uploads that no turn refers to: they were never sent, or their chat was deleted.
+
+It has a task of its own: it may take long, and no lease must wait for it.
+"""
 
 import asyncio
 import random
@@ -11,20 +14,20 @@ from app.storage.uploads import Uploads
 
 log = structlog.get_logger(__name__)
 
-_PAUSE = 6 * 3600.0  # seconds
-_KEPT = 24 * 3600.0  # seconds, in which a message may be sent
+_PAUSE = 6 * 3600.0  # seconds between two sweeps
+_KEPT = 24 * 3600.0  # seconds that an upload is kept, to be sent with a message
 
 
 async def sweep_uploads(uploads: Uploads) -> None:
-    """For ever."""
+    """Sweeps for ever."""
     while True:
-        await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that replicas take turns
-        if gone := await retry_while_unavailable(lambda: uploads.sweep(_KEPT)):
-            log.info("uploads.swept", uploads=gone)
+        await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that not all replicas sweep at once
+        if removed := await retry_while_unavailable(lambda: uploads.sweep(_KEPT)):
+            log.info("uploads.swept", uploads=removed)
 
 
 async def sweep_deleted_chats(changes: OwnerChanges) -> None:
     """Removes old rows about deleted chats, for ever."""
     while True:
-        await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that replicas take turns
+        await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.0))  # noqa: S311, only so that not all replicas sweep at once
         await retry_while_unavailable(changes.sweep)

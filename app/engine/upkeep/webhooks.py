@@ -1,4 +1,4 @@
-"""Tells an operator's server of every turn that ended, until it says that it has understood."""
+"""Webhook deliveries: a request to the operator's server for every turn that has ended, retried until accepted."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ _SWEEP = 3600.0  # seconds between two sweeps of old rows
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """`secret` signs (app.kit.signature)."""
+    """The operator's server. `secret` is the key of the signatures (app.kit.signature)."""
 
     url: str
     secret: str
@@ -37,9 +37,9 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class WebhookPolicy:
-    """Times are seconds. The wait after a failure begins at `base` and grows fourfold up to `longest`: with these
-    numbers the last try comes after about three days. `lease` is how long a try belongs to whoever took it, which must
-    be longer than `timeout`; `look` is how often the rows are looked at without a ring.
+    """Times are in seconds. The wait after a failure begins at `base` and grows fourfold up to `longest`: with these
+    numbers the last try comes after about three days. `lease` is how long a try belongs to the replica that claimed it,
+    and must be longer than `timeout`. Rows are read every `look` seconds without a notification.
     """
 
     timeout: float = 10.0
@@ -57,35 +57,35 @@ class WebhookPolicy:
 
 
 class WebhookDeliveries(Hooks):
-    """As a hook it hears of the turns that end here; for the others it looks from time to time."""
+    """Delivers webhooks. As a hook it is woken by turns that end here; webhooks of other turns are found by polling."""
 
     def __init__(self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy) -> None:
         self._webhooks = webhooks
         self._receiver = receiver
         self._policy = policy
-        self._rung = asyncio.Event()
-        self._under_way = 0
+        self._woken = asyncio.Event()
+        self._running = 0
         self._swept = -_SWEEP
 
-    async def turn_ended(self, event: TurnEnded) -> None:  # noqa: ARG002, the row says it all
-        self._rung.set()
+    async def turn_ended(self, event: TurnEnded) -> None:  # noqa: ARG002, the row has all of it
+        self._woken.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Delivers for ever."""
         timeout = aiohttp.ClientTimeout(total=self._policy.timeout)
         async with (
             aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http,
             asyncio.TaskGroup() as group,
         ):
             while True:
-                self._rung.clear()
+                self._woken.clear()
                 for webhook in await self._claim():
-                    self._under_way += 1
+                    self._running += 1
                     group.create_task(self._deliver(http, webhook))
-                await self._rung_in_time()
+                await self._wait()
 
     async def _claim(self) -> Sequence[Webhook]:
-        free = self._policy.at_once - self._under_way
+        free = self._policy.at_once - self._running
         if free == 0:
             return ()
         try:
@@ -100,25 +100,25 @@ class WebhookDeliveries(Hooks):
             await self._webhooks.sweep(self._policy.kept)
             self._swept = now
 
-    async def _rung_in_time(self) -> None:
+    async def _wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._policy.look):
-                await self._rung.wait()
+                await self._woken.wait()
 
     # --- one try -----------------------------------------------------------------------------------------------------
 
     async def _deliver(self, http: aiohttp.ClientSession, webhook: Webhook) -> None:
         try:
-            await self._settle(webhook, await self._post(http, webhook))
+            await self._record(webhook, await self._post(http, webhook))
         finally:
-            if self._under_way == self._policy.at_once:
-                self._rung.set()  # others may wait for this place
-            self._under_way -= 1
+            if self._running == self._policy.at_once:
+                self._woken.set()  # others may wait for this slot
+            self._running -= 1
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
-        """The status that the receiver answered, or the class of what went wrong, whose message may tell the URL."""
+        """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
         body = body_of(webhook)
-        # The same for all tries, so that the receiver can tell what it has understood before.
+        # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
         signature = headers_of(self._receiver.secret, f"ended-{webhook.turn}", int(time()), body)
         headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
         try:
@@ -127,20 +127,20 @@ class WebhookDeliveries(Hooks):
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return type(error).__name__
 
-    async def _settle(self, webhook: Webhook, answer: int | str) -> None:
-        told = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
+    async def _record(self, webhook: Webhook, answer: int | str) -> None:
+        fields = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
         outcome = self._judge(answer, webhook.tries)
         match outcome:
             case "delivered":
                 await retry_while_unavailable(lambda: self._webhooks.delivered(webhook, str(answer)))
-                log.info("webhook.delivered", **told)
+                log.info("webhook.delivered", **fields)
             case "failed":
                 wait = self._policy.wait_after(webhook.tries)
                 await retry_while_unavailable(lambda: self._webhooks.failed(webhook, str(answer), wait))
-                log.warning("webhook.failed", **told, seconds=round(wait, 3))
+                log.warning("webhook.failed", **fields, seconds=round(wait, 3))
             case "given_up":
                 await retry_while_unavailable(lambda: self._webhooks.given_up(webhook, str(answer)))
-                log.error("webhook.given_up", **told)
+                log.error("webhook.given_up", **fields)
         WEBHOOKS.labels(outcome).inc()
 
     def _judge(self, answer: int | str, tries: int) -> Outcome:
@@ -150,7 +150,7 @@ class WebhookDeliveries(Hooks):
 
 
 def body_of(webhook: Webhook) -> bytes:
-    """The same bytes for all tries."""
+    """The body of the request, which is the same for all tries."""
     data = {
         "turn": webhook.turn,
         "chat": webhook.chat,

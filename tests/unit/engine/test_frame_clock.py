@@ -35,7 +35,7 @@ def test_the_tick_follows_the_load_and_returns_to_nothing() -> None:
     assert clock.tick == 0.0
 
 
-async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_beats(
+async def test_streams_that_come_in_one_beat_go_on_together_and_a_tick_has_several_beats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, order = pressed(), list[str]()
@@ -70,7 +70,7 @@ async def test_streams_that_come_together_go_on_together_and_a_tick_has_several_
     assert sum(delays[:BEATS]) == pytest.approx(clock.tick)
 
 
-async def test_a_stream_that_goes_away_or_a_load_that_falls_keeps_nobody() -> None:
+async def test_a_cancelled_stream_or_a_falling_load_keeps_no_stream_waiting() -> None:
     clock = pressed()
     gone = asyncio.create_task(clock.wait_for_tick())
     stays = asyncio.create_task(clock.wait_for_tick())

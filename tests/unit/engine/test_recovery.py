@@ -1,4 +1,4 @@
-"""Who is taken for dead, and when."""
+"""The replicas whose turns are taken over, and when."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.errors import StorageUnavailable
-from app.engine.upkeep import recovery as rescuer
+from app.engine.upkeep import recovery
 from app.engine.upkeep.recovery import MISSED, SWEEP, ReplicaMonitor
 from app.storage.actions import Actions
 from app.storage.runs.journal import Journal
@@ -22,8 +22,8 @@ class Rows:
     """Stands in for queue and journal."""
 
     def __init__(self) -> None:
-        self.neighbours_now: list[Peer] = []
-        self.rescued: list[list[UUID]] = []
+        self.peers_now: list[Peer] = []
+        self.taken_over: list[list[UUID]] = []
         self.found: list[UUID] = []
         self.expired: list[UUID] = []
         self.renewed = 0
@@ -34,10 +34,10 @@ class Rows:
         self.renewed += 1
 
     async def peers(self) -> Sequence[Peer]:
-        return self.neighbours_now
+        return self.peers_now
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        self.rescued.append(list(gone))
+        self.taken_over.append(list(gone))
         return self.found
 
     async def sweep(self) -> None:
@@ -59,68 +59,68 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(rescuer, "monotonic", clock)
+    monkeypatch.setattr(recovery, "monotonic", clock)
     return clock
 
 
-def rescuer_of(rows: Rows, ring: Callable[[], None] = lambda: None) -> ReplicaMonitor:
-    return ReplicaMonitor(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, ring)
+def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
+    return ReplicaMonitor(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, wake)
 
 
 def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Peer:
     return Peer(id, connected, lapsed, replaced)
 
 
-async def test_whoever_had_this_address_is_replaced_at_the_start() -> None:
-    rows, rung = Rows(), asyncio.Event()
-    rows.neighbours_now = [peer(ADA, replaced=True), peer(BEN, connected=False, lapsed=True)]
+async def test_an_earlier_process_at_this_address_is_replaced_at_the_start() -> None:
+    rows, woken = Rows(), asyncio.Event()
+    rows.peers_now = [peer(ADA, replaced=True), peer(BEN, connected=False, lapsed=True)]
     rows.found = [UUID(int=9)]
-    await rescuer_of(rows, rung.set).start()
-    assert (rows.rescued, rows.renewed) == ([[ADA]], 1)
-    assert rung.is_set(), "what was taken over is claimed at once"
+    await monitor_of(rows, woken.set).start()
+    assert (rows.taken_over, rows.renewed) == ([[ADA]], 1)
+    assert woken.is_set(), "the turns are claimed at once"
 
 
-async def test_a_session_that_is_gone_is_believed_after_a_moment(clock: Clock) -> None:
+async def test_a_missing_session_counts_after_a_moment(clock: Clock) -> None:
     rows = Rows()
-    rescuer = rescuer_of(rows)
-    await rescuer.start()
-    rows.neighbours_now = [peer(ADA, connected=False), peer(BEN)]
+    monitor = monitor_of(rows)
+    await monitor.start()
+    rows.peers_now = [peer(ADA, connected=False), peer(BEN)]
     for later in (0.1, MISSED):
-        await rescuer._look(clock.now + later)
-    assert rows.rescued == [[]], "only the start's"
-    await rescuer._look(clock.now + 0.2 + MISSED)
-    assert rows.rescued == [[], [ADA]]
+        await monitor._look(clock.now + later)
+    assert rows.taken_over == [[]], "only at the start"
+    await monitor._look(clock.now + 0.2 + MISSED)
+    assert rows.taken_over == [[], [ADA]]
 
 
 async def test_a_session_that_comes_back_was_never_missed(clock: Clock) -> None:
     rows = Rows()
-    rescuer = rescuer_of(rows)
-    await rescuer.start()
+    monitor = monitor_of(rows)
+    await monitor.start()
     for later, connected in ((0.0, False), (0.5, True), (0.6, False), (0.6 + MISSED - 0.1, False)):
-        rows.neighbours_now = [peer(connected=connected)]
-        await rescuer._look(clock.now + later)
-    assert rows.rescued == [[]]
+        rows.peers_now = [peer(connected=connected)]
+        await monitor._look(clock.now + later)
+    assert rows.taken_over == [[]]
 
 
-async def test_a_lapsed_lease_is_believed_once_we_have_watched_for_as_long_as_one_lasts(clock: Clock) -> None:
+async def test_an_expired_lease_counts_after_a_connection_of_one_lease(clock: Clock) -> None:
     rows = Rows()
-    rescuer = rescuer_of(rows)
-    await rescuer.start()
-    rows.neighbours_now = [peer(lapsed=True)]
-    await rescuer._look(clock.now + LEASE)
-    assert rows.rescued == [[]]
-    await rescuer._look(clock.now + LEASE + 0.1)
-    assert rows.rescued == [[], [ADA]]
+    monitor = monitor_of(rows)
+    await monitor.start()
+    rows.peers_now = [peer(lapsed=True)]
+    await monitor._look(clock.now + LEASE)
+    assert rows.taken_over == [[]]
+    await monitor._look(clock.now + LEASE + 0.1)
+    assert rows.taken_over == [[], [ADA]]
 
 
-async def test_after_postgres_was_away_nobody_is_taken_for_dead_before_they_could_come_back(
+async def test_after_postgres_was_away_no_peer_is_taken_over_before_it_can_connect_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Rows()
-    rescuer_ = rescuer_of(rows)
-    await rescuer_.start()
-    rows.neighbours_now = [peer(connected=False)]
-    await rescuer_._look(clock.now)  # the session is missed, and then Postgres is away for long
+    monitor = monitor_of(rows)
+    await monitor.start()
+    rows.peers_now = [peer(connected=False)]
+    await monitor._look(clock.now)  # the session is missed, and then Postgres is away for long
 
     async def away() -> Sequence[Peer]:
         clock.now += SWEEP - 5
@@ -131,42 +131,42 @@ async def test_after_postgres_was_away_nobody_is_taken_for_dead_before_they_coul
         raise asyncio.CancelledError
 
     monkeypatch.setattr(rows, "peers", away)
-    monkeypatch.setattr(rescuer, "LOOK", 0)
+    monkeypatch.setattr(recovery, "LOOK", 0)
     with pytest.raises(asyncio.CancelledError):
-        await rescuer_.run()
+        await monitor.run()
     monkeypatch.undo()
-    rows.neighbours_now = [peer(ADA, connected=False), peer(BEN, lapsed=True)]
-    await rescuer_._look(clock.now)
-    await rescuer_._look(clock.now + MISSED - 0.1)
-    assert rows.rescued == [[]]
-    await rescuer_._look(clock.now + MISSED + 0.1)
-    assert rows.rescued == [[], [ADA]]
+    rows.peers_now = [peer(ADA, connected=False), peer(BEN, lapsed=True)]
+    await monitor._look(clock.now)
+    await monitor._look(clock.now + MISSED - 0.1)
+    assert rows.taken_over == [[]]
+    await monitor._look(clock.now + MISSED + 0.1)
+    assert rows.taken_over == [[], [ADA]]
 
 
-async def test_whoever_lost_its_own_session_believes_no_absence_for_as_long_as_a_lease_lasts(clock: Clock) -> None:
+async def test_a_replica_that_lost_its_own_session_takes_no_peer_over_for_one_lease(clock: Clock) -> None:
     rows = Rows()
-    rescuer = rescuer_of(rows)
-    await rescuer.start()
-    rows.neighbours_now = [peer(ADA, connected=False, lapsed=True)]
-    rescuer.doubt()  # no statement has failed: Postgres was back before the next look
+    monitor = monitor_of(rows)
+    await monitor.start()
+    rows.peers_now = [peer(ADA, connected=False, lapsed=True)]
+    monitor.doubt()  # no statement has failed: Postgres was back before the next look
     for later in (0.0, MISSED + 0.1, LEASE):
-        await rescuer._look(clock.now + later)
-    assert rows.rescued == [[]]
+        await monitor._look(clock.now + later)
+    assert rows.taken_over == [[]]
     for later in (LEASE + 0.1, LEASE + 0.2 + MISSED):
-        await rescuer._look(clock.now + later)
-    assert rows.rescued[:2] == [[], [ADA]]
+        await monitor._look(clock.now + later)
+    assert rows.taken_over[:2] == [[], [ADA]]
 
 
-async def test_the_lease_is_renewed_long_before_it_lapses_and_orphans_are_looked_for_now_and_then(clock: Clock) -> None:
+async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept(clock: Clock) -> None:
     rows = Rows()
-    rescuer = rescuer_of(rows)
-    await rescuer.start()
+    monitor = monitor_of(rows)
+    await monitor.start()
     start, renewals = clock.now, []
     while clock.now < start + SWEEP + 1:
         clock.now += 0.4
         before = rows.renewed
-        await rescuer._look(clock.now)
+        await monitor._look(clock.now)
         renewals += [clock.now] * (rows.renewed - before)
     gaps: list[Any] = [later - earlier for earlier, later in zip([start, *renewals], renewals, strict=False)]
     assert max(gaps) < LEASE / 2
-    assert (rows.rescued, rows.swept) == ([[], []], 1)
+    assert (rows.taken_over, rows.swept) == ([[], []], 1)

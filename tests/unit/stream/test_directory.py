@@ -12,7 +12,7 @@ def _attempt(number: int) -> LiveView:
     return LiveView(turn_of(attempt=number))
 
 
-def test_a_turn_that_runs_here_is_found_by_whoever_may_see_it() -> None:
+def test_a_turn_that_runs_here_is_found_for_its_owner_only() -> None:
     directory, view = Directory(), _attempt(1)
     with directory.host(view, "ada"):
         assert directory.here() == [view]
@@ -28,7 +28,7 @@ def test_a_turn_that_runs_here_is_found_by_whoever_may_see_it() -> None:
     assert not directory.is_fed(view)
 
 
-def test_readers_of_a_turn_that_runs_elsewhere_share_one_view_for_as_long_as_somebody_reads() -> None:
+def test_readers_of_a_turn_that_runs_elsewhere_share_one_view_while_there_are_any() -> None:
     directory = Directory()
     view = directory.view(turn_of())
     assert directory.view(turn_of()) is view
@@ -49,7 +49,7 @@ def test_an_ended_turn_is_not_mirrored() -> None:
     assert directory.mirrored() == []
 
 
-def test_readers_of_a_mirror_come_over_when_the_turn_is_claimed_here() -> None:
+def test_readers_of_a_mirror_move_to_the_view_of_a_turn_that_is_claimed_here() -> None:
     directory = Directory()
     mirror, view = directory.view(turn_of(status="queued", attempt=0)), _attempt(1)
     with directory.host(view, "ada"):
@@ -58,7 +58,7 @@ def test_readers_of_a_mirror_come_over_when_the_turn_is_claimed_here() -> None:
         assert directory.mirrored() == []
 
 
-def test_a_view_is_never_older_than_what_the_caller_already_knows() -> None:
+def test_a_view_is_never_older_than_the_turn_that_it_is_asked_for() -> None:
     directory = Directory()
     late = directory.view(turn_of(attempt=1))
     newer = turn_of(attempt=2)
@@ -69,7 +69,7 @@ def test_a_view_is_never_older_than_what_the_caller_already_knows() -> None:
     assert late.attempt == 2
 
 
-def test_an_owner_that_lost_its_claim_does_not_speak_for_the_turn() -> None:
+def test_a_view_that_lost_its_claim_is_not_the_view_of_the_turn() -> None:
     directory, lost = Directory(), _attempt(1)
     with directory.host(lost, "ada"):
         view = directory.view(turn_of(attempt=2))

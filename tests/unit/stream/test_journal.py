@@ -46,7 +46,7 @@ def test_nothing_is_open_where_nothing_was_written_or_no_round_is_unsealed() -> 
     assert _open(turn_of(rounds=[voided()]), _row(0, "ahoy")) is None
 
 
-def test_what_a_closed_block_and_a_voided_round_left_behind_is_passed_over() -> None:
+def test_journal_entries_of_closed_blocks_and_voided_rounds_are_ignored() -> None:
     assert _open(turn_of(text(), rounds=[begun()]), _row(0, "ahoy")) is None
     again = turn_of(rounds=[voided(1), begun(1, attempt=2)], attempt=2)
     assert _open(again, _row(0, "draft")) is None

@@ -85,7 +85,7 @@ def test_a_round_that_is_taken_back_leaves_what_was_before_it() -> None:
     assert end_cursor(view) == Cursor(2, len(before), 0)
 
 
-def test_only_the_last_notices_are_kept_and_each_is_told_once() -> None:
+def test_only_the_last_notices_are_kept_and_each_is_returned_once() -> None:
     view = LiveView(turn_of())
     assert view.notices_after(0) == ((), 0)
     for number in range(40):
@@ -97,7 +97,7 @@ def test_only_the_last_notices_are_kept_and_each_is_told_once() -> None:
     assert [notice.data["n"] for notice in view.notices_after(seen)[0]] == [40]
 
 
-def test_what_is_asked_for_is_marked_as_the_rows_tell_it() -> None:
+def test_asks_have_the_mark_that_the_rows_give() -> None:
     view = LiveView(turn_of(call(0, 1, "a"), call(1, 1, "b"), rounds=[sealed()], asks=[]))
     view.ask([ask("b"), ask("a")])
     assert view.turn.asks == (ask("b"), ask("a"))
@@ -142,7 +142,7 @@ def test_a_mirror_never_takes_text_back_within_an_attempt() -> None:
         assert mirror.open_text(0) == "ahoy there"
 
 
-def test_a_mirror_takes_text_from_a_place_on_that_it_knows() -> None:
+def test_a_mirror_appends_text_from_an_offset_that_it_has() -> None:
     mirror = _mirror(_writing("ahoy"))
     for rest, start in (("oy there", 2), ("y", 3), (" ye", 4)):
         mirror.adopt(mirror.turn, text(0, 1, rest, interrupted=True), start)
@@ -151,7 +151,7 @@ def test_a_mirror_takes_text_from_a_place_on_that_it_knows() -> None:
     assert mirror.open_text(0) == "ahoy there!"
 
 
-def test_a_mirror_passes_over_text_whose_beginning_it_does_not_have() -> None:
+def test_a_mirror_ignores_text_whose_beginning_it_does_not_have() -> None:
     mirror = _mirror(_writing("ahoy"))
     mirror.adopt(mirror.turn, text(0, 1, "there", interrupted=True), 5)
     mirror.adopt(mirror.turn, text(1, 1, "there", interrupted=True), 4)
@@ -171,7 +171,7 @@ def test_a_reader_of_a_mirror_that_lost_its_journal_waits_and_gets_no_nonsense()
     assert next_event(mirror, seen) == (BlockDelta(0, 4, " there"), Cursor(1, 3, 10))
 
 
-def test_a_mirror_passes_over_what_was_read_before_what_it_shows() -> None:
+def test_a_mirror_ignores_rows_that_are_older_than_its_view() -> None:
     turns = [turn_of(rounds=[begun()]), turn_of(text(0, 1), rounds=[begun()]), turn_of(rounds=[voided(1)], attempt=2)]
     for older, newer in pairwise(turns):
         mirror = LiveView(newer)
@@ -179,7 +179,7 @@ def test_a_mirror_passes_over_what_was_read_before_what_it_shows() -> None:
         assert mirror.turn is newer
 
 
-def test_a_mirror_becomes_what_a_new_attempt_has_made_of_the_turn() -> None:
+def test_a_mirror_takes_over_a_new_attempt() -> None:
     mirror = _mirror(_writing("draft"))
     again = turn_of(rounds=[voided(1), begun(1, attempt=2)], attempt=2)
     mirror.adopt(again, None)
@@ -213,7 +213,7 @@ def test_a_mirror_follows_a_turn_that_waits_and_goes_on_elsewhere() -> None:
     assert step[0] == BlockStart(2, 1, 1, "tool_result", "a", "look")
 
 
-def test_a_view_stays_provisional_until_it_is_fed_with_what_is_not_older() -> None:
+def test_a_view_stays_provisional_until_it_adopts_rows_that_are_not_older() -> None:
     mirror = LiveView(turn_of(text(0, 1), rounds=[begun()]))
     mirror.provisional = True
     mirror.adopt(turn_of(rounds=[begun()]), None)

@@ -31,7 +31,7 @@ class FakeSnapshots(Snapshots):
 OPEN = Snapshot(turn_of(rounds=[begun()]), text(0, 1, "ahoy", interrupted=True))
 
 
-async def test_a_look_feeds_the_views_that_somebody_reads() -> None:
+async def test_a_look_updates_the_views_that_have_readers() -> None:
     directory, snapshots = Directory(), FakeSnapshots(OPEN)
     view = directory.view(turn_of())
     await Mirror(snapshots, directory, 1).look()
@@ -39,7 +39,7 @@ async def test_a_look_feeds_the_views_that_somebody_reads() -> None:
     assert snapshots.asked == [{TURN: MirrorPosition(turn_of())}]
 
 
-async def test_a_look_asks_only_for_text_that_is_new() -> None:
+async def test_a_look_queries_only_for_new_text() -> None:
     directory = Directory()
     more = replace(OPEN, open_block=text(0, 1, "oy there", interrupted=True), start=2)
     snapshots = FakeSnapshots(OPEN, more)
@@ -57,7 +57,7 @@ async def test_a_turn_that_was_deleted_vanishes() -> None:
     assert view.vanished
 
 
-async def test_nothing_is_asked_where_nobody_reads() -> None:
+async def test_without_readers_there_is_no_query() -> None:
     directory, snapshots = Directory(), FakeSnapshots()
     with directory.host(LiveView(turn_of()), "ada"):
         await Mirror(snapshots, directory, 1).look()

@@ -53,16 +53,25 @@ def _writing(content: str) -> LiveView:
     return view
 
 
-async def test_a_finished_turn_is_told_and_then_there_is_no_more() -> None:
+async def test_an_ended_turn_is_sent_to_its_end() -> None:
     portions = [portion async for portion in _read(Directory(), LiveView(COMPLETE))]
     client = Client()
     client.take(b"".join(portions))
     client.assert_holds(COMPLETE)
 
 
-async def test_whoever_has_everything_is_told_nothing() -> None:
+async def test_a_client_that_has_everything_is_sent_nothing() -> None:
     view = LiveView(COMPLETE)
     assert [portion async for portion in _read(Directory(), view, end_cursor(view))] == []
+
+
+async def test_frames_begin_with_those_of_an_earlier_look() -> None:
+    view = LiveView(COMPLETE)
+    reader = tail.TurnReader(Directory(), view, _never, START, frame)
+    first = reader.look()
+    assert first
+    assert b"".join([frames async for frames in reader.frames(first)]) == first
+    assert reader.done
 
 
 async def test_a_cursor_of_an_attempt_that_never_was_is_refused() -> None:
@@ -103,7 +112,7 @@ async def test_a_portion_is_never_much_larger_than_agreed() -> None:
         assert len(sizes) > 5
 
 
-async def test_what_is_taken_back_is_announced_to_whoever_has_it() -> None:
+async def test_a_voided_round_is_announced_to_clients_that_have_it() -> None:
     directory, view = Directory(), _writing("draft")
     with directory.host(view, "ada"):
         async with aclosing(_read(directory, view)) as frames:
@@ -116,7 +125,7 @@ async def test_what_is_taken_back_is_announced_to_whoever_has_it() -> None:
             assert getattr(start, "round", None) == 1
 
 
-async def test_notices_pass_by_and_are_not_kept_for_those_who_come_later() -> None:
+async def test_notices_are_not_sent_to_readers_that_come_later() -> None:
     directory, view = Directory(), _writing("ahoy")
     view.notify(Notice("status", {"n": 1}))
     with directory.host(view, "ada"):
@@ -164,7 +173,7 @@ async def test_a_reader_follows_a_turn_from_the_queue_to_its_end() -> None:
     client.assert_holds(view.turn)
 
 
-async def test_a_reader_whose_turn_is_left_by_its_owner_goes_on_with_the_rows() -> None:
+async def test_a_reader_of_a_turn_that_no_replica_runs_goes_on_with_the_rows() -> None:
     directory, view = Directory(), _writing("ahoy")
     rows = [view.turn]
 
@@ -191,7 +200,7 @@ async def test_a_reader_whose_turn_is_left_by_its_owner_goes_on_with_the_rows() 
             await anext(frames)
 
 
-async def test_a_reader_does_not_go_over_to_an_owner_that_is_behind_it() -> None:
+async def test_a_reader_does_not_move_to_a_view_that_is_behind_its_cursor() -> None:
     """The claim was lost between the moment the turn was read and the moment it was hosted."""
     directory = Directory()
     rows = turn_of(rounds=[begun(1, attempt=2)], attempt=2)
@@ -213,7 +222,7 @@ async def test_a_reader_does_not_go_over_to_an_owner_that_is_behind_it() -> None
             assert [type(event) for event in _events(await waiting)] == [BlockStart, BlockDelta, BlockStop]
 
 
-async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
+async def test_no_client_is_reset_before_the_journal_was_read() -> None:
     """The turn has a new owner, who keeps the open text; whoever comes here now has seen it already."""
     directory = Directory()
     mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
@@ -224,7 +233,7 @@ async def test_nobody_is_told_to_forget_before_the_journal_was_read() -> None:
         assert _events(await waiting) == [BlockDelta(0, 4, " there")]
 
 
-async def test_who_has_to_forget_is_told_though_nothing_happened_since() -> None:
+async def test_a_reset_is_sent_though_nothing_has_happened_since() -> None:
     """The turn waits for a person, and may for hours."""
     directory = Directory()
     mirror = directory.view(
@@ -280,7 +289,7 @@ async def test_a_reader_waits_for_postgres(monkeypatch: pytest.MonkeyPatch) -> N
     client.assert_holds(COMPLETE)
 
 
-async def test_a_cursor_made_up_for_a_finished_turn_is_told_to_forget() -> None:
+async def test_an_invented_cursor_of_an_ended_turn_is_reset() -> None:
     portions = b"".join([portion async for portion in _read(Directory(), LiveView(COMPLETE), Cursor(1, 3, 99))])
     events = _events(portions)
     assert events[0] == Reset(1, 0)

@@ -9,14 +9,14 @@ async def _waiting(bell: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def test_a_ring_wakes_everyone_who_waits() -> None:
+async def test_a_notification_wakes_all_tasks_that_wait() -> None:
     bell = Wakeup()
     waiting = await _waiting(bell, 3)
     bell.notify()
     await asyncio.gather(*waiting)
 
 
-async def test_a_ring_wakes_nobody_who_comes_later() -> None:
+async def test_a_notification_wakes_no_task_that_waits_later() -> None:
     bell = Wakeup()
     bell.notify()
     (late,) = await _waiting(bell)
@@ -26,7 +26,7 @@ async def test_a_ring_wakes_nobody_who_comes_later() -> None:
     await late
 
 
-async def test_whoever_looks_before_waiting_never_misses_what_was_written() -> None:
+async def test_a_reader_that_looks_before_it_waits_misses_nothing() -> None:
     bell = Wakeup()
     written: list[int] = []
     seen: list[int] = []
@@ -48,7 +48,7 @@ async def test_whoever_looks_before_waiting_never_misses_what_was_written() -> N
     assert seen == written
 
 
-async def test_two_rings_in_a_row_are_one_wake_up_and_the_second_ring_is_not_lost_on_a_new_waiter() -> None:
+async def test_two_notifications_wake_a_waiting_task_once_and_the_second_one_wakes_a_new_waiter() -> None:
     bell = Wakeup()
     (first,) = await _waiting(bell)
     bell.notify()
@@ -71,7 +71,7 @@ async def test_a_waiter_that_was_cancelled_is_forgotten() -> None:
     assert bell.has_waiters is False
 
 
-async def test_a_waiter_that_is_cancelled_after_the_ring_harms_nobody() -> None:
+async def test_a_waiter_that_is_cancelled_after_the_notification_does_no_harm() -> None:
     bell = Wakeup()
     gone, stays = await _waiting(bell, 2)
     bell.notify()
@@ -81,7 +81,7 @@ async def test_a_waiter_that_is_cancelled_after_the_ring_harms_nobody() -> None:
     bell.notify()
 
 
-async def test_a_waiter_may_be_cancelled_and_rung_for_in_the_same_moment() -> None:
+async def test_a_waiter_may_be_cancelled_and_notified_at_the_same_moment() -> None:
     bell = Wakeup()
     gone, stays = await _waiting(bell, 2)
     gone.cancel()
