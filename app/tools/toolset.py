@@ -121,7 +121,7 @@ class Toolset:
                         outcome = with_fallback(outcome, stand_in, second)
                     outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
                     # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
-                    count_policies(name if tool.spec.http is None else "(declared)", outcome.notes)
+                    count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
             texts = [part for part in outcome.parts if isinstance(part, str)]
             sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
             log.info("tool.settled", kind=outcome.kind, seconds=round(perf_counter() - start, 4), **sizes)

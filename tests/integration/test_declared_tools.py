@@ -61,14 +61,14 @@ def section(heading: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
 
 
-async def opened(own: Sequence[Tool], wanted: ToolSettings) -> None:
-    async with open_toolset(own, wanted):
+async def opened(own: Sequence[Tool], settings: ToolSettings) -> None:
+    async with open_toolset(own, settings):
         pass
 
 
 async def test_tools_of_every_kind_are_in_one_toolset(file: Path) -> None:
-    wanted = ToolSettings(file=file, reference=f"{__name__}:price", environment={"WEATHER_KEY": "tok-1"})
-    async with open_toolset([], wanted) as toolset:
+    settings = ToolSettings(file=file, reference=f"{__name__}:price", environment={"WEATHER_KEY": "tok-1"})
+    async with open_toolset([], settings) as toolset:
         # On a loaded machine the server may start after the five seconds that the start of a toolset waits for it.
         while "time__convert_time" not in toolset.names:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -76,15 +76,15 @@ async def test_tools_of_every_kind_are_in_one_toolset(file: Path) -> None:
         assert toolset.policy("price").timeout == 3
         assert toolset.policy("time__convert_time").timeout == 4
         assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 kr"
-        told = await toolset.run("time__get_current_time", '{"timezone": "Europe/Oslo"}', CONTEXT)
-        assert "Europe/Oslo" in told.text
+        outcome = await toolset.run("time__get_current_time", '{"timezone": "Europe/Oslo"}', CONTEXT)
+        assert "Europe/Oslo" in outcome.text
 
 
 async def test_a_server_has_the_tools_of_its_settings(
     file: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEATHER_KEY", "tok-1")
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "database_url": database_url,
         "model": "scripted",
         "port": 0,
@@ -94,7 +94,7 @@ async def test_a_server_has_the_tools_of_its_settings(
         "signing_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     }
     models = Models([ProviderModels(ScriptedProvider([]), ["scripted"])])
-    async with running(Settings(_env_file=None, **given), models) as services:
+    async with running(Settings(_env_file=None, **values), models) as services:
         expected = {"doc_tree", "doc_view", "doc_search", "price", "weather", "time__convert_time"}
         while not expected <= set(services.resolver.toolset.names):  # noqa: ASYNC110, as above
             await asyncio.sleep(0.05)
@@ -111,7 +111,7 @@ def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("settings", "words"),
     [
         (
             ToolSettings(allowed="10.0.0.0/33"),
@@ -125,9 +125,9 @@ def test_a_variable_may_be_in_the_env_file_and_the_environment_wins(
         ),
     ],
 )
-async def test_a_setting_that_is_wrong_stops_the_start(wanted: ToolSettings, words: str) -> None:
+async def test_a_setting_that_is_wrong_stops_the_start(settings: ToolSettings, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        await opened([price], wanted)
+        await opened([price], settings)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_the_example_of_an_http_tool_prints_the_documented_text(tmp_path: Path) 
         text=True,
         check=False,
     )
-    told = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
-    assert (run.returncode, told) == (0, printed.splitlines()), run.stderr
+    results = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
+    assert (run.returncode, results) == (0, printed.splitlines()), run.stderr
 
 
 async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +184,8 @@ async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: py
         """Search."""
         return words
 
-    wanted = ToolSettings(file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset")
-    async with open_toolset([doc_search], wanted) as toolset:
+    settings = ToolSettings(file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset")
+    async with open_toolset([doc_search], settings) as toolset:
         assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 kr"
         assert toolset.policy("price").approval == "always"
         assert toolset.policy("doc_search").breaker is None

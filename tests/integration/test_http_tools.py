@@ -38,11 +38,11 @@ class Service:
 
     def __init__(self) -> None:
         self.paths: dict[str, Handler] = {}
-        self.asked: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append((request.method, request.path, request.headers, await request.read()))
+        self.requests.append((request.method, request.path, request.headers, await request.read()))
         return await self.paths[request.path](request)
 
     def answer(self, path: str, **response: Any) -> None:
@@ -115,7 +115,7 @@ async def test_a_call_is_one_signed_request_and_its_answer_the_result(tools: Htt
     service.answer("/", text='{"output": {"sky": "blue"}}', content_type="application/json")
     tool = tools.request_tool(spec(service.url(), headers={"Authorization": "Bearer tok-123"}))
     assert await run(tool) == Outcome('{"sky":"blue"}')
-    ((method, _, headers, body),) = service.asked
+    ((method, _, headers, body),) = service.requests
     assert method == "POST"
     assert json.loads(body) == {
         "tool": "weather",
@@ -136,7 +136,7 @@ async def test_without_a_signing_secret_nothing_is_signed(stack: AsyncExitStack,
     tools = await stack.enter_async_context(HttpTools(Allowed.of(["127.0.0.1"])))
     service.answer("/", text="sunny")
     assert await run(tools.request_tool(spec(service.url()))) == Outcome("sunny")
-    assert not any(name.lower().startswith("webhook-") for name in service.asked[0][2])
+    assert not any(name.lower().startswith("webhook-") for name in service.requests[0][2])
 
 
 async def test_a_tool_of_a_request_is_signed_for_the_operators_own_hosts_alone(tools: HttpTools) -> None:
@@ -145,8 +145,8 @@ async def test_a_tool_of_a_request_is_signed_for_the_operators_own_hosts_alone(t
 
 
 async def test_a_declared_tool_is_signed_and_shows_neither_address_nor_headers(strict: HttpTools) -> None:
-    given = spec("https://example.com/", headers={"x-key": "secret"})
-    tool = strict.operator_tool(given, Policy(timeout=3, results="text"))
+    declared = spec("https://example.com/", headers={"x-key": "secret"})
+    tool = strict.operator_tool(declared, Policy(timeout=3, results="text"))
     assert tool.signing_secret == SECRET
     assert tool.spec == ToolSpec("weather", "How it is outside.", SCHEMA)
     assert tool.policy == Policy(timeout=3, results="text")
@@ -159,20 +159,20 @@ async def test_an_input_that_does_not_fit_is_not_sent(tools: HttpTools, service:
     outcome = await tools.request_tool(spec(service.url()))(CONTEXT, sent)
     assert outcome.kind == "bad_input"
     assert outcome.text.startswith("The input of weather is not right. ")
-    assert service.asked == []
+    assert service.requests == []
 
 
 async def test_an_input_of_any_characters_arrives_as_it_was(tools: HttpTools, service: Service) -> None:
     service.answer("/", text="sunny")
     await tools.request_tool(spec(service.url()))(CONTEXT, r'{"city": "Tromsø \ud83d \u0000"}')
-    assert json.loads(service.asked[0][3])["input"] == {"city": "Tromsø \ud83d \x00"}
+    assert json.loads(service.requests[0][3])["input"] == {"city": "Tromsø \ud83d \x00"}
 
 
 async def test_cookies_are_not_kept(tools: HttpTools, service: Service) -> None:
     service.answer("/", text="sunny", headers={"set-cookie": "session=ada"})
     for _ in range(2):
         await run(tools.request_tool(spec(service.url(host="127.0.0.1"))))
-    assert "cookie" not in service.asked[1][2]
+    assert "cookie" not in service.requests[1][2]
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ async def test_the_text_of_a_bad_request_reaches_the_model(tools: HttpTools, ser
     service.answer("/", status=404, text="No city Oslo for tok-123456.")
     outcome = await run(tools.request_tool(spec(service.url(), headers={"x-key": "tok-123456"}, read_only=True)))
     assert outcome == Outcome("weather answered 404 Not Found: No city Oslo for [hidden].", is_error=True)
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 async def test_a_service_that_fails_is_tried_again_and_then_unavailable(tools: HttpTools, service: Service) -> None:
@@ -191,8 +191,8 @@ async def test_a_service_that_fails_is_tried_again_and_then_unavailable(tools: H
     assert outcome.kind == "unavailable"
     assert "503 Service Unavailable" in outcome.text
     assert "internal" not in outcome.text
-    assert len(service.asked) == 2
-    assert [asked[2]["idempotency-key"] for asked in service.asked] == [KEY, KEY]
+    assert len(service.requests) == 2
+    assert [headers["idempotency-key"] for _, _, headers, _ in service.requests] == [KEY, KEY]
 
 
 async def test_an_unreachable_service_reveals_neither_address_nor_cause(tools: HttpTools) -> None:
@@ -352,7 +352,7 @@ async def test_a_redirect_is_followed(tools: HttpTools, service: Service, status
     service.answer("/there", text="sunny")
     tool = tools.request_tool(spec(service.url(), headers={"x-key": "tok-123456"}))
     assert await run(tool) == Outcome("sunny")
-    (_, _, _, sent), (then, _, headers, body) = service.asked
+    (_, _, _, sent), (then, _, headers, body) = service.requests
     assert then == method
     assert headers["x-key"] == "tok-123456"
     assert body == (sent if method == "POST" else b"")
@@ -370,7 +370,7 @@ async def test_secrets_and_signature_do_not_go_to_another_origin(
         spec(service.url(), headers={"x-key": "tok-123456", "Authorization": "Bearer tok-123456"})
     )
     assert await run(tool) == Outcome("sunny")
-    for _, _, headers, body in (*stranger.asked, service.asked[1]):
+    for _, _, headers, body in (*stranger.requests, service.requests[1]):
         assert not {"x-key", "authorization", "webhook-id", "webhook-signature"} & {name.lower() for name in headers}
         assert json.loads(body)["input"] == {"city": "Oslo"}
 
@@ -406,7 +406,7 @@ async def test_redirects_end(tools: HttpTools, service: Service) -> None:
     service.redirect("/", "/")
     outcome = await run(tools.request_tool(spec(service.url())))
     assert outcome.text == "The tool weather cannot be called: it redirects too often."
-    assert len(service.asked) == 4
+    assert len(service.requests) == 4
 
 
 async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Service) -> None:
@@ -419,7 +419,7 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("declared", "reason"),
     [
         (spec("https://10.0.0.1/"), "internal"),
         (spec("http://example.com/"), "https"),
@@ -436,9 +436,9 @@ async def test_a_redirect_to_nowhere_is_an_answer(tools: HttpTools, service: Ser
         (ToolSpec("weather", "", SCHEMA), "needs a URL"),
     ],
 )
-async def test_an_invalid_declaration_is_refused_at_once(strict: HttpTools, given: ToolSpec, reason: str) -> None:
+async def test_an_invalid_declaration_is_refused_at_once(strict: HttpTools, declared: ToolSpec, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        strict.request_tool(given)
+        strict.request_tool(declared)
 
 
 async def test_a_valid_declaration_is_accepted(strict: HttpTools) -> None:

@@ -333,8 +333,8 @@ def test_the_example_of_an_address_is_one(tmp_path: Path) -> None:
     ids=["unknown", "trusted", "declared", "another declared"],
 )
 def test_a_server_is_believed_only_where_it_is_trusted(server: McpServer, read_only: bool, retry_safe: bool) -> None:
-    said = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
-    spec = tool_of(server, types.Tool(name="walk", input_schema={}, annotations=said), _never).spec
+    hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+    spec = tool_of(server, types.Tool(name="walk", input_schema={}, annotations=hints), _never).spec
     assert (spec.read_only, spec.retry_safe) == (read_only, retry_safe)
 
 
@@ -401,8 +401,8 @@ def test_every_part_of_a_result_keeps_its_place() -> None:
 
 def test_data_stands_in_the_place_of_texts_only() -> None:
     picture = types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/png")
-    said = types.TextContent(type="text", text='{"a": 1}')
-    result = CallToolResult(content=[picture, said], structured_content={"a": 1})
+    words = types.TextContent(type="text", text='{"a": 1}')
+    result = CallToolResult(content=[picture, words], structured_content={"a": 1})
     assert outcome_of(result, "text") == Outcome("a: 1", more=(File(PIXEL, "image/png"),))
     assert outcome_of(result, "json") == Outcome("", more=(File(PIXEL, "image/png"), '{"a": 1}'))
 

@@ -122,10 +122,10 @@ def test_the_function_of_the_page_asks_for_large_amounts_only() -> None:
     module: dict[str, Any] = {"__name__": "refunds"}
     exec(compile(code, "docs/tools.md", "exec"), module)
     toolset = Toolset([module["refund"]])
-    asked = {
+    decisions = {
         amount: toolset.needs_approval("refund", json.dumps({"order": "1", "amount": amount})) for amount in (100, 101)
     }
-    assert asked == {100: False, 101: True}
+    assert decisions == {100: False, 101: True}
 
 
 @needs_curl
@@ -160,10 +160,10 @@ async def test_the_example_of_a_busy_branch_works(database_url: str, tmp_path: P
 
 
 def never_done_with_the_battery(request: ModelRequest) -> Reply:
-    said = request.messages[-1].blocks[-1].text
-    if said == "How long does the battery last?":
+    message = request.messages[-1].blocks[-1].text
+    if message == "How long does the battery last?":
         return pausing(Pause(), "Two ", "years.")
-    return message_of(text(f"You said: {said}"))
+    return message_of(text(f"You said: {message}"))
 
 
 def test_the_example_of_policies_prints_the_documented_text(tmp_path: Path) -> None:
@@ -171,5 +171,5 @@ def test_the_example_of_policies_prints_the_documented_text(tmp_path: Path) -> N
     example = tmp_path / "example.py"
     example.write_text(code, encoding="utf-8")
     run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
-    told = [line for line in run.stdout.splitlines() if not re.match(r"\S*\d{4}-\d\d-\d\d", line)]
-    assert (run.returncode, "\n".join(told).strip()) == (0, printed.strip()), run.stderr
+    lines = [line for line in run.stdout.splitlines() if not re.match(r"\S*\d{4}-\d\d-\d\d", line)]
+    assert (run.returncode, "\n".join(lines).strip()) == (0, printed.strip()), run.stderr

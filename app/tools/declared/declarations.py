@@ -79,8 +79,9 @@ class Declarations:
         """The tools with the policies declared for them. Raises ConfigError for a policy without a tool."""
         found = list(tools)
         names = [tool.spec.name for tool in found]
-        for name in self.policies.keys() - set(names):
-            if not any(name.startswith(server.name_prefix) for server in self.servers):  # a server may list it later
+        for name in self.policies:
+            # A server may list a tool of this name later.
+            if name not in names and not any(name.startswith(server.name_prefix) for server in self.servers):
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"the tools are: {', '.join(names) or 'none'}"
                 raise ConfigError(f"{self.source}: [policy.{name}] there is no tool of this name; {hint}")

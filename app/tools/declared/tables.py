@@ -57,6 +57,7 @@ def _key_type(hint: Any) -> Any:
 
 
 def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
+    """Adds the keys at runtime. For type checkers a decorated class stays as written."""
     return create_model(table.__name__, __base__=table, __module__=table.__module__, **_keys_of(Policy))
 
 

@@ -46,7 +46,7 @@ async def tick() -> str:
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "complaint"),
     [
         ("{}", "`query` is required."),
         ('{"query": 5}', "`query`: Input should be a valid string (got 5)."),
@@ -70,11 +70,11 @@ async def tick() -> str:
         ('{"query": "\\ud800"}', "It is not valid JSON:"),
     ],
 )
-async def test_an_error_names_the_argument_and_the_expected_value(context: ToolContext, sent: str, told: str) -> None:
+async def test_an_error_names_argument_and_expected_value(context: ToolContext, sent: str, complaint: str) -> None:
     outcome = await find(context, sent)
     assert outcome.kind == "bad_input"
     assert outcome.text.startswith("The input of find is not right. ")
-    assert told in outcome.text
+    assert complaint in outcome.text
     assert "pydantic" not in outcome.text
     assert "http" not in outcome.text
     assert "\n" not in outcome.text

@@ -43,8 +43,8 @@ async def test_after_the_pause_a_success_closes_the_breaker(context: ToolContext
     await kinds(tools, context, 3)
     clock.now += 30
     assert await kinds(tools, context, 3) == ["ok", "ok", "ok"]
-    said = [(line["event"], line.get("pause")) for line in logged if "breaker" in line["event"]]
-    assert said == [("tool.breaker_open", 30.0), ("tool.breaker_closed", None)]
+    events = [(line["event"], line.get("pause")) for line in logged if "breaker" in line["event"]]
+    assert events == [("tool.breaker_open", 30.0), ("tool.breaker_closed", None)]
 
 
 async def test_after_the_pause_a_failure_opens_the_breaker_again(context: ToolContext) -> None:

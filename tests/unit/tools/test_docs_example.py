@@ -12,5 +12,5 @@ def test_the_first_example_prints_the_documented_text(tmp_path: Path) -> None:
     example = tmp_path / "example.py"
     example.write_text(code, encoding="utf-8")
     run = subprocess.run([sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False)
-    told = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
-    assert (run.returncode, told) == (0, printed.splitlines()), run.stderr
+    results = [line for line in run.stdout.splitlines() if "tool.settled" not in line]
+    assert (run.returncode, results) == (0, printed.splitlines()), run.stderr

@@ -162,7 +162,7 @@ async def test_there_may_be_nothing_to_show(context: ToolContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "answer"),
     [
         ("setup.md", "Near to it: guide/setup.md."),
         ("guide/notes.md", "Near to it: guide/deep/Notes.md."),
@@ -173,10 +173,10 @@ async def test_there_may_be_nothing_to_show(context: ToolContext) -> None:
         ("read\\u0000me.md", "Near to it: readme.md."),
     ],
 )
-async def test_an_unknown_path_is_answered_with_suggestions(context: ToolContext, path: str, told: str) -> None:
+async def test_an_unknown_path_is_answered_with_suggestions(context: ToolContext, path: str, answer: str) -> None:
     outcome = await SMALL.run("doc_view", f'{{"path": "{path}"}}', context)
     assert outcome.kind == "error"
-    assert outcome.text.endswith(told)
+    assert outcome.text.endswith(answer)
 
 
 async def test_an_unknown_folder_is_answered_with_suggestions(context: ToolContext) -> None:

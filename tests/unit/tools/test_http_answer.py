@@ -8,7 +8,7 @@ from tests.support.pictures import PIXEL
 NOTHING = "The call succeeded and returned nothing."
 
 
-def told(body: str | bytes, status: int = 200, charset: str | None = None, **secrets: str) -> Outcome:
+def read(body: str | bytes, status: int = 200, charset: str | None = None, **secrets: str) -> Outcome:
     sent = body.encode() if isinstance(body, str) else body
     return outcome_of("weather", HttpResponse(status, sent, charset), "json", secrets)
 
@@ -34,7 +34,7 @@ def told(body: str | bytes, status: int = 200, charset: str | None = None, **sec
     ],
 )  # fmt: skip
 def test_an_answer_is_translated_into_an_outcome(body: str, expected: Outcome) -> None:
-    assert told(body) == expected
+    assert read(body) == expected
 
 
 def test_an_output_is_written_as_the_tool_wants_it() -> None:
@@ -43,7 +43,7 @@ def test_an_output_is_written_as_the_tool_wants_it() -> None:
 
 
 def test_an_answer_that_is_not_text_is_an_error() -> None:
-    assert told(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
+    assert read(b"\x89PNG\xff") == Outcome("The answer is not text.", is_error=True)
 
 
 @pytest.mark.parametrize(
@@ -65,24 +65,24 @@ def test_an_image_or_a_pdf_is_a_file(content: bytes, media_type: str | None, is_
 
 
 def test_an_error_with_content_is_still_an_error() -> None:
-    assert told(PIXEL, status=404) == Outcome("weather answered 404 Not Found: The answer is not text.", is_error=True)
+    assert read(PIXEL, status=404) == Outcome("weather answered 404 Not Found: The answer is not text.", is_error=True)
 
 
 def test_a_charset_counts_where_it_is_a_usual_one() -> None:
-    assert told("Grüße".encode("latin-1"), charset="ISO-8859-1").text == "Grüße"
-    assert told("Grüße", charset="punycode").text == "Grüße"
-    assert told("Grüße", charset="zip").text == "Grüße"
+    assert read("Grüße".encode("latin-1"), charset="ISO-8859-1").text == "Grüße"
+    assert read("Grüße", charset="punycode").text == "Grüße"
+    assert read("Grüße", charset="zip").text == "Grüße"
 
 
 def test_a_failure_status_is_reported_with_its_text_cut() -> None:
-    assert told("no such city", 404) == Outcome("weather answered 404 Not Found: no such city", is_error=True)
-    assert told('{"text": "no such city"}', 499).text == "weather answered 499: no such city"
-    assert told("", 304).text == "weather answered 304 Not Modified."
-    assert len(told("x" * 10_000, 400).text) < 2100
+    assert read("no such city", 404) == Outcome("weather answered 404 Not Found: no such city", is_error=True)
+    assert read('{"text": "no such city"}', 499).text == "weather answered 499: no such city"
+    assert read("", 304).text == "weather answered 304 Not Modified."
+    assert len(read("x" * 10_000, 400).text) < 2100
 
 
 @pytest.mark.parametrize("status", [200, 401])
 def test_a_secret_that_is_repeated_is_hidden(status: int) -> None:
-    text = told("bad token tok-123456 in Bearer tok-123456", status, authorization="Bearer tok-123456", short="1").text
+    text = read("bad token tok-123456 in Bearer tok-123456", status, authorization="Bearer tok-123456", short="1").text
     assert "123456" not in text
     assert "[hidden]" in text

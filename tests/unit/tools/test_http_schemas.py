@@ -39,10 +39,10 @@ def test_each_mistake_is_reported_with_its_path(value: object, words: str) -> No
 
 
 def test_many_mistakes_and_long_values_are_reported_in_part() -> None:
-    told = complaint({"days": ["x" * 10_000] * 100}, properties=CITY["properties"])
-    assert told is not None
-    assert told.count("`days.") == 10
-    assert len(told) < 4000
+    text = complaint({"days": ["x" * 10_000] * 100}, properties=CITY["properties"])
+    assert text is not None
+    assert text.count("`days.") == 10
+    assert len(text) < 4000
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_schema_must_be_that_of_an_object(text: str, reason: str) -> None:
 
 def test_the_dialect_that_a_schema_names_is_the_one_it_is_read_in() -> None:
     pair = {"properties": {"pair": {"items": [{"type": "string"}, {"type": "integer"}]}}}
-    told = complaint({"pair": ["a", "b"]}, **{"$schema": "http://json-schema.org/draft-07/schema#"}, **pair)
-    assert told == "`pair.1`: 'b' is not of type 'integer'."
+    text = complaint({"pair": ["a", "b"]}, **{"$schema": "http://json-schema.org/draft-07/schema#"}, **pair)
+    assert text == "`pair.1`: 'b' is not of type 'integer'."
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # with which the library would announce a retrieval
@@ -107,9 +107,9 @@ NAMES = {"^(a+)+$": {"type": "string"}}
 
 def test_a_pattern_is_matched_in_time_that_grows_with_the_text_alone() -> None:
     assert complaint({"x": "aaaa"}, **PATTERN) is None
-    told = complaint({"x": "a" * 100 + "!"}, **PATTERN)
-    assert told is not None
-    assert "does not match" in told
+    text = complaint({"x": "a" * 100 + "!"}, **PATTERN)
+    assert text is not None
+    assert "does not match" in text
 
 
 def test_a_pattern_that_looks_around_is_left_to_the_tool() -> None:

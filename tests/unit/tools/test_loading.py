@@ -61,7 +61,7 @@ managed = Managed()
 number = 5
 mixed = [first, 5]
 undecorated = lambda city: city
-given = partial(lambda tools: tools, both)
+bound = partial(lambda tools: tools, both)
 
 
 def plain():
@@ -113,7 +113,7 @@ def names(tools: list[Tool]) -> list[str]:
         ("Managed", ["third"]),
         ("Named.tools", ["first", "second"]),
         ("plain", ["first"]),
-        ("given", ["first", "second"]),
+        ("bound", ["first", "second"]),
         ("later", ["third"]),
         ("opened", ["first", "second"]),
     ],

@@ -262,8 +262,8 @@ async def test_files_and_texts_of_both_keep_their_order(context: ToolContext) ->
     tide = Script(READS, WITH_ALMANAC, [Outcome("first", kind="error", more=(File(PIXEL), "after it"))])
     broken = Script(ALMANAC, Policy(retries=0), [Outcome("second", kind="error", more=(File(PIXEL), "and why"))])
     outcome = await toolset(tide, broken).run("tide", "{}", context)
-    said = "after it\n\n[almanac was run instead:]\n\nsecond"
-    assert (outcome.text, outcome.more) == ("first", (File(PIXEL), said, File(PIXEL), "and why"))
+    middle = "after it\n\n[almanac was run instead:]\n\nsecond"
+    assert (outcome.text, outcome.more) == ("first", (File(PIXEL), middle, File(PIXEL), "and why"))
     assert outcome.is_error
 
 
@@ -314,15 +314,15 @@ async def echo(text: str) -> str:
     return text
 
 
-async def said(tools: Toolset, context: ToolContext, text: str, offered: list[ToolSpec] | None = None) -> Outcome:
+async def echoed(tools: Toolset, context: ToolContext, text: str, offered: list[ToolSpec] | None = None) -> Outcome:
     return await tools.run("echo", json.dumps({"text": text}), context, offered=offered)
 
 
 async def test_a_tools_own_limit_goes_before_the_servers(context: ToolContext) -> None:
     before = counted("echo", "cut")
     for tools in (Toolset([echo], max_result_chars=5), Toolset([echo])):
-        assert await said(tools, context, "0123456789") == Outcome("0123456789")
-        assert await said(tools, context, "0123456789a") == Outcome(
+        assert await echoed(tools, context, "0123456789") == Outcome("0123456789")
+        assert await echoed(tools, context, "0123456789a") == Outcome(
             "0123456789\n\n[The result was cut here: 1 of its 11 characters are missing.]",
             whole="0123456789a",
             notes={"cut": {"shown": 10, "of": 11}},
@@ -333,8 +333,8 @@ async def test_a_tools_own_limit_goes_before_the_servers(context: ToolContext) -
 async def test_the_hint_to_read_on_needs_the_tool_for_it(context: ToolContext) -> None:
     reader = ToolSpec("read_result", "Read on.", SCHEMA, read_only=True)
     tools = Toolset([echo, Script(reader)])
-    able = await said(tools, context, "0123456789abc", [echo.spec, reader])
-    unable = await said(tools, context, "0123456789abc", [echo.spec])
+    able = await echoed(tools, context, "0123456789abc", [echo.spec, reader])
+    unable = await echoed(tools, context, "0123456789abc", [echo.spec])
     assert able.text == (
         "0123456789\n\n[The result was cut here: 3 of its 13 characters are missing. "
         'To read on, call read_result with tool_use_id "toolu_1" and offset 10.]'
@@ -343,7 +343,7 @@ async def test_the_hint_to_read_on_needs_the_tool_for_it(context: ToolContext) -
 
 
 async def test_the_kept_text_is_limited(context: ToolContext) -> None:
-    outcome = await said(Toolset([echo], max_whole_chars=12), context, "0123456789abcd")
+    outcome = await echoed(Toolset([echo], max_whole_chars=12), context, "0123456789abcd")
     assert (outcome.whole, outcome.notes) == ("0123456789ab", {"cut": {"shown": 10, "of": 14, "kept": 12}})
     assert "4 of its 14 characters are missing. Only the first 12 were kept.]" in outcome.text
 

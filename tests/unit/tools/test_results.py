@@ -93,11 +93,11 @@ async def test_a_model_that_follows_the_hints_reads_the_whole(text: str, part: i
     first = await tools.run("recite", "{}", calling("toolu_1"))
     assert first.whole is not None
     kept.texts[TURN, "toolu_1"] = first.whole
-    found, told = first.text[:10], first.text[10:]
-    while (more := re.search(r"offset (\d+)\.?\]$", told)) is not None:
+    found, hint = first.text[:10], first.text[10:]
+    while (more := re.search(r"offset (\d+)\.?\]$", hint)) is not None:
         outcome = await read(tools, tool_use_id="toolu_1", offset=int(more[1]))
         assert (outcome.kind, outcome.whole) == ("ok", None)
-        head, told = outcome.text.split("\n\n", 1)[0], outcome.text[-60:]
+        head, hint = outcome.text.split("\n\n", 1)[0], outcome.text[-60:]
         start, end = map(int, re.findall(r"\d+", head)[:2])
         found += outcome.text[len(head) + 2 :][: end - start]
     assert found == text

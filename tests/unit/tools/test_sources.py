@@ -15,7 +15,7 @@ def spec(name: str, url: str | None = None) -> ToolSpec:
     return ToolSpec(name, "Help.", SCHEMA, http=None if url is None else HttpCall(url))
 
 
-def saying(name: str, text: str, policy: Policy = DEFAULT) -> Script:
+def returning(name: str, text: str, policy: Policy = DEFAULT) -> Script:
     return Script(spec(name), policy, [Outcome(text)] * 5)
 
 
@@ -29,11 +29,11 @@ class Source:
 
 async def test_the_tools_of_a_source_come_and_go(context: ToolContext) -> None:
     source = Source()
-    tools = Toolset([saying("own", "own")], sources=[source])
+    tools = Toolset([returning("own", "own")], sources=[source])
     assert [*tools.names] == ["own"]
     assert (await tools.run("late", "{}", context)).kind == "unknown"
 
-    source.found = {"late": saying("late", "late", Policy(timeout=7.0))}
+    source.found = {"late": returning("late", "late", Policy(timeout=7.0))}
     assert [*tools.names] == ["own", "late"]
     assert tools.specs(["late", "own"]) == (spec("late"), spec("own"))
     assert tools.policy("late").timeout == 7.0
@@ -47,24 +47,24 @@ async def test_the_tools_of_a_source_come_and_go(context: ToolContext) -> None:
 
 
 async def test_of_two_tools_with_one_name_the_first_counts(context: ToolContext) -> None:
-    sources = [Source(saying("both", "first"), saying("own", "theirs")), Source(saying("both", "second"))]
-    tools = Toolset([saying("own", "mine")], sources=sources)
+    sources = [Source(returning("both", "first"), returning("own", "theirs")), Source(returning("both", "second"))]
+    tools = Toolset([returning("own", "mine")], sources=sources)
     assert tools.names == ("own", "both")
     assert [(await tools.run(name, "{}", context)).text for name in tools.names] == ["mine", "first"]
 
 
 async def test_a_declared_tool_is_never_the_registered_one_of_its_name(context: ToolContext) -> None:
-    own = saying("pay", "own")
-    asked: list[ToolSpec] = []
+    own = returning("pay", "own")
+    made: list[ToolSpec] = []
 
     def declared(spec: ToolSpec) -> Tool:
-        asked.append(spec)
+        made.append(spec)
         return Script(spec, script=[Outcome("declared")])
 
     tools = Toolset([own], declared=declared)
     offered = [spec("other"), spec("pay", "https://pay.example")]
     assert (await tools.run("pay", "{}", context, offered=offered)).text == "declared"
-    assert (asked, own.calls) == ([offered[1]], [])
+    assert (made, own.calls) == ([offered[1]], [])
     assert (await tools.run("pay", "{}", context, offered=[spec("pay")])).text == "own"
 
 
@@ -72,7 +72,7 @@ async def test_a_declared_tool_that_cannot_be_made_is_an_outcome(context: ToolCo
     def declared(spec: ToolSpec) -> Tool:
         raise ValueError("the key is hunter2")
 
-    own = saying("pay", "own")
+    own = returning("pay", "own")
     away = Outcome("The tool pay is not available at the moment.", kind="unavailable")
     for tools in (Toolset([own], declared=declared), Toolset([own])):
         assert await tools.run("pay", "{}", context, offered=[spec("pay", "https://pay.example")]) == away
@@ -81,7 +81,7 @@ async def test_a_declared_tool_that_cannot_be_made_is_an_outcome(context: ToolCo
 
 
 async def test_a_tool_of_the_client_is_not_run_here(context: ToolContext) -> None:
-    own = saying("pay", "own")
+    own = returning("pay", "own")
     offered = [ToolSpec("pay", "Pay.", SCHEMA, client=True)]
     assert (await Toolset([own]).run("pay", "{}", context, offered=offered)).kind == "unavailable"
     assert own.calls == []

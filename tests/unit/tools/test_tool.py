@@ -115,8 +115,8 @@ def test_a_description_in_the_type_overrides_the_docstring() -> None:
             third: from the docstring
         """
 
-    said = {name: part["description"] for name, part in schema(say)["properties"].items()}
-    assert said == {"first": "from the Field", "second": "from the string", "third": "from the docstring"}
+    descriptions = {name: part["description"] for name, part in schema(say)["properties"].items()}
+    assert descriptions == {"first": "from the Field", "second": "from the string", "third": "from the docstring"}
 
 
 async def test_parameters_may_be_called_like_members_of_a_pydantic_model(context: ToolContext) -> None:
@@ -290,7 +290,7 @@ def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "expected"),
     [
         (File(b"x"), Outcome("", more=(File(b"x"),))),
         (["See:", File(b"x"), {"n": 1}], Outcome("See:", more=(File(b"x"), '{"n":1}'))),
@@ -298,13 +298,13 @@ def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
         (["no", "file"], Outcome('["no","file"]')),
     ],
 )
-async def test_files_keep_their_places_between_texts(context: ToolContext, returned: object, told: Outcome) -> None:
+async def test_files_keep_their_places_between_texts(context: ToolContext, returned: object, expected: Outcome) -> None:
     @tool()
     async def show() -> object:
         """Show."""
         return returned
 
-    assert await show(context, "{}") == told
+    assert await show(context, "{}") == expected
 
 
 @pytest.mark.parametrize("content", [memoryview(b"x"), "a string", None])

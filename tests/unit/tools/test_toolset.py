@@ -249,7 +249,7 @@ async def test_a_tool_the_model_was_not_offered_is_not_run(context: ToolContext)
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "complaint"),
     [
         ('{"text": "a"', "is not valid JSON (EOF while parsing an object at line 1 column 12)"),
         ('{"text": "a"} {}', "is not valid JSON (trailing characters"),
@@ -259,10 +259,10 @@ async def test_a_tool_the_model_was_not_offered_is_not_run(context: ToolContext)
         ('"text"', "is not a JSON object"),
     ],
 )
-async def test_an_input_that_is_no_json_object_reaches_no_tool(context: ToolContext, sent: str, told: str) -> None:
+async def test_an_input_that_is_no_json_object_reaches_no_tool(context: ToolContext, sent: str, complaint: str) -> None:
     outcome = await TOOLS.run("explode", sent, context)
     assert (outcome.kind, outcome.is_error) == ("bad_input", True)
-    assert outcome.text.startswith(f"The input of explode {told}")
+    assert outcome.text.startswith(f"The input of explode {complaint}")
     assert outcome.text.endswith("; send one JSON object.")
 
 
