@@ -1,4 +1,4 @@
-"""What people answer to calls that wait for them: results of client tools, and decisions about approvals."""
+"""Handlers of actions: results of client tools and decisions about approvals, for calls that wait for a person."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -26,11 +26,11 @@ ReadResult = Callable[[ResultIn, str], Awaitable[AskAnswer]]
 async def act(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
-    wanted, body = await read_body(request, ActionsIn)
+    sent, body = await read_body(request, ActionsIn)
     key = idempotency_key_of(request, body)
     before = await services.storage.turns.get(owner, chat, turn)
     try:
-        decisions = await _decisions(wanted.actions, before, partial(_result, owner=owner, services=services))
+        decisions = await _decisions(sent.actions, before, partial(_result, owner=owner, services=services))
     except RequestRefused:
         if not await services.storage.exchanges.knows(
             owner, key

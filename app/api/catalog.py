@@ -1,4 +1,4 @@
-"""What can be asked for: models and tools."""
+"""Handlers of the catalog: the models and tools of this server."""
 
 from dataclasses import asdict
 
@@ -16,9 +16,9 @@ async def list_models(request: Request) -> Response:
     services, _ = await begin(request)
     default = services.resolver.defaults.model
     listed = dict(services.resolver.models.listed())
-    chosen = services.resolver.models.check(default)
-    listed.setdefault(chosen.id, (chosen, services.resolver.models.provider_for(default).name))
-    models = [_model_out(model, provider, default=model.id == chosen.id) for model, provider in listed.values()]
+    default_model = services.resolver.models.check(default)
+    listed.setdefault(default_model.id, (default_model, services.resolver.models.provider_for(default).name))
+    models = [_model_out(model, provider, default=model.id == default_model.id) for model, provider in listed.values()]
     return json_response(ModelsOut(models=models))
 
 

@@ -1,4 +1,4 @@
-"""Chats: create, list, search, read, rename, delete."""
+"""Handlers of chats: create, list, search, read, change, delete."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -55,7 +55,7 @@ async def get_chat(request: Request) -> Response:
 
 
 async def change_chat(request: Request) -> Response:
-    """A field that is sent is changed, null included; one that is left out stays."""
+    """Changes the fields that are sent, null included; a field that is left out stays."""
     services, owner = await begin(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
@@ -76,13 +76,13 @@ async def delete_chat(request: Request) -> Response:
     return json_response(Deleted(deleted=chat))
 
 
-def _words(asked: str) -> list[str]:
-    """What is searched for. Raises RequestRefused."""
-    if len(asked) > _LONGEST_SEARCH:
+def _words(text: str) -> list[str]:
+    """The words of a search. Raises RequestRefused."""
+    if len(text) > _LONGEST_SEARCH:
         raise RequestRefused(f"`q` must have at most {_LONGEST_SEARCH} characters.", field="q")
-    if problem := unstorable(asked):
+    if problem := unstorable(text):
         raise RequestRefused(f"`q` {problem}, which no stored text does; search for other words.", field="q")
-    words = list(dict.fromkeys(asked.split()))
+    words = list(dict.fromkeys(text.split()))
     if len(words) > _MOST_WORDS:
         raise RequestRefused(f"`q` must have at most {_MOST_WORDS} words.", field="q")
     return words

@@ -12,28 +12,28 @@ from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files
 from app.domain.turns import TurnError
 
-# Members of the provider's object that the block says under its own name, or that say nothing to a client.
-_SAID_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
+# Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
+_SENT_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
 
 to_json = msgspec.json.Encoder().encode
 
 
 def identity_json(type: str, tool_use_id: str | None, name: str | None) -> dict[str, Any]:
-    """A call has an `id`; a result names the call it answers as `tool_use_id`. Both name the tool."""
+    """The id members: a call has an `id`, a result names its call as `tool_use_id`. Both name the tool."""
     if tool_use_id is None and name is None:
         return {}
     key = "tool_use_id" if type == TOOL_RESULT else "id"
     return {key: tool_use_id, "name": name}
 
 
-def required_action_json(wanted: RequiredAction) -> dict[str, Any]:
+def required_action_json(action: RequiredAction) -> dict[str, Any]:
     return {
-        "tool_use_id": wanted.tool_use_id,
-        "name": wanted.name,
-        "type": wanted.kind,
-        "input": input_of(wanted.input),
-        "input_digest": wanted.digest,
-        "expires_at": wanted.expires_at,
+        "tool_use_id": action.tool_use_id,
+        "name": action.name,
+        "type": action.kind,
+        "input": input_of(action.input),
+        "input_digest": action.digest,
+        "expires_at": action.expires_at,
     }
 
 
@@ -46,7 +46,7 @@ def error_json(error: TurnError | None) -> dict[str, Any] | None:
 
 
 def block_details(block: Block) -> dict[str, Any]:
-    """What deltas cannot carry: parsed input, signature, citations, is_error, interrupted, and `data` for the rest."""
+    """Members that deltas cannot carry: parsed input, signature, citations, is_error, interrupted, and `data`."""
     details: dict[str, Any] = {}
     if block.type.endswith("tool_use") and not block.interrupted:
         details["input"] = input_of(block.text)
@@ -62,7 +62,7 @@ def block_details(block: Block) -> dict[str, Any]:
 
 
 def input_of(text: str) -> Any:
-    """The input as the model wrote it: parsed where it is JSON, else its text."""
+    """The input of a call: parsed where it is JSON, else its text."""
     return {} if text.strip() == "" else parsed(text)
 
 
@@ -71,19 +71,19 @@ def _from_data(block: Block) -> dict[str, Any]:
     if block.type == TOOL_RESULT:
         return {"content": members["content"]} if count_files(block) else {}
     if block.type in (TEXT, THINKING, TOOL_USE):
-        return {key: value for key, value in members.items() if key not in _SAID_ELSEWHERE and value is not None}
+        return {key: value for key, value in members.items() if key not in _SENT_ELSEWHERE and value is not None}
     return {"data": members}
 
 
 def output_text(output: Any) -> str:
-    """What a client tool returned, as the model is told it."""
+    """The output of a client tool as text for the model."""
     if output is None:
         return ""
     return output if isinstance(output, str) else to_json(output).decode()
 
 
 def parsed(text: str) -> Any:
-    """The value, or the text itself where it is no JSON or is nested too deeply to be written again."""
+    """The value of a JSON text; the text itself where it is not JSON, or nested too deeply to be encoded again."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
@@ -91,7 +91,7 @@ def parsed(text: str) -> Any:
 
 
 def block_json(block: Block) -> dict[str, Any]:
-    """A whole block, as the API shows it: the same words as the stream's events for it, put together."""
+    """A whole block in the API: the members of its events in the stream, put together."""
     data: dict[str, Any] = {"index": block.index, "round": block.round, "type": block.type}
     data |= identity_json(block.type, block.tool_use_id, block.name)
     return data | {"text": block.text} | block_details(block)

@@ -1,4 +1,4 @@
-"""Documents of the owner, which the document tools read."""
+"""Handlers of documents: the owner's texts that the document tools read."""
 
 import re
 
@@ -15,8 +15,8 @@ from app.kit.text import unstorable
 from app.storage.documents import DocumentInfo
 
 _MOST_PATH = 1024  # bytes
-# Control characters, and what stands for bytes that are no UTF-8: two such paths would look alike.
-_STRANGE = re.compile("[\x00-\x1f\x7f\ufffd]")
+# Control characters, and the replacement of bytes that are not UTF-8: two such paths would look alike.
+_AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 async def put_document(request: Request) -> Response:
@@ -65,8 +65,8 @@ def _path_of(request: Request) -> str:
 
 def check_path(path: str, field: str = "path") -> None:
     """Raises RequestRefused for a path that could be read in two ways."""
-    strange = _STRANGE.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
-    if strange or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
+    ambiguous = _AMBIGUOUS.search(path) or unstorable(path) or len(path.encode()) > _MOST_PATH
+    if ambiguous or not all(part.strip(".") or len(part) > 2 for part in path.split("/")):
         raise RequestRefused(
             f"`{field}` must be a path such as notes/today.md: at most {_MOST_PATH} bytes, no slash at its ends or"
             " after another, no part . or .., no control characters.",

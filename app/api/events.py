@@ -59,7 +59,7 @@ class AnsweredCall(EventSchema):
 
 
 class RoundStartEvent(EventSchema):
-    """A model call begins. `messages` counts what it was sent, `answered` names the tools it reacts to."""
+    """A model call begins. `messages` counts the messages it gets, `answered` lists the tool results among them."""
 
     round: int
     messages: int
@@ -93,7 +93,7 @@ class BlockDeltaEvent(EventSchema):
 
 
 class BlockStopEvent(BlockMembers, _Described):
-    """The block is whole and stored. With it comes what deltas cannot carry."""
+    """The block is complete and stored. This event has the members that deltas cannot carry."""
 
     index: int
 
@@ -103,7 +103,7 @@ class BlockStopEvent(BlockMembers, _Described):
 
 
 class RoundStopEvent(EventSchema):
-    """The model's reply is whole. Results of the tools it called may still follow."""
+    """The model's reply is complete. Results of the tools it called may still follow."""
 
     round: int
     stop_reason: str | None
@@ -111,14 +111,14 @@ class RoundStopEvent(EventSchema):
 
 
 class ResetEvent(EventSchema):
-    """Forget the blocks from `index` on: they are written anew by `attempt`."""
+    """Discard the blocks from `index` on: `attempt` writes them anew."""
 
     attempt: int
     index: int
 
 
 class ActionRequiredEvent(EventSchema):
-    """These calls wait for a person. They are answered at …/actions, one by one or together."""
+    """These calls wait for a person. Answer them at …/actions, one by one or together."""
 
     round: int
     calls: list[WantedOut]
@@ -129,7 +129,7 @@ class ActionRequiredEvent(EventSchema):
 
 
 class TurnEndEvent(EventSchema):
-    """The last event; the stream ends after it. `degraded` is there when a tool needed one of its policies."""
+    """The last event; the stream ends after it. `degraded` lists the tool policies that were applied, if any."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -150,19 +150,19 @@ class TurnEndEvent(EventSchema):
 
 
 class TurnCancelledEvent(TurnEndEvent):
-    """The last event, of a turn that was cancelled: a structured one in the midst of a `phase`."""
+    """The last event of a turn that was cancelled; of a structured turn with the `phase` in which it was."""
 
     phase: Phase | Absent = None
 
 
 class TurnErrorEvent(TurnEndEvent):
-    """The last event, of a turn that failed."""
+    """The last event of a turn that failed."""
 
     error: ErrorOut
 
 
 class StatusNotice(BaseModel):
-    """A passing word about the turn: the stage it is in, or something of the provider's. No id, never sent again."""
+    """A notice about the turn: its stage, or an event of the provider. It has no id and is never sent again."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
 
@@ -170,7 +170,7 @@ class StatusNotice(BaseModel):
 
 
 class ToolProgressNotice(EventSchema):
-    """A passing word from a tool that runs. No id, never sent again."""
+    """A notice of a tool that runs. It has no id and is never sent again."""
 
     tool_use_id: str
     name: str
@@ -178,7 +178,7 @@ class ToolProgressNotice(EventSchema):
 
 
 class RetryNotice(EventSchema):
-    """The model call failed and is tried again after so many seconds. No id, never sent again."""
+    """The model call failed and is retried after `seconds`. The notice has no id and is never sent again."""
 
     error: str
     seconds: float
@@ -247,7 +247,7 @@ class ChatEvent(ChatOut):
 
 
 class TurnEvent(EventSchema):
-    """A turn that was not told of before; a user turn with all of its blocks."""
+    """A turn that the client does not know yet; a user turn with all of its blocks."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 
@@ -259,13 +259,13 @@ class TurnEvent(EventSchema):
 
     @classmethod
     def members(cls, event: Turn) -> dict[str, Any]:
-        """Of a user turn all there is; of an answer only the members that its own events do not have."""
+        """All members of a user turn; of an answer only those that its own events do not have."""
         members = {"turn": event.id, "parent_id": event.parent_id, "role": event.role, "created_at": event.created_at}
         return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
 
 class ChatDeletedEvent(EventSchema):
-    """The chat was deleted; the stream ends after it. No id: there is nothing to come back for."""
+    """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Operations: is the process alive, may it be sent traffic, what does it count."""
+"""Handlers for operations: liveness, readiness, metrics."""
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request

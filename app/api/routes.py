@@ -1,4 +1,4 @@
-"""Every call of the API, said once: the router and the OpenAPI document are both made from this table."""
+"""The table of all API calls, from which the router and the OpenAPI document are made."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -55,7 +55,7 @@ def _document() -> bytes:
 
 
 def _limit(default: int, most: int) -> Query:
-    return Query("limit", "how many at most", default, most)
+    return Query("limit", "the most that are returned", default, most)
 
 
 _KEY = ("Idempotency-Key",)
@@ -73,7 +73,7 @@ ENDPOINTS = (
             Query("before", "`next` of an earlier page"),
             Query(
                 "q",
-                "only chats where each of these words, 8 at most, is found in the title or in what was said; "
+                "only chats where each of these words, 8 at most, is found in the title or in a message; "
                 "each with an `excerpt` of where it was found",
             ),
         ),
@@ -90,14 +90,14 @@ ENDPOINTS = (
     Endpoint(
         "DELETE /api/chats/{chat}",
         chats.delete_chat,
-        "Delete a chat and all its turns; one that runs is stopped",
+        "Delete a chat and all its turns; a running turn is cancelled",
         gives=Deleted,
         problems=(404,),
     ),
     Endpoint(
         "POST /api/turns",
         turns.create_turn_in_new_chat,
-        "Say something in a new chat, which is created with it",
+        "Post a message in a new chat, which is created with it",
         NewTurnInNewChat,
         ExchangeOut,
         (201,),
@@ -108,7 +108,7 @@ ENDPOINTS = (
     Endpoint(
         "POST /api/chats/{chat}/turns",
         turns.create_turn,
-        "Say something; with Accept: text/event-stream the answer is the stream itself",
+        "Post a message; with Accept: text/event-stream the response is the stream of the answer",
         NewTurn,
         ExchangeOut,
         (201, 202),
@@ -183,7 +183,7 @@ ENDPOINTS = (
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/cancel",
         turns.cancel,
-        "Stop the turn; what it has said stays. 202 while it is stopping",
+        "Cancel the turn; its content stays. 202 while it is stopping",
         gives=TurnOut,
         statuses=(200, 202),
         problems=(404, 409),
@@ -201,7 +201,7 @@ ENDPOINTS = (
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",
         actions.get_whole,
-        "All that a tool returned, where the model was told a part",
+        "The whole result of a tool, of which the model got a part",
         gives=WholeOut,
         problems=(404,),
     ),
@@ -219,7 +219,7 @@ ENDPOINTS = (
     Endpoint(
         "POST /api/ai-sdk/chat",
         ai_sdk.converse,
-        "For `useChat` of the AI SDK: say something, answer calls that wait, or answer again; the stream is the answer",
+        "For `useChat` of the AI SDK: post a message, answer calls that wait, or generate again; returns the stream",
         UiRequest,
         "text/event-stream",
         problems=(409,),
@@ -228,7 +228,7 @@ ENDPOINTS = (
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
         ai_sdk.resume_answer,
-        "For `useChat` of the AI SDK: the newest answer from its beginning; 204 when it has ended, but for just now",
+        "For `useChat` of the AI SDK: the newest answer from its beginning; 204 when it ended more than a minute ago",
         gives="text/event-stream",
         statuses=(200, 204),
         events="UiMessageStream",
@@ -243,12 +243,12 @@ ENDPOINTS = (
     Endpoint(
         "POST /api/ai-sdk/chat/{id}/stop",
         ai_sdk.stop_chat,
-        "For `useChat` of the AI SDK: stop whatever has not ended in the chat",
+        "For `useChat` of the AI SDK: cancel all turns of the chat that have not ended",
         gives=UiStopped,
         problems=(404,),
     ),
-    Endpoint("GET /api/models", catalog.list_models, "The models there are", gives=ModelsOut),
-    Endpoint("GET /api/tools", catalog.list_tools, "The tools there are", gives=ToolsOut),
+    Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut),
+    Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut),
     Endpoint(
         "GET /api/documents",
         documents.list_documents,
@@ -257,7 +257,7 @@ ENDPOINTS = (
         problems=(422,),
         queries=(
             _limit(200, 1000),
-            Query("prefix", "only paths that begin so"),
+            Query("prefix", "only paths with this prefix"),
             Query("after", "`next` of an earlier page"),
         ),
     ),
@@ -304,14 +304,19 @@ ENDPOINTS = (
     Endpoint(
         "DELETE /api/uploads/{upload}",
         uploads.delete_upload,
-        "Remove an upload; turns that refer to it say that it is gone",
+        "Delete an upload; turns that refer to it show that it is gone",
         gives=UploadDeleted,
         problems=(404, 409),
         queries=(Query("if", "`unused`: only where no turn refers to it"),),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(
-        "GET /readyz", health.readyz, "It may be sent traffic", gives="text/plain", problems=(500, 503), open=True
+        "GET /readyz",
+        health.readyz,
+        "The server is ready for traffic",
+        gives="text/plain",
+        problems=(500, 503),
+        open=True,
     ),
     Endpoint("GET /metrics", health.metrics, "Prometheus metrics", gives="text/plain", open=True),
     Endpoint("GET /openapi.json", get_openapi, "This document", gives="application/json", open=True),
@@ -319,7 +324,7 @@ ENDPOINTS = (
 
 
 def routes() -> list[Route]:
-    """One route for each path, so that whoever asks by the wrong method is told all the right ones."""
+    """One route for each path, so that a refusal of a wrong method lists all the right ones."""
     by_path: dict[str, dict[str, Handler]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint.handler

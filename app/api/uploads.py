@@ -1,4 +1,4 @@
-"""Files that turns refer to: images, PDFs, texts."""
+"""Handlers of uploads: images, PDFs and texts that turns refer to."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,12 +11,12 @@ from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
 from app.kit.media import media_type_of
 
-# What a browser shows must not run: an upload is whatever somebody sent.
-_HARMLESS = {
+# A browser must not run an upload, which may be any file of its owner.
+_SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
-    # It never changes, but it may be removed, and whoever uses this browser next may be somebody else.
+    # An upload never changes, but it may be deleted, and the next user of this browser may be another owner.
     "Cache-Control": "private, no-cache",
     "Vary": "Authorization",
 }
@@ -38,12 +38,12 @@ async def get_upload(request: Request) -> Response:
     upload = id_of(request, "upload")
     tag = f'"{upload}"'
     if tag in request.headers.get("if-none-match", "") and await services.storage.uploads.describe(owner, [upload]):
-        return Response(status_code=304, headers=_HARMLESS | {"ETag": tag})
+        return Response(status_code=304, headers=_SAFE_HEADERS | {"ETag": tag})
     found = await services.storage.uploads.read(owner, upload)
     if found is None:
         raise NotFound(f"There is no upload {upload}.")
     media_type, content = found
-    return Response(content, media_type=media_type, headers=_HARMLESS | {"ETag": tag})
+    return Response(content, media_type=media_type, headers=_SAFE_HEADERS | {"ETag": tag})
 
 
 async def delete_upload(request: Request) -> Response:

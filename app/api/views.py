@@ -1,4 +1,4 @@
-"""Domain values as response models, and those as responses."""
+"""Response models of domain values, and JSON responses."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -62,7 +62,8 @@ def stream_url(chat: UUID, turn: UUID) -> str:
 
 
 def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> TurnOut:
-    """The turn as it is now: where it runs here, with the text that no row holds yet, and the cursor behind it."""
+    """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
+    # A view may be ahead of the rows, or behind them where another replica has written.
     view, rows = services.live.directory.view(turn), turn
     turn = view.turn
     assert turn.created_at is not None
@@ -93,19 +94,19 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
 
 
 def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
-    """What waits in both pictures: rows have answers that a view has not, a view may have ended since."""
+    """The calls that wait according to both: rows may have answers that the view lacks, a view may have ended since."""
     if turn.ended or rows.ended:
         return []
     answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
     return [
-        WantedOut.model_validate(required_action_json(wanted)) for wanted in required_actions_of(waiting, turn.blocks)
+        WantedOut.model_validate(required_action_json(action)) for action in required_actions_of(waiting, turn.blocks)
     ]
 
 
 def _cost(turn: Turn, models: Models) -> float | None:
-    """Of all its rounds, voided ones too: they were paid for."""
+    """The cost of all rounds, voided ones included: they were paid for. None where a price is not known."""
     if turn.request is None:
         return None
     costs = [models.cost(round.model or turn.request.model, round.usage) for round in turn.rounds]
@@ -118,7 +119,7 @@ def _open_block(view: LiveView) -> list[BlockOut]:
     if block is None:
         return []
     members = block_json(block)
-    del members["interrupted"]  # not yet
+    del members["interrupted"]  # it is open, not interrupted
     return [BlockOut.model_validate({**members, "open": True})]
 
 
@@ -130,8 +131,8 @@ def round_out(round: Round) -> RoundOut:
 
 
 def _applied_edits(round: Round) -> list[dict[str, Any]]:
-    """As far as the provider says it in the form that we know."""
+    """The edits of the context that the provider reports, where they have the known form."""
     data = parsed(round.data or "{}")
-    managed = data.get("context_management") if isinstance(data, dict) else None
-    edits = managed.get("applied_edits") if isinstance(managed, dict) else None
+    management = data.get("context_management") if isinstance(data, dict) else None
+    edits = management.get("applied_edits") if isinstance(management, dict) else None
     return [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []

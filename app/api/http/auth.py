@@ -1,4 +1,4 @@
-"""Who asks: the owner of a bearer token, or the one local owner while there is no token."""
+"""Authentication: the owner of a bearer token, or the one local owner while there is no token."""
 
 import re
 import time
@@ -10,15 +10,15 @@ from app.storage.tokens import Tokens
 
 LOCAL_OWNER = "local"
 
-# How long a checked token, and the absence of tokens, is believed without a look at the database, in seconds.
+# Seconds for which a checked token, or the absence of tokens, is trusted without a query.
 BELIEVED = 5.0
 _MOST_REMEMBERED = 10_000
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class Authenticator:
-    """`on_loopback`: nobody but this machine reaches the server. Anywhere else it is never open, also when the last
-    token was taken back: what a request says of its host is the caller's own word.
+    """Authenticates requests. `on_loopback`: only this machine can reach the server. Elsewhere it is never open,
+    not even after the last token was revoked, because the `Host` header is the caller's own claim.
     """
 
     def __init__(self, tokens: Tokens, *, on_loopback: bool) -> None:
@@ -28,7 +28,7 @@ class Authenticator:
         self._open_until = 0.0
 
     async def owner_of(self, headers: Headers) -> str:
-        """Raises Unauthorized."""
+        """The owner that the headers authenticate. Raises Unauthorized."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
             return await self._owner_of_token(token.strip())
@@ -59,7 +59,7 @@ class Authenticator:
 
 
 def _local_owner(headers: Headers) -> str:
-    """Without tokens the server trusts this machine, and nothing a foreign web page makes a browser send here."""
+    """Without tokens the server trusts this machine, but no request that a foreign web page makes a browser send."""
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _THIS_MACHINE.fullmatch(host):
         raise Unauthorized(f"`Host` must be localhost while the server has no tokens, not {host!r}.")

@@ -1,4 +1,4 @@
-"""What is said of a call of the API: enough to route it, and enough to describe it."""
+"""The description of an API call: enough to route it and to document it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. One with a `most` is a number from 1 to that."""
+    """A query parameter. With `most` it is a number from 1 to `most`."""
 
     name: str
     description: str
@@ -23,10 +23,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`call` is its method and path. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is
-    not JSON. `statuses` are the good answers, `problems` the refusals that are particular to the call. One that
-    `streams` answers with the stream where the client asks for it, and `events` says which stream that is; one that is
-    `open` asks nobody who they are.
+    """`call` is method and path. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is not
+    JSON. `statuses` are those of success, `problems` the refusals that are particular to the call. `streams`: the
+    response is a stream where the client accepts one; `events` names that stream. `open`: no token is needed.
     """
 
     call: str

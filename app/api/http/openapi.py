@@ -19,32 +19,32 @@ PROBLEM = "application/problem+json"
 STREAM = "text/event-stream"
 
 _ABOUT = """\
-Say something with POST, follow the answer with GET …/stream, come back with the id of the last event you received.
+Post a message with POST, follow the answer with GET …/stream, resume with the id of the last event you received.
 
-Requests carry `Authorization: Bearer TOKEN`. While there is no token, a server on loopback answers to
-its own machine alone and asks for none. Every refusal is a problem document (RFC 9457); `errors` names the fields that
+Requests carry `Authorization: Bearer TOKEN`. While there is no token, a server on loopback answers
+its own machine alone and needs none. Every refusal is a problem document (RFC 9457); `errors` names the fields that
 are wrong."""
 
 _REASONS = {
     200: "Done",
     201: "Created",
-    202: "Accepted: the turn takes it up",
+    202: "Accepted: the turn continues",
     204: "Nothing is left to send, now or ever",
-    304: "What the client has is still right",
+    304: "The client's copy is still valid",
     400: "The request cannot be read",
-    401: "No token, or one that is not known",
-    404: "There is no such thing among the owner's",
-    409: "It does not fit the present state",
+    401: "No token, or one that is unknown",
+    404: "The owner has no such object",
+    409: "The request does not fit the present state",
     413: "The body is too large",
-    415: "The body is of the wrong kind",
-    422: "A field is wrong",
+    415: "The body has the wrong media type",
+    422: "A field is not valid",
     500: "The server failed",
     503: "Try again: the server is not ready, or the database is away",
 }
 _HEADERS = {
     "Idempotency-Key": "Makes the request safe to repeat: the same key and body give the same answer. "
     "1 to 255 printable characters, of your making",
-    "If-None-Match": "The ETag of what the client has",
+    "If-None-Match": "The ETag of the client's copy",
     "Last-Event-ID": "The id of the last event received. An EventSource sends it by itself; it wins over `cursor`",
 }
 _PROBLEM_HEADERS = {
@@ -166,7 +166,7 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
 
 
 def problems(endpoint: Endpoint) -> set[int]:
-    """The refusals that a client must expect: the call's own, and those that go with what it asks for."""
+    """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
     common = set() if endpoint.open else {401, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}
@@ -182,7 +182,7 @@ def _good(endpoint: Endpoint, status: int, refs: Refs) -> Json:
         return _ref_to_stream(endpoint)
     answer: Json = {"description": _REASONS[status], "content": _content(endpoint.gives, refs)}
     if status == 201 and endpoint.method == "POST":
-        answer["headers"] = {"Location": _header("where what was created can be read")}
+        answer["headers"] = {"Location": _header("the path of the created object")}
     return answer
 
 
@@ -204,7 +204,7 @@ def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
 
 
 def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Json:
-    """OpenAPI 3.1 has no word for the items of a stream: the description is for people, `x-events` for programs."""
+    """OpenAPI 3.1 cannot describe the items of a stream: the description is for people, `x-events` for programs."""
     events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in models.items())
     return {
         "description": f"{about} Events, with their data in `x-events`:\n\n{events}" if models else about,

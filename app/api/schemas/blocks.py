@@ -1,4 +1,4 @@
-"""What is said to a turn, as the API takes it: words, images and documents."""
+"""Request models of blocks: text, images and documents."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -14,7 +14,7 @@ class TextBlockIn(Body):
 
 
 class Base64In(Body):
-    """The bytes themselves. What they are is seen by them; a `media_type` that says something else is refused."""
+    """The bytes themselves. Their type is detected; a `media_type` that differs from it is refused."""
 
     type: Literal["base64"]
     data: Annotated[str, Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""What all models of the API are made from."""
+"""Base classes and field types of all models of the API."""
 
 from math import isfinite
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
 
 def storable_throughout(value: dict[str, Any]) -> dict[str, Any]:
-    """Every text and every number in `value` can be stored."""
+    """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
     rest: list[Any] = [value]
     while rest:
         item = rest.pop()
@@ -40,12 +40,12 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(storable_throughout)]
 
 
 class Body(BaseModel):
-    """A request body: unknown fields are refused by name, and "5" is no number."""
+    """A request body: unknown fields are refused, and so is "5" for a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """For members that are absent where they do not apply: null is not what they default to."""
+    """Removes defaults from the schema of members that are absent, not null, where they do not apply."""
     for member in schema["properties"].values():
         member.pop("default", None)

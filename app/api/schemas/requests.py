@@ -1,4 +1,4 @@
-"""What the API takes: the models that check requests, and that the OpenAPI document is made from."""
+"""Request models: they validate bodies, and the OpenAPI document is made from them."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -15,7 +15,7 @@ Prompt = Annotated[Storable, Field(max_length=200_000)]
 
 
 class Params(Body):
-    """Model parameters, handed to the provider. Sampling parameters are not among them: newer models refuse them."""
+    """Model parameters, passed to the provider. There are no sampling parameters: newer models refuse them."""
 
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     thinking: JsonObject | None = None
@@ -32,17 +32,17 @@ class LimitsIn(Body):
     recovery: Literal["retry", "continue"] | None = None
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
     compact_at: Annotated[
-        float | None, Field(gt=0, le=1, description="share of the context window at which the path is made shorter")
+        float | None, Field(gt=0, le=1, description="share of the context window at which the path is shortened")
     ] = None
     compaction: Annotated[
         Literal["own", "provider"] | None,
-        Field(description="who makes it shorter: this server, or the provider where it offers that for the model"),
+        Field(description="who shortens it: this server, or the provider where it offers that for the model"),
     ] = None
 
 
 class OutputIn(Body):
-    """What the turn shall put out: JSON by a schema. Validators and handlers are named as
-    the program has registered them; with a handler the model refines drafts, and submits the last one.
+    """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
+    registered them. With a handler the model refines drafts and submits the last one.
     """
 
     json_schema: JsonObject = Field(alias="schema")
@@ -53,7 +53,7 @@ class OutputIn(Body):
 
 
 class TurnOptions(Body):
-    """What may be said per turn; what is not said comes from the chat, then from the server."""
+    """Options of one turn. Options that are left out come from the chat, then from the server."""
 
     model: ModelName | None = None
     system_prompt: Prompt | None = None
@@ -74,9 +74,7 @@ class NewTurn(TurnOptions):
     parent_id: UUID | None = None
     on_busy: Annotated[
         OnBusy,
-        Field(
-            description="where a turn of this branch still runs: refuse, run next, end it, speak into it, run beside it"
-        ),
+        Field(description="while a turn of this branch runs: refuse, run next, cancel it, add to it, run beside it"),
     ] = "reject"
 
 
@@ -96,7 +94,7 @@ class NewChat(Body):
 
 
 class ChatChanges(Body):
-    """What is left out stays as it is."""
+    """Members that are left out stay as they are."""
 
     title: Title | None = None
     system_prompt: Prompt | None = None
@@ -104,7 +102,7 @@ class ChatChanges(Body):
 
 
 class NewTurnInNewChat(NewTurn):
-    """A user turn and, in the same transaction, the chat it begins."""
+    """A user turn, and the chat that is created in the same transaction."""
 
     parent_id: None = None
     chat: NewChat = NewChat()

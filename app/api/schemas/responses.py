@@ -1,4 +1,4 @@
-"""What the API gives: the models that answers and the OpenAPI document are made from."""
+"""Response models, from which the OpenAPI document is made too."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,13 +22,13 @@ class ChatOut(BaseModel):
 
 class PieceOut(BaseModel):
     text: str
-    found: Annotated[bool, Field(description="whether it is one of the words that were searched for")]
+    found: Annotated[bool, Field(description="whether it is one of the words of the search")]
 
 
 class ExcerptOut(BaseModel):
-    """Where a chat was found: plain text in pieces, to be joined as they are."""
+    """The match of a search: plain text in pieces, to be joined without separators."""
 
-    turn: Annotated[UUID | None, Field(description="in which it was said; null where the pieces are the whole title")]
+    turn: Annotated[UUID | None, Field(description="the turn of the match; null where the pieces are the whole title")]
     pieces: list[PieceOut]
 
 
@@ -53,14 +53,15 @@ class BlockMembers(BaseModel):
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
 
-    input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is no JSON")] = None
+    input: Annotated[Any, Field(description="of a call: the parsed input, or its text where that is not JSON")] = None
     is_error: Annotated[
         bool | Absent,
         Field(description="of a tool_result: whether the call failed"),
     ] = None
     interrupted: Annotated[bool | Absent, Field(description="true when the block was cut off and stays so")] = None
     notes: Annotated[
-        dict[str, Any] | Absent, Field(description="of a tool_result: how it came about; of a user_text: its steer")
+        dict[str, Any] | Absent,
+        Field(description="of a tool_result: the policies that were applied; of a user_text: its steer"),
     ] = None
     content: Annotated[
         list[dict[str, Any]] | Absent,
@@ -69,7 +70,7 @@ class BlockMembers(BaseModel):
             " in code points; in `text`, which has all words, one line break stands between two texts"
         ),
     ] = None
-    signature: Annotated[str | Absent, Field(description="of thinking: the provider's seal on it")] = None
+    signature: Annotated[str | Absent, Field(description="of thinking: the provider's signature")] = None
     citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
     data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None
 
@@ -101,8 +102,8 @@ class RoundOut(BaseModel):
     usage: dict[str, Any]
     request_id: str | None
     messages: int
-    model: Annotated[str | None, Field(description="the model that was asked")]
-    applied_edits: Annotated[list[dict[str, Any]], Field(description="what the provider left out by itself")]
+    model: Annotated[str | None, Field(description="the model that was called")]
+    applied_edits: Annotated[list[dict[str, Any]], Field(description="edits of the context by the provider")]
     started_at: datetime | None
     first_delta_at: datetime | None
     sealed_at: datetime | None
@@ -115,18 +116,18 @@ class ErrorOut(BaseModel):
 
 
 class WantedOut(BaseModel):
-    """A call that waits: as a `client` tool for its result, as an `approval` for leave to run it here."""
+    """A call that waits: a `client` tool for its result, an `approval` for permission to run."""
 
     tool_use_id: str
     name: str
     type: Literal["client", "approval"]
     input: Any
-    input_digest: Annotated[str, Field(description="SHA-256 of this exact call; a decision names it")]
+    input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
     expires_at: datetime | None
 
 
 class DegradedOut(BaseModel):
-    """A policy that was needed: for the tool_result at `index`, or for the turn as a whole."""
+    """A tool policy that was applied: to the tool_result at `index`, or to the turn as a whole."""
 
     what: str
     index: int | None
@@ -144,18 +145,18 @@ class TurnOut(BaseModel):
     stop_reason: str | None
     error: ErrorOut | None
     usage: dict[str, Any]
-    cost: Annotated[float | None, Field(description="null where a price is not known")]
+    cost: Annotated[float | None, Field(description="null where a price is unknown")]
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
     blocks: list[BlockOut]
     rounds: list[RoundOut]
     output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
-    phase: Annotated[Phase | None, Field(description="of a structured turn: in which it was cancelled")]
+    phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
-    degraded: Annotated[list[DegradedOut], Field(description="what of the tools' policies was needed")]
+    degraded: Annotated[list[DegradedOut], Field(description="the tool policies that were applied")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
-    cursor: Annotated[str | None, Field(description="follow the stream from here without a seam")] = None
+    cursor: Annotated[str | None, Field(description="follow the stream from here, without gap or overlap")] = None
 
 
 class ExchangeOut(BaseModel):
@@ -168,7 +169,7 @@ class ExchangeOut(BaseModel):
 
 
 class WholeOut(BaseModel):
-    """All that a tool returned, where the model was told a part."""
+    """The whole result of a tool, of which the model got a part."""
 
     tool_use_id: str
     text: str
@@ -177,7 +178,7 @@ class WholeOut(BaseModel):
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
-    cursor: Annotated[str, Field(description="follow the stream of the chat from here without a seam")]
+    cursor: Annotated[str, Field(description="follow the stream of the chat from here, without gap or overlap")]
 
 
 class SiblingsOut(BaseModel):
@@ -191,11 +192,11 @@ class ModelOut(BaseModel):
     context_window: Annotated[int | None, Field(description="tokens; null where it is not known")]
     max_output: Annotated[int | None, Field(description="tokens; null where it is not known")]
     can: Annotated[
-        list[str] | None, Field(description="what it can do; null where nobody said, then nothing is refused")
+        list[str] | None, Field(description="its abilities; null where they are unknown, then nothing is refused")
     ]
     prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
     aliases: list[str]
-    fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is down")]
+    fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
 
 
 class ModelsOut(BaseModel):
@@ -207,7 +208,9 @@ class ToolOut(BaseModel):
     description: str
     input_schema: dict[str, Any]
     read_only: bool
-    approval: Annotated[Literal["never", "always", "by_input"], Field(description="whether a person must allow a call")]
+    approval: Annotated[
+        Literal["never", "always", "by_input"], Field(description="whether a person must approve a call")
+    ]
 
 
 class ToolsOut(BaseModel):
@@ -218,7 +221,7 @@ class UploadOut(BaseModel):
     id: UUID
     media_type: str
     size: Annotated[int, Field(description="bytes")]
-    created: Annotated[bool, Field(description="false: these bytes were there already")]
+    created: Annotated[bool, Field(description="false: these bytes were stored before")]
 
 
 class UploadDeleted(BaseModel):

@@ -1,4 +1,4 @@
-"""What the API takes about tools: which a turn has, and what people answer to calls that wait for them."""
+"""Request models of tools: those of a turn, and the answers of people to calls that wait."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +14,7 @@ ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class ClientToolIn(Body):
-    """A tool that whoever watches the turn runs: the turn waits for its result."""
+    """A tool that a client of the turn runs: the turn waits for its result."""
 
     type: Literal["client"]
     name: ToolName
@@ -37,14 +37,14 @@ class HttpToolIn(Body):
 
 
 class ProviderToolIn(Body):
-    """A tool that the provider runs (web search, code execution): its definition, handed on as it is."""
+    """A tool that the provider runs (web search, code execution): its definition, passed on unchanged."""
 
     type: Literal["provider"]
     definition: JsonObject
 
 
 def _kind_of(item: Any) -> str | None:
-    """Which of them a wrong item was meant to be: a complaint shall be about that one alone."""
+    """The tag of an item, valid or not: errors are then about that member of the union alone."""
     if isinstance(item, dict):
         kind = item.get("type")
         return kind if isinstance(kind, str) and kind != NAME else None
@@ -65,22 +65,22 @@ ToolsIn = Annotated[
 
 
 class ToolChoiceIn(Body):
-    """Whether tools may, must or must not be called: `any` or `tool` hold for the first round, or no turn would end."""
+    """Whether tools may, must or must not be called. `any` and `tool` hold for the first round alone."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: Annotated[ToolName | None, Field(description="which, where the type is tool")] = None
+    name: Annotated[ToolName | None, Field(description="the tool, where the type is tool")] = None
     disable_parallel_tool_use: Annotated[bool | None, Field(description="at most one call in each reply")] = None
 
     @model_validator(mode="after")
-    def _names_a_tool(self) -> Self:
+    def _check_name(self) -> Self:
         if (self.type == "tool") != (self.name is not None):
             raise ValueError("must have a `name` with the type `tool`, and none with another type")
         return self
 
 
 class ResultIn(Body):
-    """The result of a client tool. An `output` that is no text is told to the model as JSON; `blocks` are what there is
-    instead where images or documents are among it.
+    """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` take its
+    place where the result holds images or documents.
     """
 
     type: Literal["result"]
@@ -95,18 +95,18 @@ class ResultIn(Body):
         return storable_throughout({"output": value})["output"]
 
     @model_validator(mode="after")
-    def _says_it_once(self) -> Self:
+    def _check_exclusive(self) -> Self:
         if self.output is not None and self.blocks is not None:
             raise ValueError("must have either `output` or `blocks`, not both")
         return self
 
 
 class ApproveIn(Body):
-    """Leave to run a call. `input` is what it is to be run with instead of the model's."""
+    """Permission to run a call. `input` takes the place of the model's input."""
 
     type: Literal["approve"]
     tool_use_id: Storable
-    input_digest: Annotated[str, Field(description="of the input that was looked at, from the action")]
+    input_digest: Annotated[str, Field(description="of the input that was shown, from the action")]
     input: JsonObject | None = None
 
 
@@ -114,13 +114,13 @@ class DenyIn(Body):
     type: Literal["deny"]
     tool_use_id: Storable
     input_digest: str
-    reason: Annotated[Storable, Field(max_length=10_000, description="told to the model")] = ""
+    reason: Annotated[Storable, Field(max_length=10_000, description="sent to the model")] = ""
 
 
 ActionIn = Annotated[ResultIn | ApproveIn | DenyIn, Field(discriminator="type")]
 
 
 class ActionsIn(Body):
-    """Answers to calls that wait: all of them are taken, or none."""
+    """Answers to calls that wait: all of them are accepted, or none."""
 
     actions: Annotated[list[ActionIn], Field(min_length=1, max_length=200)]
