@@ -230,6 +230,27 @@ test('a refusal ends a stream, with the words of the server', async () => {
   await assert.rejects(collect(new Client().follow('c', 't')), { status: 404, message: 'There is no such turn.' })
 })
 
+test('the feed is continued from an id without an event, across resets', async () => {
+  answerWith(
+    stream('id: a\n\n'),
+    stream('id: b\nevent: reset\ndata: {}\n\nid: c\nevent: chat_deleted\ndata: {"id": "x"}\n\n'),
+    new Response('', { status: 401 }),
+  )
+  const feed = new Client().feed({ cursor: 'list' })
+  const event = { event: 'reset', data: {}, id: 'b' }
+  assert.deepEqual((await feed.next()).value, event)
+  assert.equal((await feed.next()).value?.event, 'chat_deleted')
+  await assert.rejects(feed.next(), { status: 401 })
+  assert.deepEqual(
+    requests.map(({ url, headers }) => [url, headers['Last-Event-ID']]),
+    [
+      ['/api/stream', 'list'],
+      ['/api/stream', 'a'],
+      ['/api/stream', 'c'],
+    ],
+  )
+})
+
 test('a stream that is given up sends no further request', async () => {
   answerWith(stream('id: 1\nevent: chat\ndata: {}\n\n'))
   const ending = new AbortController()

@@ -1,7 +1,7 @@
 // Streams that are followed while the page is shown. A browser opens six connections to one HTTP/1.1 server, for all tabs
 // together: a hidden tab holds none, and comes back with its cursor.
 
-const GRACE = 3_000 // milliseconds that a hidden tab keeps its connection
+const GRACE = 1_000 // milliseconds that a hidden tab keeps its connection
 const OVERLAP = 1_000 // milliseconds that two tabs both read the feed when one takes it over
 
 export class Subscription {
