@@ -42,6 +42,7 @@ export class Subscription {
 
   /** @returns {Promise<void>} */
   async run() {
+    this.ending.abort()
     this.ending = new AbortController()
     const { signal } = this.ending
     const connection = (state) => signal.aborted || this.connection(state)
