@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from app.api.schemas.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from tests.support.programs import path_of
 
 FOLDER = Path(__file__).parent
