@@ -1,7 +1,6 @@
-"""The provider for when there is no key: it reads the library with real tools, and says that it is no model.
+"""The demo provider, for a server without keys: a script that calls the real tools of the library.
 
-What it does next follows from the request alone: which tools were called since the user's last words, and what they
-said.
+Its next step follows from the request alone: the tools that were called since the last user message, and their results.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ Blocks = list[Sequence[Part]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _ToolCall:
     input: Mapping[str, Any]
     text: str
     is_error: bool
@@ -57,58 +56,58 @@ class DemoProvider:
 def _blocks(request: ModelRequest) -> Blocks:
     question, since = _question(request.messages)
     offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
-    answered = _answered(since)
-    words = _telling_words(question)
-    if not answered:
+    calls = _calls(since)
+    words = _keywords(question)
+    if not calls:
         return _first_round(question, words, offered)
-    path = _best_hit(answered)
-    if path is not None and "doc_view" in offered and "doc_view" not in answered:
+    path = _best_hit(calls)
+    if path is not None and "doc_view" in offered and "doc_view" not in calls:
         return [
             thinking(*_pieces(f"The best match is {path}. I read it before I say anything about it.")),
             _call("doc_view", {"path": path}),
         ]
-    return [text(*_pieces(_report(answered, words, path)))]
+    return [text(*_pieces(_report(calls, words, path)))]
 
 
-# --- what the request says -------------------------------------------------------------------------------------------
+# --- reading the request ---------------------------------------------------------------------------------------------
 
 
 def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """The user's last words, and the messages since then."""
+    """Returns the last user message with text, and the messages behind it."""
     for place in range(len(messages) - 1, -1, -1):
-        said = [block.text for block in messages[place].blocks if block.type == TEXT and block.text != GO_ON]
-        if messages[place].role == "user" and said:
-            return said[-1], messages[place + 1 :]
+        texts = [block.text for block in messages[place].blocks if block.type == TEXT and block.text != GO_ON]
+        if messages[place].role == "user" and texts:
+            return texts[-1], messages[place + 1 :]
     return "", messages
 
 
-def _answered(since: Sequence[Message]) -> dict[str, _Answered]:
-    """The last answer of each tool, by its name."""
+def _calls(since: Sequence[Message]) -> dict[str, _ToolCall]:
+    """Returns the last call of each tool that has a result, by the name of the tool."""
     blocks = [block for message in since for block in message.blocks]
     results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
     return {
-        call.name or "": _pair(call, results[call.tool_use_id])
+        call.name or "": _tool_call(call, results[call.tool_use_id])
         for call in blocks
         if call.is_call and call.tool_use_id in results
     }
 
 
-def _pair(call: Block, result: Block) -> _Answered:
-    return _Answered(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
+def _tool_call(call: Block, result: Block) -> _ToolCall:
+    return _ToolCall(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
 
 
-def _telling_words(question: str) -> list[str]:
+def _keywords(question: str) -> list[str]:
     words = dict.fromkeys(word.lower() for word in re.findall(r"\w{4,}", question))
     return [word for word in words if not _COMMON.fullmatch(word) and not _LISTING.fullmatch(word)][:5]
 
 
-def _best_hit(answered: Mapping[str, _Answered]) -> str | None:
-    search = answered.get("doc_search")
+def _best_hit(calls: Mapping[str, _ToolCall]) -> str | None:
+    search = calls.get("doc_search")
     hit = _HIT.search(search.text) if search and not search.is_error else None
     return hit[1] if hit else None
 
 
-# --- what the demo says ----------------------------------------------------------------------------------------------
+# --- writing the reply -----------------------------------------------------------------------------------------------
 
 
 def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Blocks:
@@ -130,10 +129,10 @@ def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Bloc
     ]
 
 
-def _report(answered: Mapping[str, _Answered], words: Sequence[str], path: str | None) -> str:
-    view, tree, search = (answered.get(name) for name in ("doc_view", "doc_tree", "doc_search"))
-    if failed := [name for name, answer in answered.items() if answer.is_error]:
-        return f"{failed[0]} failed, and this is what it said:\n\n{_quoted(answered[failed[0]].text)}"
+def _report(calls: Mapping[str, _ToolCall], words: Sequence[str], path: str | None) -> str:
+    view, tree, search = (calls.get(name) for name in ("doc_view", "doc_tree", "doc_search"))
+    if failed := [name for name, call in calls.items() if call.is_error]:
+        return f"{failed[0]} failed, and this is what it said:\n\n{_quoted(calls[failed[0]].text)}"
     listed = [f"This is what the library holds:\n\n```\n{tree.text}\n```"] if tree else []
     if view:
         found = f"I found this in **{view.input.get('path')}**:\n\n{_quoted(_lines_about(view.text, words))}"
@@ -146,7 +145,7 @@ def _report(answered: Mapping[str, _Answered], words: Sequence[str], path: str |
 
 
 def _lines_about(excerpt: str, words: Sequence[str]) -> str:
-    """The lines around the one that has the most of the words, without their numbers."""
+    """Returns the lines around the one with the most keywords, without their line numbers."""
     lines = [line.partition("\t")[2] for line in excerpt.splitlines() if "\t" in line] or excerpt.splitlines()
     best = max(range(len(lines)), key=lambda place: sum(word in lines[place].lower() for word in words), default=0)
     start = max(0, best - 2)

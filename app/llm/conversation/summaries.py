@@ -42,10 +42,12 @@ class _SummaryFilter:
             case BlockData() | BlockClosed():
                 pass
             case MessageDelta(stop_reason=stop_reason) if stop_reason in _CUT_OFF:
-                raise TransientError("no_summary", f"the model was asked for a summary and stopped ({stop_reason})")
+                raise TransientError(
+                    "no_summary", f"The model did not finish the summary: it stopped with {stop_reason}."
+                )
             case MessageEnded():
                 if not self._has_text:
-                    raise TransientError("empty_summary", "the model was asked for a summary and wrote none")
+                    raise TransientError("empty_summary", "The model wrote no summary.")
                 yield BlockClosed(self._keys[0])
                 yield part
             case _:

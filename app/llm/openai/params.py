@@ -33,7 +33,7 @@ def request_bytes(
 def tool_choice(
     params: Mapping[str, Any], request: ModelRequest, named: Callable[[object], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the members that say which tools to call. `named` gives the API's choice of one tool by its name."""
+    """Returns the members that limit the choice of tools. `named` gives the API's choice of one tool by its name."""
     if not (request.tools or request.provider_tools):
         return {}
     if not request.may_use_tools:

@@ -100,7 +100,7 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Not every account may see summaries, so one is asked for only where the turn wants it displayed."""
+    """Not every account may see summaries, so one is requested only if the turn wants it displayed."""
     effort = given.get("reasoning_effort") or reasoning_effort(given)
     reasoning = {"effort": effort} if effort else {}
     if mapping(given.get("thinking")).get("display") == "summarized":
@@ -110,10 +110,10 @@ def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _include(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Asks for the encrypted thoughts, unless they are stored, and for what the turn wants included."""
-    asked = given.get("include")
-    thoughts = [] if _THOUGHTLESS.search(model) or (asked is not None and given.get("store")) else [_THOUGHTS]
-    include = [*thoughts, *(each for each in asked or () if each not in thoughts)]
-    return {"include": include} if include or asked is not None else {}
+    include_param = given.get("include")
+    thoughts = [] if _THOUGHTLESS.search(model) or (include_param is not None and given.get("store")) else [_THOUGHTS]
+    include = [*thoughts, *(each for each in include_param or () if each not in thoughts)]
+    return {"include": include} if include or include_param is not None else {}
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
