@@ -111,15 +111,15 @@ async def _temporary_database() -> AsyncIterator[Database]:
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
     """Describes each difference, in the order in which they came about."""
     yield from _missing(original, recordings)
-    for number, (recording, asked) in enumerate(zip(recordings, repeated.requests, strict=False), 1):
-        if words := request_difference(recording.request, asked):
+    for number, (recording, request) in enumerate(zip(recordings, repeated.requests, strict=False), 1):
+        if change := request_difference(recording.request, request):
             call = recording.call
             place = f" (round {call.round}, attempt {call.attempt})" if call else ""
-            yield f"request {number}{place}: {words}"
+            yield f"request {number}{place}: {change}"
     if len(repeated.requests) != len(recordings):
         yield f"{len(recordings)} requests were recorded, now there were {len(repeated.requests)}"
-    if words := difference(_blocks_of(original), _blocks_of(repeated.turn), ("blocks",)):
-        yield f"the turn: {words}"
+    if change := difference(_blocks_of(original), _blocks_of(repeated.turn), ("blocks",)):
+        yield f"the turn: {change}"
     if _end_of(original) != _end_of(repeated.turn):
         yield f"the turn was {_end_of(original)}, now it is {_end_of(repeated.turn)}"
 

@@ -1,4 +1,4 @@
-"""Blocks of a turn in words: remarks on tool results, decisions of people, shortenings, verdicts, full contents."""
+"""Descriptions of blocks: remarks on tool results, decisions of people, shortenings, verdicts, full contents."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def reason_not_run(result: Json) -> str:
 
 
 def edited_input(result: Json) -> Any:
-    """Returns the arguments as a person edited them; None where nobody did."""
+    """Returns the arguments as a person edited them; None for no edit."""
     text = _approval(result).get("input")
     try:
         return json.loads(text) if isinstance(text, str) else text
@@ -91,12 +91,12 @@ def full_blocks(blocks: Sequence[Json]) -> Iterator[RenderableType]:
 
 
 def _heading(block: Json) -> str:
-    words = [block["type"].replace("_", " "), one_line(block.get("name") or "")]
-    words += ["interrupted"] if block.get("interrupted") else []
-    words += ["failed"] if block.get("is_error") else []
+    heading = [block["type"].replace("_", " "), one_line(block.get("name") or "")]
+    heading += ["interrupted"] if block.get("interrupted") else []
+    heading += ["failed"] if block.get("is_error") else []
     if block["type"] == "tool_result":
-        words += map(one_line, result_remarks(block))
-    return " · ".join(filter(None, words))
+        heading += map(one_line, result_remarks(block))
+    return " · ".join(filter(None, heading))
 
 
 def _content(block: Json) -> str:

@@ -70,8 +70,8 @@ class TurnPart:
 
 @dataclass(slots=True)
 class BlockActivity:
-    """What only a live reader knows: start and end of each block (seconds of some clock), and the progress messages of
-    tools by `tool_use_id`.
+    """Observations that only a live reader has: start and end of each block by index (seconds of one clock), and the
+    last progress message of each tool by `tool_use_id`.
     """
 
     began: dict[int, float] = field(default_factory=dict)

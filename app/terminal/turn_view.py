@@ -138,7 +138,7 @@ class LiveTurnView:
         self._final += parts
 
     def _take_back(self, index: int) -> None:
-        """Final lines cannot be removed from a terminal: a line below says that they are void, and they come again."""
+        """Final lines cannot be removed from a terminal: a note below voids them, and they are printed again."""
         self._activity.discard_from(index)
         valid = [part for part in self._final if part.last < index]
         self._taken_back = self._taken_back or len(valid) < len(self._final)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.acceptance.front_desk import BOTH, OUTLOOK
-from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
+from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, TurnProbe, scripts, terminals
 from tests.support.server_process import Server
 
 pytestmark = pytest.mark.timeout(180)
@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENT_TOOL: Final[Json] = {
     "type": "client",
     "name": "look_out",
-    "description": "Look out of a window.",
+    "description": "TurnProbe out of a window.",
     "input_schema": {"type": "object", "properties": {"window": {"type": "string"}}},
 }
 CHOICES: Final = "(a)llow, (d)eny, (e)dit, (s)kip?"
@@ -39,13 +39,13 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[FrontDesk]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run_script(tmp_path: Path) -> Iterator[RunScript]:
     with scripts(tmp_path) as start:
         yield start
 
 
 @pytest.fixture
-async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
+async def open_terminal(tmp_path: Path) -> AsyncIterator[OpenTerminal]:
     with terminals(tmp_path) as start:
         yield start
 
@@ -58,9 +58,9 @@ def results(turn: Json) -> dict[str, Json]:
 
 
 async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_with_a_reason(
-    desk: FrontDesk, sit: Sit
+    desk: FrontDesk, open_terminal: OpenTerminal
 ) -> None:
-    terminal = sit(desk)
+    terminal = open_terminal(desk)
     await terminal.sees_prompt()
     terminal.type(f"{BOTH}\rallow\r")  # keys that are typed before the question must not answer it
     await terminal.sees("? book_room asks to run · expires at", "1 more after this", '      "room": "12",')
@@ -85,8 +85,8 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
         "· degraded: free_rooms cut",
     )
     await terminal.sees_prompt()
-    async with Look(desk) as look:
-        turn = await look.until(lambda turn: turn["status"] == "complete")
+    async with TurnProbe(desk) as probe:
+        turn = await probe.until(lambda turn: turn["status"] == "complete")
     outcomes = results(turn)
     assert "Room 21 is booked for 3 nights" in outcomes["book_room"]["text"]
     assert outcomes["send_invoice"]["text"].endswith("The user says: I pay at the desk")
@@ -94,9 +94,9 @@ async def test_a_person_allows_a_call_with_edited_arguments_and_denies_another_w
 
 
 async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a_restart(
-    desk: FrontDesk, sit: Sit
+    desk: FrontDesk, open_terminal: OpenTerminal
 ) -> None:
-    terminal = sit(desk)
+    terminal = open_terminal(desk)
     await terminal.sees_prompt()
     terminal.type(f"{BOTH}\r")
     await terminal.sees_prompt(CHOICES)
@@ -113,7 +113,7 @@ async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a
     assert await terminal.ended() == 0
 
     await desk.restart()
-    again = sit(desk, "--continue", EDITOR=str(editor(desk, "s/ada@/bob@/")))
+    again = open_terminal(desk, "--continue", EDITOR=str(editor(desk, "s/ada@/bob@/")))
     await again.sees(f"> {BOTH}", "I ask the desk.", "? send_invoice asks to run")
     await again.sees_prompt(CHOICES)
     assert "book_room asks" not in again.screen.text
@@ -122,27 +122,29 @@ async def test_a_chat_that_was_left_waiting_asks_again_when_it_is_opened_after_a
     await again.sees_prompt()
 
 
-async def test_ctrl_c_at_a_question_stops_the_answer(desk: FrontDesk, sit: Sit) -> None:
-    terminal = sit(desk, BOTH)
+async def test_ctrl_c_at_a_question_stops_the_answer(desk: FrontDesk, open_terminal: OpenTerminal) -> None:
+    terminal = open_terminal(desk, BOTH)
     await terminal.sees_prompt(CHOICES)
     terminal.type("\x03")
     assert await terminal.ended() == 130
     await terminal.sees("■ stopped")
-    async with Look(desk) as look:
-        assert (await look.until(lambda turn: turn["status"] != "waiting"))["status"] == "cancelled"
+    async with TurnProbe(desk) as probe:
+        assert (await probe.until(lambda turn: turn["status"] != "waiting"))["status"] == "cancelled"
 
 
-async def test_a_message_sent_elsewhere_instead_of_an_answer_is_shown_in_its_place(desk: FrontDesk, sit: Sit) -> None:
-    terminal = sit(desk, "A room, please")
+async def test_a_message_sent_elsewhere_instead_of_an_answer_is_shown_in_its_place(
+    desk: FrontDesk, open_terminal: OpenTerminal
+) -> None:
+    terminal = open_terminal(desk, "A room, please")
     await terminal.sees_prompt(CHOICES)
-    async with Look(desk) as look:
-        turn = await look.until(lambda turn: turn["status"] == "waiting")
+    async with TurnProbe(desk) as probe:
+        turn = await probe.until(lambda turn: turn["status"] == "waiting")
         async with httpx2.AsyncClient(base_url=desk.url) as http:
             body = {"blocks": [{"type": "text", "text": "Rather room 40"}], "on_busy": "steer"}
             assert (await http.post(f"/api/chats/{turn['chat_id']}/turns", json=body)).status_code == 202
     terminal.type("a\r")
     await terminal.sees(
-        "has its answer already (superseded",
+        "(superseded, ",
         "not run, because the user wrote something else",
         "\n> Rather room 40\n",
         '"room": "40"',
@@ -153,12 +155,12 @@ async def test_a_message_sent_elsewhere_instead_of_an_answer_is_shown_in_its_pla
     assert await terminal.ended() == 0
 
 
-async def test_a_client_tool_is_answered_by_the_person(desk: FrontDesk, sit: Sit) -> None:
+async def test_a_client_tool_is_answered_by_the_person(desk: FrontDesk, open_terminal: OpenTerminal) -> None:
     async with httpx2.AsyncClient(base_url=desk.url) as http:
         for _ in range(2):
             body = {"blocks": [{"type": "text", "text": OUTLOOK}], "tools": [CLIENT_TOOL]}
             assert (await http.post("/api/turns", json=body)).status_code == 201
-    terminal = sit(desk, "--continue")
+    terminal = open_terminal(desk, "--continue")
     await terminal.sees("? look_out is for you to run", '"window": "north"')
     await terminal.sees_prompt("(r)esult, (d)ecline, (s)kip?")
     terminal.type("r\r")
@@ -178,8 +180,10 @@ async def test_a_client_tool_is_answered_by_the_person(desk: FrontDesk, sit: Sit
 
 
 @pytest.mark.needs("curl")
-async def test_a_script_gets_the_waiting_calls_and_the_commands_that_answer_them(desk: FrontDesk, run: Run) -> None:
-    code, out, notes = await run(desk.url, BOTH).end()
+async def test_a_script_gets_the_waiting_calls_and_the_commands_that_answer_them(
+    desk: FrontDesk, run_script: RunScript
+) -> None:
+    code, out, notes = await run_script(desk.url, BOTH).end()
     assert (code, out) == (3, "I ask the desk.\n")
     lines = [line.removeprefix("turnstream: ") for line in notes.splitlines()]
     assert lines[0].startswith("2 calls wait for a person; answer in `turnstream chat 0")
@@ -187,8 +191,8 @@ async def test_a_script_gets_the_waiting_calls_and_the_commands_that_answer_them
     approve, _, _, deny = [line for line in lines if "curl" in line]
     for command in (approve, deny):
         subprocess.run(["bash", "-ec", f"{command} --silent --fail"], check=True, capture_output=True)
-    async with Look(desk) as look:
-        turn = await look.until(lambda turn: turn["status"] == "complete")
+    async with TurnProbe(desk) as probe:
+        turn = await probe.until(lambda turn: turn["status"] == "complete")
     assert {name: block["is_error"] for name, block in results(turn).items()} == {
         "free_rooms": False,
         "book_room": False,

@@ -11,7 +11,7 @@ import pytest
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.acceptance.conftest import StartServer
-from tests.acceptance.visitors import Json, Look, Run, Sit, scripts, terminals
+from tests.acceptance.terminal_clients import Json, OpenTerminal, RunScript, TurnProbe, scripts, terminals
 from tests.support.server_process import free_port
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,13 +21,13 @@ SLOW: Final = {"TURNSTREAM_DEMO_DELAY": "0.05"}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run_script(tmp_path: Path) -> Iterator[RunScript]:
     with scripts(tmp_path) as start:
         yield start
 
 
 @pytest.fixture
-async def sit(tmp_path: Path) -> AsyncIterator[Sit]:
+async def open_terminal(tmp_path: Path) -> AsyncIterator[OpenTerminal]:
     with terminals(tmp_path) as start:
         yield start
 
@@ -43,54 +43,60 @@ def answering(turn: Json) -> bool:
     )
 
 
-async def test_a_question_as_an_argument_prints_the_answer_and_nothing_else(server: StartServer, run: Run) -> None:
-    one = await server()
-    code, out, notes = await run(one.url, "What", "is the rule of twelfths?").end()
-    async with Look(one) as look:
-        turn = await look.until(lambda _: True)
+async def test_a_question_as_an_argument_prints_the_answer_and_nothing_else(
+    server: StartServer, run_script: RunScript
+) -> None:
+    running = await server()
+    code, out, notes = await run_script(running.url, "What", "is the rule of twelfths?").end()
+    async with TurnProbe(running) as probe:
+        turn = await probe.until(lambda _: True)
     assert (code, notes) == (0, "")
     assert out == text_of(turn)
     assert "twelfths of the range" in out
 
 
-async def test_a_question_can_be_piped_and_a_chat_continued_and_listed(server: StartServer, run: Run) -> None:
-    one = await server()
-    assert (await run(one.url, stdin=QUESTION).end())[0] == 0
-    code, out, _ = await run(one.url, "--list").end()
+async def test_a_question_can_be_piped_and_a_chat_continued_and_listed(
+    server: StartServer, run_script: RunScript
+) -> None:
+    running = await server()
+    assert (await run_script(running.url, stdin=QUESTION).end())[0] == 0
+    code, out, _ = await run_script(running.url, "--list").end()
     identity, _, title = out.rstrip("\n").split("\t")
     assert (code, title) == (0, QUESTION)
-    assert (await run(one.url, "--continue", "And the tides?").end())[0] == 0
-    assert (await run(one.url, identity[:13], "sum it up:", "-", stdin="spring and neap").end())[0] == 0
-    async with Look(one) as look:
-        assert await look.count() == 1
-        assert (await look.until(lambda _: True))["chat_id"] == identity
+    assert (await run_script(running.url, "--continue", "And the tides?").end())[0] == 0
+    assert (await run_script(running.url, identity[:13], "sum it up:", "-", stdin="spring and neap").end())[0] == 0
+    async with TurnProbe(running) as probe:
+        assert await probe.count() == 1
+        assert (await probe.until(lambda _: True))["chat_id"] == identity
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_restart_of_the_server_in_mid_answer_loses_no_text(
-    server: StartServer, run: Run, how: signal.Signals
+    server: StartServer, run_script: RunScript, how: signal.Signals
 ) -> None:
-    one = await server(**SLOW)
-    script = run(one.url, QUESTION)
-    async with Look(one) as look:
-        await look.until(answering)
-        await one.restart(how, TURNSTREAM_DEMO_DELAY="0")
-        turn = await look.until(lambda turn: turn["status"] == "complete")
-        assert await look.count() == 1
+    running = await server(**SLOW)
+    script = run_script(running.url, QUESTION)
+    async with TurnProbe(running) as probe:
+        await probe.until(answering)
+        await running.restart(how, TURNSTREAM_DEMO_DELAY="0")
+        turn = await probe.until(lambda turn: turn["status"] == "complete")
+        assert await probe.count() == 1
     code, out, notes = await script.end()
     assert code == 0
     assert "reconnecting" in notes
     assert out == text_of(turn)
 
 
-async def test_an_interrupted_script_stops_the_turn_and_prints_the_text_so_far(server: StartServer, run: Run) -> None:
-    one = await server(**SLOW)
-    script = run(one.url, QUESTION)
-    async with Look(one) as look:
-        await look.until(answering)
+async def test_an_interrupted_script_stops_the_turn_and_prints_the_text_so_far(
+    server: StartServer, run_script: RunScript
+) -> None:
+    running = await server(**SLOW)
+    script = run_script(running.url, QUESTION)
+    async with TurnProbe(running) as probe:
+        await probe.until(answering)
         script.process.send_signal(signal.SIGINT)
         code, out, notes = await script.end()
-        turn = await look.until(lambda _: True)
+        turn = await probe.until(lambda _: True)
     assert code == 130
     assert turn["status"] == "cancelled"
     assert turn["blocks"][-1]["interrupted"]
@@ -99,55 +105,57 @@ async def test_an_interrupted_script_stops_the_turn_and_prints_the_text_so_far(s
 
 
 async def test_a_person_sees_the_answer_with_its_tools_folded_and_can_stop_the_next_one(
-    server: StartServer, sit: Sit
+    server: StartServer, open_terminal: OpenTerminal
 ) -> None:
-    one = await server()
-    terminal = sit(one)
+    running = await server()
+    terminal = open_terminal(running)
     await terminal.sees_prompt()
     terminal.type(f"{QUESTION}\r")
     await terminal.sees("∴ thought", '✓ doc_search query="rule twelfths", limit=3', "✓ doc_view", "as far as a script")
     await terminal.sees_prompt()
     assert "toolu_demo" not in terminal.screen.text
 
-    await one.restart(signal.SIGTERM, **SLOW)
-    async with Look(one) as look:
+    await running.restart(signal.SIGTERM, **SLOW)
+    async with TurnProbe(running) as probe:
         terminal.type("And when are spring tides?\r")
-        await look.until(answering)
+        await probe.until(answering)
         terminal.type("\x03")
         await terminal.sees("■ stopped")
         await terminal.sees_prompt()
-        turn = await look.until(lambda _: True)
+        turn = await probe.until(lambda _: True)
     assert turn["status"] == "cancelled"
     terminal.type("\x04")
     assert await terminal.ended() == 0
     assert f"Come back with: turnstream chat {turn['chat_id'][:13]}" in terminal.screen.text
 
 
-async def test_a_person_opens_a_running_turn_while_the_server_is_killed(server: StartServer, sit: Sit) -> None:
-    one = await server(TURNSTREAM_DEMO_DELAY="0.3")
-    async with Look(one) as look:
-        await look.ask(QUESTION)
-        await look.until(lambda turn: len(turn["blocks"]) > 0)
-        terminal = sit(one, "--continue")
+async def test_a_person_opens_a_running_turn_while_the_server_is_killed(
+    server: StartServer, open_terminal: OpenTerminal
+) -> None:
+    running = await server(TURNSTREAM_DEMO_DELAY="0.3")
+    async with TurnProbe(running) as probe:
+        await probe.ask(QUESTION)
+        await probe.until(lambda turn: len(turn["blocks"]) > 0)
+        terminal = open_terminal(running, "--continue")
         await terminal.sees(f"> {QUESTION}", "This is a scripted demo")
-        await one.kill()
+        await running.kill()
         await terminal.sees("connection lost, reconnecting")
-        await one.start(TURNSTREAM_DEMO_DELAY="0")
+        await running.start(TURNSTREAM_DEMO_DELAY="0")
         await terminal.sees("That is as far as a script can go.")
         await terminal.sees_prompt()
-        await look.until(lambda turn: turn["status"] == "complete")
+        await probe.until(lambda turn: turn["status"] == "complete")
     assert terminal.screen.text.count("This is a scripted demo") == 1
     assert terminal.screen.text.count("I found this in") == 1
     assert "reconnecting" not in terminal.screen.text
 
 
-async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, sit: Sit) -> None:
-    one = await server()
-    async with Look(one) as look:
+async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, open_terminal: OpenTerminal) -> None:
+    running = await server()
+    async with TurnProbe(running) as probe:
         for question in (QUESTION, "List my files"):
-            await look.ask(question)
-            await look.until(lambda turn: turn["status"] == "complete")
-    terminal = sit(one)
+            await probe.ask(question)
+            await probe.until(lambda turn: turn["status"] == "complete")
+    terminal = open_terminal(running)
     await terminal.sees_prompt()
     terminal.type("/list\r")
     await terminal.sees("  1  ", "  2  ", QUESTION, "List my files")
@@ -161,15 +169,17 @@ async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, si
     assert await terminal.ended() == 0
 
 
-async def test_errors_are_sentences_with_a_remedy(server: StartServer, run: Run, database_url: str) -> None:
+async def test_errors_are_sentences_with_a_remedy(
+    server: StartServer, run_script: RunScript, database_url: str
+) -> None:
     async with connect(database_url, size=2) as database:
         token = await Tokens(database).create("ada", "ada")
-    one = await server()
+    running = await server()
     unreachable, no_token, wrong_model, ada = await asyncio.gather(
-        run(f"http://127.0.0.1:{free_port()}", "Hello?").end(),
-        run(one.url, "Hello?").end(),
-        run(one.url, "--model", "no-such-model", "Hello?", TURNSTREAM_TOKEN=token).end(),
-        run(one.url, "Hello?", TURNSTREAM_TOKEN=token).end(),
+        run_script(f"http://127.0.0.1:{free_port()}", "Hello?").end(),
+        run_script(running.url, "Hello?").end(),
+        run_script(running.url, "--model", "no-such-model", "Hello?", TURNSTREAM_TOKEN=token).end(),
+        run_script(running.url, "Hello?", TURNSTREAM_TOKEN=token).end(),
     )
     assert [script[:2] for script in (unreachable, no_token, wrong_model)] == [(1, "")] * 3
     assert "start one with `turnstream serve`" in unreachable[2]

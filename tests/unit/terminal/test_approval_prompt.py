@@ -92,19 +92,19 @@ def test_an_edit_that_changes_nothing_sends_no_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "notice"),
     [
         ('{"room": ', "The arguments are not valid JSON ("),
         ('["21"]', "The arguments must be one JSON object, {…}; edit them again."),
     ],
 )
-def test_an_invalid_edit_is_kept_as_the_draft_of_the_next(text: str, words: str) -> None:
+def test_an_invalid_edit_is_kept_as_the_draft_of_the_next(text: str, notice: str) -> None:
     person = Person("e", "e", edits=(text, '{"room": "21"}'))
     action = person.prompt.ask(call(), 0)
     assert action is not None
     assert action["input"] == {"room": "21"}
     assert person.drafts[1] == text
-    assert words in person.seen
+    assert notice in person.seen
 
 
 @pytest.mark.parametrize("left", [None, "", "  \n"])
@@ -150,7 +150,7 @@ def test_missing_and_invalid_arguments_are_shown(input: Any, shown: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("left", "words"),
+    ("left", "remark"),
     [
         (timedelta(seconds=-1), "has expired"),
         (timedelta(seconds=20), "expires at 12:00:20, in 20 s"),
@@ -159,7 +159,7 @@ def test_missing_and_invalid_arguments_are_shown(input: Any, shown: str) -> None
         (timedelta(days=2), "expires on 2026-05-03 at 12:00"),
     ],
 )
-def test_the_time_left_to_answer_is_shown(left: timedelta, words: str) -> None:
+def test_the_time_left_to_answer_is_shown(left: timedelta, remark: str) -> None:
     person = Person("s")
     person.prompt.ask(call(expires_at=(NOW + left).isoformat()), 0)
-    assert person.seen.splitlines()[1] == f"? book_room asks to run · {words}"
+    assert person.seen.splitlines()[1] == f"? book_room asks to run · {remark}"

@@ -41,7 +41,7 @@ TURN = Turn(
 
 
 def events_after(cursor: Cursor) -> Iterator[tuple[str, Json, Cursor]]:
-    """What the server sends, decoded from its own frames."""
+    """Decodes the frames that the server sends."""
     view = LiveView(TURN)
     cursor, reset = resume(view, cursor)
     assert reset is None

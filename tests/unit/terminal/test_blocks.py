@@ -24,7 +24,7 @@ def test_edited_arguments_are_remarked_and_approved_ones_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "words"),
+    ("decision", "reason"),
     [
         ("denied", "not allowed"),
         ("expired", "not answered in time"),
@@ -32,8 +32,8 @@ def test_edited_arguments_are_remarked_and_approved_ones_are_not() -> None:
         ("approve", ""),
     ],
 )
-def test_the_reason_why_a_waiting_call_did_not_run(decision: str, words: str) -> None:
-    assert reason_not_run(noted(approval={"decision": decision})) == words
+def test_the_reason_why_a_waiting_call_did_not_run(decision: str, reason: str) -> None:
+    assert reason_not_run(noted(approval={"decision": decision})) == reason
 
 
 def test_the_degraded_line_groups_by_tool() -> None:

@@ -19,20 +19,20 @@ def lines(*texts: str) -> list[ScreenLine]:
 def test_every_final_line_appears_once_above_the_last_frame(
     steps: list[tuple[list[str], list[str]]],
 ) -> None:
-    glass = VirtualTerminal(*SIZE)
-    screen, kept, frame = Screen(glass), list[str](), list[str]()
+    terminal = VirtualTerminal(*SIZE)
+    screen, kept, frame = Screen(terminal), list[str](), list[str]()
     for settled, changing in steps:
         screen.show(lines(*settled, *changing), len(settled), SIZE)
         kept += settled
         frame = changing
-    assert glass.lines == [*kept, *frame]
+    assert terminal.lines == [*kept, *frame]
 
 
 def test_a_frame_like_the_one_before_writes_nothing() -> None:
-    glass = VirtualTerminal(*SIZE)
-    screen = Screen(glass)
+    terminal = VirtualTerminal(*SIZE)
+    screen = Screen(terminal)
     screen.show(lines("one", "two"), 0, SIZE)
-    glass.write = lambda text: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    terminal.write = lambda text: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     screen.show(lines("one", "two"), 0, SIZE)
     screen.show(lines("one", "two"), 1, SIZE)
 
@@ -52,18 +52,18 @@ def test_a_line_that_stays_the_same_between_others_is_not_written_again() -> Non
 
 
 def test_in_a_narrower_window_the_lines_that_the_terminal_has_wrapped_are_replaced() -> None:
-    glass = VirtualTerminal(12, 6)
-    screen = Screen(glass)
+    terminal = VirtualTerminal(12, 6)
+    screen = Screen(terminal)
     screen.show(lines("kept", "x" * 10, "y" * 10), 1, TerminalSize(12, 6))
-    glass.narrow(6)
+    terminal.narrow(6)
     screen.show(lines("x" * 6, "y" * 6), 0, TerminalSize(6, 6))
-    assert glass.lines == ["kept", "x" * 6, "y" * 6]
+    assert terminal.lines == ["kept", "x" * 6, "y" * 6]
 
 
 def test_an_append_only_screen_shows_final_lines_only() -> None:
-    glass = VirtualTerminal(*SIZE)
-    paper = AppendOnlyScreen(glass)
-    paper.show(lines("one", "may change"), 1, SIZE)
-    paper.show(lines("two"), 1, SIZE)
-    assert glass.lines == ["one", "two"]
-    assert paper.room(SIZE) == 0
+    terminal = VirtualTerminal(*SIZE)
+    screen = AppendOnlyScreen(terminal)
+    screen.show(lines("one", "may change"), 1, SIZE)
+    screen.show(lines("two"), 1, SIZE)
+    assert terminal.lines == ["one", "two"]
+    assert screen.room(SIZE) == 0

@@ -37,11 +37,11 @@ def test_inputs_are_abbreviated(value: Any, shown: str) -> None:
     assert short_input(value) == shown
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.25, "0.2 s"), (9.9, "9.9 s"), (12.3, "12 s"), (125.0, "2 min 5 s")])
-def test_durations_are_rounded_for_people(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+@pytest.mark.parametrize(("seconds", "text"), [(0.25, "0.2 s"), (9.9, "9.9 s"), (12.3, "12 s"), (125.0, "2 min 5 s")])
+def test_durations_are_rounded_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
-@pytest.mark.parametrize("words", ["it is too late", "It is too late."])
-def test_a_sentence_begins_and_ends_like_one(words: str) -> None:
-    assert sentence(words) == "It is too late."
+@pytest.mark.parametrize("text", ["it is too late", "It is too late."])
+def test_a_sentence_begins_and_ends_like_one(text: str) -> None:
+    assert sentence(text) == "It is too late."

@@ -88,8 +88,8 @@ def test_after_a_reset_of_final_text_the_answer_is_printed_again_below_a_note() 
     stage.event("reset", attempt=2, index=1)
     stage.block(1, "text", *numbered(1, 20))
     stage.end()
-    _, _, anew = stage.screen.text.partition("■ the answer was interrupted and is written again from here")
-    shown = [line for line in anew.splitlines() if line.startswith("Paragraph")]
+    _, _, printed_again = stage.screen.text.partition("■ the answer was interrupted and is written again from here")
+    shown = [line for line in printed_again.splitlines() if line.startswith("Paragraph")]
     assert shown == [f"Paragraph {n}." for n in range(1, 21)]
     assert stage.screen.text.count("∴ thought") == 1
 

@@ -1,4 +1,4 @@
-"""People and programs that use `turnstream chat`, and what they can look up about it."""
+"""Clients that run `turnstream chat` in a script or a terminal, and a probe of the turn on the server."""
 
 import asyncio
 import subprocess
@@ -13,15 +13,15 @@ from tests.acceptance.pseudo_terminal import PseudoTerminal
 from tests.support.server_process import TURNSTREAM, Server, clean_environment
 
 Json = dict[str, Any]
-_PATIENCE: Final = 60
+_TIMEOUT: Final = 60  # seconds, for a machine that is busy with other tests
 
 
 class Script:
-    """A client whose output is read by a program."""
+    """`turnstream chat` with pipes instead of a terminal."""
 
-    def __init__(self, server: str, folder: Path, *words: str, stdin: str = "", **settings: str) -> None:
+    def __init__(self, server: str, folder: Path, *arguments: str, stdin: str = "", **settings: str) -> None:
         self.process = subprocess.Popen(
-            [TURNSTREAM, "chat", *words],
+            [TURNSTREAM, "chat", *arguments],
             cwd=folder,
             env=clean_environment() | {"TURNSTREAM_URL": server, **settings},
             stdin=subprocess.PIPE,
@@ -32,25 +32,25 @@ class Script:
         self._stdin = stdin
 
     async def end(self) -> tuple[int, str, str]:
-        """Its exit code, what it printed, and what it noted."""
-        out, notes = await asyncio.to_thread(self.process.communicate, self._stdin, _PATIENCE)
+        """Waits for the end. Returns the exit code, standard output and standard error."""
+        out, notes = await asyncio.to_thread(self.process.communicate, self._stdin, _TIMEOUT)
         return self.process.returncode, out, notes
 
 
-class Run(Protocol):
-    def __call__(self, server: str, *words: str, stdin: str = "", **settings: str) -> Script: ...
+class RunScript(Protocol):
+    def __call__(self, server: str, *arguments: str, stdin: str = "", **settings: str) -> Script: ...
 
 
-class Sit(Protocol):
-    def __call__(self, server: Server, *words: str, **settings: str) -> PseudoTerminal: ...
+class OpenTerminal(Protocol):
+    def __call__(self, server: Server, *arguments: str, **settings: str) -> PseudoTerminal: ...
 
 
 @contextmanager
-def scripts(folder: Path) -> Iterator[Run]:
+def scripts(folder: Path) -> Iterator[RunScript]:
     started: list[Script] = []
 
-    def start(server: str, *words: str, stdin: str = "", **settings: str) -> Script:
-        started.append(Script(server, folder, *words, stdin=stdin, **settings))
+    def start(server: str, *arguments: str, stdin: str = "", **settings: str) -> Script:
+        started.append(Script(server, folder, *arguments, stdin=stdin, **settings))
         return started[-1]
 
     yield start
@@ -60,13 +60,13 @@ def scripts(folder: Path) -> Iterator[Run]:
 
 
 @contextmanager
-def terminals(folder: Path) -> Iterator[Sit]:
-    """Without an editor, unless one is given."""
+def terminals(folder: Path) -> Iterator[OpenTerminal]:
+    """Yields a function that opens terminals, without an editor unless a setting names one."""
     started: list[PseudoTerminal] = []
 
-    def start(server: Server, *words: str, **settings: str) -> PseudoTerminal:
+    def start(server: Server, *arguments: str, **settings: str) -> PseudoTerminal:
         environment = clean_environment() | {"TURNSTREAM_URL": server.url, "VISUAL": "", "EDITOR": "", **settings}
-        started.append(PseudoTerminal([TURNSTREAM, "chat", *words], environment, folder))
+        started.append(PseudoTerminal([TURNSTREAM, "chat", *arguments], environment, folder))
         return started[-1]
 
     yield start
@@ -74,13 +74,13 @@ def terminals(folder: Path) -> Iterator[Sit]:
         terminal.close()
 
 
-class Look:
-    """What the server itself says of the newest turn."""
+class TurnProbe:
+    """Reads the newest turn from the server."""
 
     def __init__(self, server: Server) -> None:
         self._http = httpx2.AsyncClient(base_url=server.url)
 
-    async def __aenter__(self) -> "Look":
+    async def __aenter__(self) -> "TurnProbe":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,7 +94,7 @@ class Look:
         return turns[-1]
 
     async def until(self, holds: Callable[[Json], bool]) -> Json:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             while True:
                 turn = await self.newest()
                 if turn is not None and holds(turn):
