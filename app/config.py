@@ -14,14 +14,14 @@ from app.domain.errors import ConfigError
 from app.kit.requirements import requirement
 
 _PREFIX = "TURNSTREAM_"
-# Settings of `turnstream chat`, which stands in for any client.
+# Settings of `turnstream chat`, a client.
 OF_THE_CLIENT = frozenset({"TURNSTREAM_URL", "TURNSTREAM_TOKEN"})
-# Settings that go by names of others.
-_THEIRS = frozenset({"database_url", "anthropic_api_key", "anthropic_base_url", "openai_api_key", "openai_base_url"})
+# Settings that have the names of other software.
+_FOREIGN = frozenset({"database_url", "anthropic_api_key", "anthropic_base_url", "openai_api_key", "openai_base_url"})
 
 
 def _variable(field: str) -> str:
-    return field.upper() if field in _THEIRS else f"{_PREFIX}{field.upper()}"
+    return field.upper() if field in _FOREIGN else f"{_PREFIX}{field.upper()}"
 
 
 def _alias(field: str) -> AliasChoices:
@@ -128,7 +128,7 @@ def read_settings() -> Settings:
 
 
 def read_environment() -> Mapping[str, str]:
-    """What `$NAME` stands for in the files of tools and models: the environment's variables, and the `.env` file's."""
+    """The values of `$NAME` in the files of tools and models: from the environment, then from the `.env` file."""
     found = dotenv_values(".env")
     return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 

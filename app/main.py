@@ -18,7 +18,7 @@ from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import started
 from app.setup.models import default_among, default_model, open_models
-from app.setup.policies import turn_limits, wanted_tools, webhook_receiver
+from app.setup.policies import tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
@@ -43,8 +43,8 @@ def create_app(
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
 ) -> Starlette:
-    """The server. `models` and `toolset` stand in for those that the settings would give; `hooks` are told of turns;
-    `outputs` judge those of structured turns.
+    """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
+    `outputs` validate and refine the output of structured turns.
     """
 
     @asynccontextmanager
@@ -54,12 +54,12 @@ def create_app(
             yield
 
     app = Starlette(routes=[*routes(), *page_routes()], lifespan=lifespan, exception_handlers=dict(HANDLERS))
-    app.router.redirect_slashes = False  # the host it sends people to is the one they named
+    app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
 
 def application(services: Services) -> Starlette:
-    """The HTTP side alone, around services that are running already."""
+    """The HTTP side alone, around services that already run."""
     app = Starlette(routes=[*routes(), *page_routes()], exception_handlers=dict(HANDLERS))
     app.state.services = services
     return app
@@ -73,7 +73,7 @@ async def running(
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
 ) -> AsyncIterator[Services]:
-    """Everything between Postgres and the API, started in that order and stopped in the other."""
+    """Everything between Postgres and the API, started in this order and stopped in reverse."""
     receiver = webhook_receiver(settings)
     model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
@@ -104,7 +104,7 @@ async def running(
 @asynccontextmanager
 async def _own_toolset(settings: Settings, database: Database, outputs: Outputs | None) -> AsyncIterator[Toolset]:
     own = document_tools(Documents(database)) + result_tools(ToolResults(database), settings.max_result_chars)
-    async with open_toolset(own, wanted_tools(settings), outputs) as toolset:
+    async with open_toolset(own, tool_settings(settings), outputs) as toolset:
         yield toolset
 
 

@@ -1,4 +1,4 @@
-"""Logging set-up, and every metric declared once."""
+"""Set-up of logging, and the declaration of every metric."""
 
 import gc
 import logging
@@ -56,7 +56,7 @@ GC_PAUSE_SECONDS = Histogram(
 )
 
 
-# Without local variables: they may hold what no log should.
+# Without local variables: they may hold secrets.
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
@@ -65,19 +65,19 @@ def _json(line: object, default: Callable[[Any], Any], **_options: object) -> by
 
 
 class _Libraries(logging.Handler):
-    """What libraries log, in lines like ours."""
+    """Passes log records of libraries on to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
+        fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
         if record.levelno >= logging.ERROR:
-            log.error("library.error", **said)
+            log.error("library.error", **fields)
         else:
-            log.warning("library.warning", **said)
+            log.warning("library.warning", **fields)
 
 
 def configure_logging(level: str) -> None:
-    """JSON lines on standard error, or coloured ones where a person looks at it."""
-    for_people = sys.stderr.isatty()
+    """Writes JSON lines to standard error, coloured text where that is a terminal."""
+    terminal = sys.stderr.isatty()
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING)
     structlog.configure(
         processors=[
@@ -85,14 +85,14 @@ def configure_logging(level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            *([] if for_people else [structlog.processors.ExceptionRenderer(_TRACEBACKS)]),
+            *([] if terminal else [structlog.processors.ExceptionRenderer(_TRACEBACKS)]),
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-            if for_people
+            if terminal
             else structlog.processors.JSONRenderer(_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr)
-        if for_people
+        if terminal
         else structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
@@ -112,8 +112,8 @@ class GarbageWatch:
 
 
 def settle_garbage_collector() -> None:
-    """To be called once everything long-lived is made: it is kept out of every later collection, which is then short,
-    and which comes seldom: what turns and requests leave behind is freed by reference counts.
+    """Keeps everything that exists now out of later collections, which are then short. They are also rare: reference
+    counts free the garbage of turns and requests. Call it once all long-lived objects exist.
     """
     gc.collect()
     gc.freeze()

@@ -32,9 +32,8 @@ async def act(request: Request) -> Response:
     try:
         decisions = await _decisions(sent.actions, before, partial(_result, owner=owner, services=services))
     except RequestRefused:
-        if not await services.storage.exchanges.knows(
-            owner, key
-        ):  # else what the first request meant may be gone since
+        # A repetition may fail checks that the first request passed: an upload may be gone.
+        if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
     found = await services.storage.actions.answer(owner, chat, turn, decisions, key)

@@ -1,4 +1,4 @@
-"""The work that a server does beside its requests."""
+"""Background tasks of a server."""
 
 import asyncio
 import os
@@ -14,9 +14,10 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs `work` until the end of the block. The process is terminated if one of it ends before."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     for task in tasks:
-        task.add_done_callback(_ended_too_soon)
+        task.add_done_callback(_terminate_process)
     try:
         yield
     finally:
@@ -25,8 +26,8 @@ async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _ended_too_soon(task: asyncio.Task[None]) -> None:
-    """Without its background work a server only looks alive: better that somebody restarts it."""
+def _terminate_process(task: asyncio.Task[None]) -> None:
+    """Terminates the process: without its background work a server only looks alive, and must be restarted."""
     if not task.cancelled():
         log.critical("background.failed", exc_info=task.exception())
         os.kill(os.getpid(), signal.SIGTERM)

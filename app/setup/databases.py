@@ -1,4 +1,4 @@
-"""The database of the settings."""
+"""The database of the settings: connection, presence, name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from app.storage.migrations import upgrade_in_thread
 
 @asynccontextmanager
 async def database_url(settings: Settings) -> AsyncIterator[str]:
-    """Where Postgres is: the embedded one runs for as long as it is wanted."""
+    """The URL of Postgres. The embedded one runs until the end of the block."""
     if settings.database_url is not None:
         yield plain_url(settings.database_url.get_secret_value())
     else:
@@ -22,7 +22,7 @@ async def database_url(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The database of the settings, migrated; an embedded one is made where there is none."""
+    """The database of the settings, migrated. An embedded one is created where there is none."""
     async with database_url(settings) as url:
         await upgrade_in_thread(url)
         async with connect(url, size=settings.pool_size) as database:
@@ -31,14 +31,14 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
-    """The same for what needs a database that a server uses. Raises ConfigError where an embedded one is not there."""
+    """The same for commands on the database of a server. Raises ConfigError where an embedded one does not exist."""
     check_present(settings)
     async with open_database(settings) as database:
         yield database
 
 
 def check_present(settings: Settings) -> None:
-    """Raises ConfigError where an embedded one would have to be made: in a wrong folder it would only look like one."""
+    """Raises ConfigError where an embedded database does not exist: the command was started in a wrong folder."""
     if settings.database_url is None and not is_made(settings.data_dir):
         raise ConfigError(
             f"There is no database in {settings.data_dir.absolute()}: change to the folder of the server, or set"
@@ -47,7 +47,7 @@ def check_present(settings: Settings) -> None:
 
 
 def database_name(settings: Settings) -> str:
-    """For people: without user and password."""
+    """The name of the database for people, without user and password."""
     if settings.database_url is None:
         return f"the database in {settings.data_dir.absolute()}"
     address = plain_url(settings.database_url.get_secret_value()).partition("?")[0].removeprefix("postgresql://")

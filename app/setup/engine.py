@@ -1,4 +1,4 @@
-"""What runs turns in this process, and what keeps its readers and the other replicas informed."""
+"""The engine: workers, background tasks and live views of this process, started and stopped together."""
 
 import os
 import secrets
@@ -35,8 +35,8 @@ from app.stream.feed import OwnerFeed
 from app.stream.mirror import Mirror
 from app.tools.toolset import Toolset
 
-# How often it is looked whether a ring for a chat was lost, in seconds.
-_CHAT_LOOK = 5.0
+# Seconds between two checks for a lost notification of a chat.
+_CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
 
@@ -59,29 +59,29 @@ async def started(
     hooks: Sequence[Hooks],
     receiver: Receiver | None,
 ) -> AsyncIterator[Engine]:
-    """At the end the worker stops first; then this replica is no more."""
+    """Runs the engine. At the end the worker stops first; then this replica leaves."""
     deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
     directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
     queue = Queue(database, new_id(), _address(settings), session_key)
-    chat_wakeups = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_LOOK)
+    chat_wakeups = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     policy = worker_policy(settings, models.fallbacks)
     all_hooks = [*deliveries, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)
-    rescuer = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
+    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
     receivers = (worker.receive, chat_wakeups.broadcast.receive, feed.broadcast.receive)
     async with AsyncExitStack() as stack:
-        await rescuer.start()
+        await monitor.start()
         stack.push_async_callback(queue.leave)
         await stack.enter_async_context(
             background(
                 clock.watch(),
-                rescuer.run(),
+                monitor.run(),
                 JournalWriter(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                ReplicaSession(url, session_key, _all(receivers), rescuer.doubt).run(),
+                ReplicaSession(url, session_key, _all(receivers), monitor.doubt).run(),
                 chat_wakeups.broadcast.run(),
                 chat_wakeups.watch(),
                 feed.broadcast.run(),
@@ -95,7 +95,7 @@ async def started(
 
 
 def _address(settings: Settings) -> str:
-    """By this a replica that starts again is known for the one that was killed here."""
+    """The address of this replica. A replica that starts at the address of another one takes the place of that one."""
     return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
 
 

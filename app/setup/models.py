@@ -1,4 +1,4 @@
-"""The models of the settings."""
+"""The models of the settings, with interceptors for recordings and chaos."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -24,10 +24,10 @@ PREFERRED = "claude-sonnet-5-5"
 async def open_models(settings: Settings) -> AsyncIterator[Models]:
     with _recordings(settings) as recordings:
         async with connect_providers(_providers(settings), _interceptors(settings, recordings)) as offers:
-            yield _offered(settings, offers)
+            yield _models_of(settings, offers)
 
 
-def _offered(settings: Settings, offers: list[ProviderModels]) -> Models:
+def _models_of(settings: Settings, offers: list[ProviderModels]) -> Models:
     if not offers and settings.chaos:
         raise ConfigError(
             "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail; or set the key of a provider."
@@ -36,7 +36,7 @@ def _offered(settings: Settings, offers: list[ProviderModels]) -> Models:
         log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
         offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
     elif settings.model is not None:
-        offers.append(ProviderModels(offers[0].provider, (), [settings.model]))  # whatever a gateway calls it
+        offers.append(ProviderModels(offers[0].provider, (), [settings.model]))  # a gateway may have its own names
     return Models(offers)
 
 
@@ -45,7 +45,7 @@ def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]
 
 
 def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:
-    """What is recorded is what an adapter saw, chaos too."""
+    """The interceptors of model calls. A recording holds the bytes that an adapter got, chaos included."""
     interceptors: list[Interceptor] = []
     if settings.chaos:
         note = "model calls are made to fail on purpose: never in production"
@@ -58,7 +58,7 @@ def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence
 
 
 def _providers(settings: Settings) -> Sequence[ProviderSpec]:
-    """Settings of providers are ours too: a value that was given in code goes before the environment."""
+    """The providers of the registry. A value of the settings takes precedence over the environment."""
     keys = {"ANTHROPIC_API_KEY": settings.anthropic_api_key, "OPENAI_API_KEY": settings.openai_api_key}
     urls = {"ANTHROPIC_BASE_URL": settings.anthropic_base_url, "OPENAI_BASE_URL": settings.openai_base_url}
     secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
@@ -71,7 +71,7 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
 async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]) -> AsyncIterator[Models]:
     """Those of the settings, as if every key were there: `interceptors` answer in the place of all networks."""
     known = {spec.name for spec in _providers(settings)}
-    specs = read_registry(settings.models_file, _Given(read_environment()))
+    specs = read_registry(settings.models_file, _Complete(read_environment()))
     async with connect_providers(specs, interceptors) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
@@ -79,15 +79,15 @@ async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]
         yield Models(offers)
 
 
-class _Given(dict[str, str]):
-    """Keys and addresses that nobody has said are some that nobody has."""
+class _Complete(dict[str, str]):
+    """An environment in which every missing key and address has a value that leads nowhere."""
 
     def get(self, name: str, _default: object = None) -> str:
         return super().get(name) or "http://offline.invalid"
 
 
 def default_model(settings: Settings) -> str:
-    """What answers where nobody names a model. Raises ConfigError where that cannot be known."""
+    """The model of turns that name none. Raises ConfigError where the settings do not determine it."""
     providers = _providers(settings)
     if not providers:
         return default_among(Models([ProviderModels(DemoProvider(), [DEMO])]), settings.model)
@@ -99,12 +99,12 @@ def default_model(settings: Settings) -> str:
     return PREFERRED if PREFERRED in listed else listed[0]
 
 
-def default_among(models: Models, wanted: str | None) -> str:
-    """The same where the models are given. Raises ConfigError where `wanted` is none of them."""
-    if wanted is None:
+def default_among(models: Models, name: str | None) -> str:
+    """The same for given models. Raises ConfigError where `name` is none of them."""
+    if name is None:
         return next(iter(models.listed()))
     try:
-        models.check(wanted)
+        models.check(name)
     except RequestRefused as error:
         raise ConfigError(error.detail.replace("`model`", "TURNSTREAM_MODEL", 1)) from None
-    return wanted
+    return name

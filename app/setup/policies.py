@@ -1,4 +1,4 @@
-"""From the settings to the values that tools and engine are made with."""
+"""Values of the settings for tools and engine."""
 
 from collections.abc import Callable, Sequence
 
@@ -36,7 +36,7 @@ def turn_limits(settings: Settings) -> Limits:
     )
 
 
-def wanted_tools(settings: Settings) -> ToolSettings:
+def tool_settings(settings: Settings) -> ToolSettings:
     secret = settings.signing_secret
     return ToolSettings(
         file=settings.tools_file,

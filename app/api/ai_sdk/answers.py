@@ -1,6 +1,6 @@
-"""What the SDK's messages say to calls that wait: results of client tools, and decisions about approvals."""
+"""Decisions in the SDK's messages: results of client tools and approvals, for calls that wait."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from app.api.codec import output_text
@@ -14,17 +14,15 @@ Json = dict[str, Any]
 
 
 def decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
-    """For the turn's open asks, as far as they are answered. `calls` are the message's tool parts by their call."""
-    return list(_decisions(calls, turn))
-
-
-def _decisions(calls: Mapping[str, Json], turn: Turn) -> Iterator[Decision]:
+    """Decisions about the open asks of the turn. `calls` are the tool parts of a message by the id of their call."""
+    decisions: list[Decision] = []
     for ask in turn.asks:
         part = calls.get(ask.tool_use_id)
         if ask.answer is None and part is not None:
             decision = _result(ask, part) if ask.kind == "client" else _approval(ask, part)
             if decision is not None:
-                yield decision
+                decisions.append(decision)
+    return decisions
 
 
 def _result(ask: Ask, part: Json) -> Decision | None:

@@ -43,10 +43,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 class UiEncoder:
-    """Encodes one turn for one reader. `asks` tells what the turn's rows hold of asks now.
+    """Encodes one turn for one reader. `asks` returns the asks that the turn's rows hold now.
 
-    The SDK takes a round for a step. It knows no cursor and forgets no block but with its whole step, so a step that is
-    begun anew is told again as far as it stands.
+    A round is a step of the SDK. The SDK has no cursor, and discards blocks only with their whole step: after a reset,
+    the blocks of the step that remain are sent again.
     """
 
     def __init__(self, turn: Turn, asks: Callable[[], Sequence[Ask]]) -> None:
@@ -67,13 +67,13 @@ class UiEncoder:
         return _frames(self._chunks(event)) + (DONE if isinstance(event, TurnEnd) else b"")
 
     def resumed(self) -> bytes:
-        """Before anything else, to a client that has the turn's message so far."""
+        """The first chunk for a client that has the turn's message so far."""
         last = self._turn.rounds[-1].number if self._turn.rounds else 0
         self._waits_for_client = any(ask.kind == "client" and ask.round == last for ask in self._asks())
         return _frames([{"type": "start", "messageId": self._turn.id}])
 
     def waiting(self) -> bytes:
-        """What a turn ends with that waits for whoever watches it."""
+        """The end of the stream of a turn that waits for a client or a person."""
         metadata = {"status": "waiting"}
         finish = {"type": "finish", "finishReason": "tool-calls", "messageMetadata": metadata}
         return _frames([*self._end_of_step(), finish]) + DONE
@@ -90,7 +90,7 @@ class UiEncoder:
                     to_json(call),
                     text,
                 )
-        return b""  # what comes whole is told when it is whole
+        return b""  # other kinds are sent when they are complete
 
     def _chunks(self, event: Event | Notice) -> Iterator[Json]:
         match event:
@@ -195,7 +195,7 @@ class UiEncoder:
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         yield from self._end_of_step()
-        if self._waits_for_client:  # the SDK would send the results of the last step again, and again
+        if self._waits_for_client:  # else the SDK would send the results of the last step again and again
             yield from ({"type": "start-step"}, {"type": "finish-step"})
         if end.error is not None:
             yield {"type": "message-metadata", "messageMetadata": end_metadata(end)}

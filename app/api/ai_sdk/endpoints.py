@@ -1,4 +1,4 @@
-"""The AI SDK's `useChat`: the same chats, asked for and told in its own protocol."""
+"""Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.ai_sdk.answers import decisions_in
 from app.api.ai_sdk.messages import ui_message
-from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
+from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import to_json
 from app.api.events import frame
@@ -31,29 +31,29 @@ from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 from app.stream.reader import follow
 
 _FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
-# Whoever lost the connection just before the end may still ask for the rest.
+# A client that lost its connection just before the end may still ask for the rest.
 _RECENTLY = timedelta(minutes=1)
-_PATIENCE = 10.0  # seconds, for a turn to stop
+_STOP_TIMEOUT = 10.0  # seconds
 
 
 async def converse(request: Request) -> Response:
-    """What a person said, or answered to calls that wait, or wants to be said again; answered with the stream."""
+    """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
     services, owner = await begin(request)
-    asked, _ = await read_body(request, UiRequest)
-    if not asked.all_messages:
+    sent, _ = await read_body(request, UiRequest)
+    if not sent.all_messages:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
-    id = await chat_of(services, owner, asked.id)
-    if asked.trigger == "regenerate-message":
-        exchange = await _regenerate(services, owner, id, asked)
-    elif asked.all_messages[-1].role == "assistant":
-        return await _go_on(services, owner, id, asked.all_messages[-1])
+    id = await chat_of(services, owner, sent.id)
+    if sent.trigger == "regenerate-message":
+        exchange = await _regenerate(services, owner, id, sent)
+    elif sent.all_messages[-1].role == "assistant":
+        return await _answer_calls(services, owner, id, sent.all_messages[-1])
     else:
-        exchange = await _say(services, owner, id, asked)
+        exchange = await _post(services, owner, id, sent)
     return ui_stream(services, owner, exchange.assistant_turn)
 
 
 async def resume_answer(request: Request) -> Response:
-    """The newest answer from its beginning, while it has not ended, or has only just."""
+    """Streams the newest answer from its beginning, unless it ended more than a minute ago."""
     services, owner = await begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     newest = await services.storage.turns.newest(owner, id)
@@ -64,7 +64,7 @@ async def resume_answer(request: Request) -> Response:
 
 
 async def list_messages(request: Request) -> Response:
-    """What `useChat({messages})` begins with: the path to the newest turn."""
+    """Returns the path to the newest turn as messages for `useChat({messages})`."""
     services, owner = await begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     await services.storage.chats.get(owner, id)
@@ -74,18 +74,18 @@ async def list_messages(request: Request) -> Response:
 
 
 async def stop_chat(request: Request) -> Response:
-    """Stops whatever has not ended in the chat: `stop()` of the SDK only hangs up."""
+    """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
     services, owner = await begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     await services.storage.chats.get(owner, id)
-    standing = await services.storage.chat_changes.state(id)
-    for turn in standing.open:
+    state = await services.storage.chat_changes.state(id)
+    for turn in state.open:
         await cancel_turn(services, owner, id, turn)
-    return json_response(UiStopped(stopped=[str(turn) for turn in standing.open]))
+    return json_response(UiStopped(stopped=[str(turn) for turn in state.open]))
 
 
 async def chat_of(services: Services, owner: str, id: str) -> UUID:
-    """A chat of ours by its own id; under any other id the owner has one whose id is made of it."""
+    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it."""
     try:
         known = UUID(id)
         await services.storage.chats.get(owner, known)
@@ -94,13 +94,16 @@ async def chat_of(services: Services, owner: str, id: str) -> UUID:
     return known
 
 
-# --- something new ---------------------------------------------------------------------------------------------------
+# --- a new message ---------------------------------------------------------------------------------------------------
 
 
-async def _say(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Exchange:
-    message = asked.all_messages[-1]
-    new = _new_turn(message, asked.turnstream)
-    place = await _place(services, owner, chat, asked)
+async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Exchange:
+    message = sent.all_messages[-1]
+    try:
+        new = new_turn(message.parts, sent.turnstream)
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+    place = await _place(services, owner, chat, sent)
     key = _key(chat, message, place)
     for _ in range(3):
         with suppress(NotFound):
@@ -112,20 +115,13 @@ async def _say(services: Services, owner: str, chat: UUID, asked: UiRequest) -> 
     raise Conflict(f"Chat {chat} is created and deleted all the time; try again later.")
 
 
-def _new_turn(message: UiMessageIn, options: UiOptions) -> NewTurn:
-    try:
-        return new_turn(message.parts, options)
-    except ValidationError as error:
-        raise invalid(NewTurn, error) from None
-
-
-async def _place(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Parent:
-    """Behind the last answer that is listed before the message; an edited first message at the root."""
-    before = asked.messages if asked.message else asked.messages[:-1]
+async def _place(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Parent:
+    """The last answer that is listed before the message; the root for a first message that was edited."""
+    before = sent.messages if sent.message else sent.messages[:-1]
     for message in reversed(before):
         if message.role == "assistant" and await _turn_of(services, owner, chat, message):
             return UUID(message.id)
-    return None if asked.message_id and not asked.message else "newest"
+    return None if sent.message_id and not sent.message else "newest"
 
 
 async def _turn_of(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Turn | None:
@@ -137,43 +133,45 @@ async def _turn_of(services: Services, owner: str, chat: UUID, message: UiMessag
 
 
 def _key(chat: UUID, message: UiMessageIn, place: Parent) -> IdempotencyKey | None:
-    """The same message at the same place is one exchange, however often it is sent."""
+    """The key that makes one exchange of a message at a place, however often it is sent."""
     if not message.id:
         return None
     digest = hashlib.sha256(to_json([str(chat), message.id, str(place), message.parts])).digest()
     return IdempotencyKey(f"ai-sdk {digest.hex()}", digest)
 
 
-# --- the same again --------------------------------------------------------------------------------------------------
+# --- another answer --------------------------------------------------------------------------------------------------
 
 
-async def _regenerate(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Exchange:
-    turn = await _answer_to_replace(services, owner, chat, asked)
+async def _regenerate(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Exchange:
+    turn = await _answer_to_replace(services, owner, chat, sent)
     if turn is None:
-        return await _say(services, owner, chat, asked)
-    if not turn.ended and asked.turnstream.on_busy == "interrupt":
+        return await _post(services, owner, chat, sent)
+    if not turn.ended and sent.turnstream.on_busy == "interrupt":
         await cancel_turn(services, owner, chat, turn.id)
-        await _ended(services, owner, turn)
-    return await generate_again(services, owner, chat, turn.id, asked.turnstream, None)
+        await _wait_for_end(services, owner, turn)
+    return await generate_again(services, owner, chat, turn.id, sent.turnstream, None)
 
 
-async def _answer_to_replace(services: Services, owner: str, chat: UUID, asked: UiRequest) -> Turn | None:
-    """The one that is named, or the newest to the last message."""
-    if asked.message_id and (
-        turn := await _turn_of(services, owner, chat, UiMessageIn(id=asked.message_id, role="assistant", parts=[]))
+async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
+    """The answer that is named, or the newest answer to the last message."""
+    if sent.message_id and (
+        turn := await _turn_of(services, owner, chat, UiMessageIn(id=sent.message_id, role="assistant", parts=[]))
     ):
         return turn
-    message = asked.all_messages[-1]
+    message = sent.all_messages[-1]
     if message.role != "user":
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
-    said = await _turn_of(services, owner, chat, message)
-    if said is None:
-        said = await _said_before(services, owner, _key(chat, message, await _place(services, owner, chat, asked)))
-    answer = await services.storage.chat_changes.newest_answer(chat, said.id) if said else None
+    user_turn = await _turn_of(services, owner, chat, message)
+    if user_turn is None:
+        user_turn = await _posted_before(
+            services, owner, _key(chat, message, await _place(services, owner, chat, sent))
+        )
+    answer = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
     return await services.storage.turns.get(owner, chat, answer) if answer else None
 
 
-async def _said_before(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
+async def _posted_before(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
     try:
         found = await services.storage.exchanges.find(owner, key) if key else None
     except RequestRefused:
@@ -181,23 +179,23 @@ async def _said_before(services: Services, owner: str, key: IdempotencyKey | Non
     return found.user_turn if found else None
 
 
-async def _ended(services: Services, owner: str, turn: Turn) -> None:
-    """Returns when the turn has ended, which was told to stop. Raises Conflict when it takes too long."""
+async def _wait_for_end(services: Services, owner: str, turn: Turn) -> None:
+    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
     try:
-        async with asyncio.timeout(_PATIENCE), aclosing(frames):
+        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
             async for _ in frames:
                 pass
     except TimeoutError:
         raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
-# --- what waits for a person -----------------------------------------------------------------------------------------
+# --- calls that wait for a person ------------------------------------------------------------------------------------
 
 
-async def _go_on(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Response:
-    """Takes the answers that the message has for calls that wait, and tells how the turn goes on."""
+async def _answer_calls(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Response:
+    """Stores the answers that the message has for calls that wait; responds with the rest of the turn's stream."""
     turn = await _turn_of(services, owner, chat, message)
     if turn is None:
         raise RequestRefused(

@@ -1,4 +1,4 @@
-"""Turns as the AI SDK's UI messages: what a page begins with, and what a stream of the turn puts together."""
+"""Turns as UI messages of the AI SDK, equal to those that the stream of the turn builds."""
 
 from app.api.ai_sdk.parts import (
     Json,
@@ -24,16 +24,16 @@ from app.domain.turns import Turn
 
 
 def ui_message(turn: Turn) -> UiMessageOut:
-    """As far as its blocks are whole."""
+    """The message of a turn, with its complete blocks."""
     if turn.role == "user":
-        return UiMessageOut(id=str(turn.id), role="user", metadata={}, parts=list(map(_said, turn.blocks)))
+        return UiMessageOut(id=str(turn.id), role="user", metadata={}, parts=list(map(_user_part, turn.blocks)))
     message = _Message(turn)
     for mark in marks_of(turn):
         message.take(mark)
     return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
 
 
-def _said(block: Block) -> Json:
+def _user_part(block: Block) -> Json:
     if block.type == TEXT:
         return {"type": "text", "text": block.text}
     data = block_details(block).get("data", {})
@@ -52,17 +52,17 @@ class _Message:
         self._clients = client_tools(turn)
         self._calls: dict[str, Json] = {}
         self._provider_calls: list[str] = []
-        self._asked_client = False
+        self._waits_for_client = False
 
     def take(self, mark: Mark) -> None:
         match mark:
             case RoundStart():
                 self.parts.append({"type": "step-start"})
-                self._asked_client = False
+                self._waits_for_client = False
             case BlockStop(block=block):
                 self._add(block)
             case ActionRequired():
-                self._ask(mark)
+                self._request_actions(mark)
             case TurnEnd():
                 self._end(mark)
             case _:
@@ -84,7 +84,7 @@ class _Message:
 
     def _call(self, block: Block) -> None:
         where = runs_here(block.type, block.name, self._clients)
-        self._asked_client = self._asked_client or not where
+        self._waits_for_client = self._waits_for_client or not where
         state: Json = {"state": "input-available"}
         if block.interrupted:
             state = {"state": "output-error", "errorText": "interrupted"}
@@ -95,16 +95,16 @@ class _Message:
         if block.type in SERVER_CALLS:
             self._provider_calls.append(identity)
 
-    def _ask(self, asked: ActionRequired) -> None:
-        for wanted in asked.actions:
-            if wanted.kind == "approval":
-                part = self._calls[wanted.tool_use_id]
-                call = Block(0, asked.round, 0, TOOL_USE, tool_use_id=wanted.tool_use_id)
+    def _request_actions(self, event: ActionRequired) -> None:
+        for action in event.actions:
+            if action.kind == "approval":
+                part = self._calls[action.tool_use_id]
+                call = Block(0, event.round, 0, TOOL_USE, tool_use_id=action.tool_use_id)
                 decided = approval_json(call, self._turn.asks)
-                part["approval"] = {"id": approval_id(wanted.tool_use_id, wanted.digest), **decided}
+                part["approval"] = {"id": approval_id(action.tool_use_id, action.digest), **decided}
                 part["state"] = "approval-responded" if decided else "approval-requested"
 
     def _end(self, end: TurnEnd) -> None:
         self.metadata |= end_metadata(end)
-        if self._asked_client:
+        if self._waits_for_client:
             self.parts.append({"type": "step-start"})

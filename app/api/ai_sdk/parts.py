@@ -1,4 +1,4 @@
-"""What becomes of blocks in the words of the AI SDK: the same for messages that are read and for those that stream."""
+"""Blocks as parts of the AI SDK, the same for messages that are read and for messages that are streamed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -37,12 +37,12 @@ def end_metadata(end: TurnEnd) -> Json:
 
 
 def client_tools(turn: Turn) -> frozenset[str]:
-    """The tools that whoever watches the turn must run."""
+    """The names of the tools that a client must run."""
     return frozenset(spec.name for spec in turn.request.tools if spec.client) if turn.request else frozenset()
 
 
 def runs_here(block_type: str, name: str | None, clients: frozenset[str]) -> Json:
-    """The SDK takes a tool that is not its own to run for one of the provider's."""
+    """Marks calls that the page must not run, which the SDK takes for calls of the provider."""
     return {} if block_type == "tool_use" and name in clients else {"providerExecuted": True}
 
 
@@ -51,18 +51,18 @@ def input_json(block: Block) -> Any:
 
 
 def output_json(text: str) -> Any:
-    """JSON objects and lists as such, everything else as the words that the model is told."""
+    """The value of a JSON object or list; every other result as the text that the model gets."""
     value = parsed(text) if text.lstrip()[:1] in {"{", "["} else text
     return value if isinstance(value, dict | list) else text
 
 
 def approval_id(tool_use_id: str, digest: str) -> str:
-    """It says which call is meant, and which input was looked at."""
+    """The id of an approval: the call, and the digest of the input that was shown."""
     return f"{tool_use_id}:{digest}"
 
 
 def result_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """What came of a call, and the SDK's name for that."""
+    """The result of a call, with the SDK's name for its state."""
     if approval_json(block, asks).get("approved") is False:
         return {"state": "output-denied"}
     if block.is_error:
@@ -72,7 +72,7 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
-    """What a person has decided about the call that `block` is, or is the result of; nothing where nobody has."""
+    """The decision of a person about the call of `block`, a call or its result; empty where there is none."""
     ask = _ask_about(block, asks)
     if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
         return {}
@@ -81,7 +81,7 @@ def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 
 def _ask_about(block: Block, asks: Sequence[Ask]) -> Ask | None:
-    """The ask for leave to run the call."""
+    """The ask for the approval of the call."""
     return next(
         (
             ask
@@ -93,7 +93,7 @@ def _ask_about(block: Block, asks: Sequence[Ask]) -> Ask | None:
 
 
 def result_of_provider(block: Block, calls: Sequence[str]) -> tuple[str, Any] | None:
-    """The call at the provider that this block is the result of, and what came of it."""
+    """The provider's call that this block is the result of, and its result."""
     data = block_details(block).get("data")
     if not isinstance(data, dict) or data.get("tool_use_id") not in calls:
         return None
@@ -101,7 +101,7 @@ def result_of_provider(block: Block, calls: Sequence[str]) -> tuple[str, Any] | 
 
 
 def sources_of(block: Block) -> Iterator[Json]:
-    """Citations: those of the web as the SDK has them, others as data."""
+    """Citations: of web pages as the SDK's sources, others as data."""
     citations = block_details(block).get("citations")
     for number, citation in enumerate(citations if isinstance(citations, list) else ()):
         identity = f"{block.index}.{number}"
@@ -114,6 +114,6 @@ def sources_of(block: Block) -> Iterator[Json]:
 
 
 def data_part(block: Block) -> Json:
-    """A block that the SDK has no word for, as the API shows it."""
+    """A block of a kind that the SDK does not have, with the members that the API shows."""
     name = block.type.replace("_", "-")
     return {"type": f"data-{name}", "id": str(block.index), "data": {"text": block.text, **block_details(block)}}

@@ -1,4 +1,4 @@
-"""What `useChat` of the AI SDK sends. It sends more than is needed here: what is not known is passed over."""
+"""Models of `useChat` of the AI SDK. It sends more than is needed here: unknown members are ignored."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -25,13 +25,13 @@ class UiMessageIn(_Lenient):
 
 
 class UiOptions(TurnOptions):
-    """What may be said per turn, in turnstream's own words."""
+    """Options of one turn, as in turnstream's own API."""
 
     on_busy: OnBusy = "interrupt"
 
 
 class UiRequest(_Lenient):
-    """The body of a DefaultChatTransport, or what an app makes of it: `message` alone is the last one."""
+    """The body of a DefaultChatTransport. An app may send the last `message` alone."""
 
     id: Annotated[Storable, Field(min_length=1, max_length=500)]
     messages: Annotated[list[UiMessageIn], Field(max_length=10_000, default_factory=list)]
@@ -46,7 +46,7 @@ class UiRequest(_Lenient):
 
 
 class UiMessageOut(BaseModel):
-    """A UIMessage: what `useChat({messages})` begins with."""
+    """A UIMessage, for `useChat({messages})`."""
 
     id: str
     role: Literal["user", "assistant"]
@@ -60,25 +60,25 @@ class UiChatOut(BaseModel):
 
 
 class UiStopped(BaseModel):
-    stopped: Annotated[list[str], Field(description="the turns that were told to stop")]
+    stopped: Annotated[list[str], Field(description="the turns that were cancelled")]
 
 
 def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
-    """A user message as a turn. Raises ValidationError for one that says nothing, RequestRefused for no file."""
+    """A user message as a turn. Raises ValidationError for an empty message, RequestRefused for a file that is none."""
     blocks = [block for part in parts if (block := _block(part))]
-    told = options.model_dump(exclude_unset=True, by_alias=True)
-    return NewTurn.model_validate({**told, "on_busy": options.on_busy, "blocks": blocks})
+    members = options.model_dump(exclude_unset=True, by_alias=True)
+    return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Text and files that the message carries. What else is in it (data, sources) is not for the model."""
+    """The block of a part that holds text or a file. Other parts (data, sources) are not for the model."""
     if part.get("type") == "text" and part.get("text"):
         return {"type": "text", "text": part["text"]}
     return _file(part) if part.get("type") == "file" else None
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:
-    """Its bytes are in its URL, unless it was uploaded before. What they are is seen by them. Raises RequestRefused."""
+    """The block of a file: its bytes are in its URL, unless it was uploaded before. Raises RequestRefused."""
     url = str(part.get("url", ""))
     header, _, data = url.partition(";base64,")
     if found := _UPLOAD.fullmatch(url):

@@ -1,4 +1,4 @@
-"""The UI message stream of a turn: the one reader of turns, with the SDK's words for what it finds."""
+"""The UI message stream of a turn: the reader of every stream, with the SDK's encoder."""
 
 from collections.abc import AsyncGenerator, Collection
 from functools import partial
@@ -15,28 +15,28 @@ from app.stream.live import LiveView
 from app.stream.reader import Load, TurnReader
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
-# The SDK takes the end of a connection for the end of the answer, so none is ended before it.
+# Seconds. The SDK takes the end of a connection for the end of the answer, so it must not end before.
 _LIFE = 30 * 86_400.0
 
 
 def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str] | None = None) -> FrameResponse:
-    """The turn from its beginning; or on from where it waited last, for a client that has it until there: `known` are
-    the calls it knows.
+    """Streams the turn from its beginning, or from the place where it waited last for a client that has the turn until
+    there. `known` are the calls that such a client has.
     """
     load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
     view = services.live.directory.view(turn)
     if services.live.directory.running(turn.id) is not view:
-        view.adopt(turn, None)  # a mirror of what waits is slow to see that somebody has answered
-    cursor = START if known is None else _behind_what_waited(view, known)
+        view.adopt(turn, None)  # the mirror of a waiting turn may not have the answers yet
+    cursor = START if known is None else _cursor_after_wait(view, known)
     response = FrameResponse(_frames(services, view, load, cursor), _LIFE, services.http.heartbeat, cuts=True)
     response.headers.update(HEADERS)
     return response
 
 
-def _behind_what_waited(view: LiveView, known: Collection[str]) -> Cursor:
-    """What follows, results of calls, may come twice: the second time it changes nothing."""
+def _cursor_after_wait(view: LiveView, known: Collection[str]) -> Cursor:
+    """The cursor behind the last wait of which the client has all calls. Results that it has may be sent once more."""
     for place, mark in reversed(list(enumerate(view.marks, 1))):
-        if isinstance(mark, ActionRequired) and all(wanted.tool_use_id in known for wanted in mark.actions):
+        if isinstance(mark, ActionRequired) and all(action.tool_use_id in known for action in mark.actions):
             return Cursor(view.attempt, place)
     return Cursor(view.attempt, len(view.marks) - 1) if view.ended else end_cursor(view)
 
