@@ -180,7 +180,7 @@ class Worker:
         """Repairs what was lost on the way: a notification, the answer to a claim, or the claim itself."""
         before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
         try:
-            mine = await self._queue.mine()
+            mine = await self._queue.claimed()
         except StorageUnavailable:
             return
         for turn in before.keys() - mine.keys():

@@ -20,7 +20,7 @@ from app.lab.recording import Recording
 from app.lab.replay import ReplayInterceptor
 from app.llm.models.catalog import Models
 from app.llm.transport.interceptor import Interceptor, Send, current_call
-from app.storage.copies import answer_as_then, copy_path, say_as_then
+from app.storage.copies import answer_as_recorded, copy_path, steer_as_recorded
 from app.storage.database import Database
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
@@ -106,7 +106,7 @@ async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> 
     while True:
         worker.wake()
         turn = await Turns(database).get(owner, then.chat_id, then.id)
-        if turn.ended or (turn.status == "waiting" and not await answer_as_then(database, then)):
+        if turn.ended or (turn.status == "waiting" and not await answer_as_recorded(database, then)):
             return turn
         await asyncio.sleep(_LOOK)
 
@@ -143,7 +143,7 @@ class _SteerInterceptor(Interceptor):
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:
         call = current_call()
         for block in self._steers.pop(call.round, ()) if call else ():
-            await say_as_then(self._database, self._turn, [block])
+            await steer_as_recorded(self._database, self._turn, [block])
             if self.refresh is not None:
                 await self.refresh(self._turn)
         return await send(request)

@@ -1,4 +1,4 @@
-"""What people answer to calls that wait for them. A running turn has one writer: the answer waits in its ask."""
+"""Answers of people to asks. A running turn has one writer, so an answer waits in its ask until the turn reads it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ ANSWER_ASKS = Statement(
     WHERE turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
-# An ask that nobody answered in time has an answer too. Whoever writes to the turn now may be answering it, and would
-# wait for us as we for them: such a turn is left for the next look.
+# SKIP LOCKED: the holder of a lock may be writing an answer, and would wait for this statement as this one waits for
+# it. Such a turn is left for the next time.
 EXPIRE_ASKS = Statement(
     f"""
     WITH late AS (
@@ -55,8 +55,8 @@ EXPIRE_ASKS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer to the ask for `tool_use_id`. `digest` says which input was looked at; a result needs none. `field` is
-    its place in the request.
+    """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
+    none. `field` is the path of the answer in the request.
     """
 
     tool_use_id: str
@@ -79,15 +79,17 @@ class Actions:
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
             if row is None:
-                raise NotFound(f"there is no turn {turn} in chat {chat}")
+                raise NotFound(f"There is no turn {turn} in chat {chat}.")
             if not await self._is_repeated(connection, owner, key):
                 if row["status"] in ENDED:
-                    raise Conflict(f"turn {turn} has ended ({row['status']}): nothing waits for an answer any more")
+                    raise Conflict(
+                        f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
+                    )
                 await self._store(connection, owner, turn, decisions, key)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
-        """Answers what waited too long. The turns that have something to do again."""
+        """Answers the asks that have expired, and returns their turns, which go on."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
 
@@ -117,27 +119,30 @@ class Actions:
         await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
-            if kept is None:  # by a request for something else, at this moment
+            if kept is None:  # another request has used the key at this moment
                 raise key_refused()
 
 
 def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
-    """The ask that `decision` is about. `rows`: the newest round first, since ids may be used again."""
+    """The ask that `decision` answers. `rows` have the newest round first, since ids may be used again."""
     row = next((row for row in rows if row["tool_use_id"] == decision.tool_use_id), None)
     field = f"{decision.field}.tool_use_id"
     if row is None:
-        raise RequestRefused(f"no call {decision.tool_use_id} of this turn waits for anything", field=field)
+        raise RequestRefused(
+            f"`tool_use_id` must be the id of a call of this turn that waits; none has the id {decision.tool_use_id}.",
+            field=field,
+        )
     ask = ask_from(row)
     if ask.answer is not None:
         raise Conflict(
-            f"call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC)", field=field
+            f"Call {ask.tool_use_id} has its answer already ({ask.answer.kind}, {row['at']} UTC).", field=field
         )
     if row["expired"]:
-        raise Conflict(f"call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late", field=field)
-    wants = "result" if ask.kind == "client" else "approve or deny"
+        raise Conflict(f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late.", field=field)
+    expected = "`result`" if ask.kind == "client" else "`approve` or `deny`"
     if (decision.answer.kind == "result") != (ask.kind == "client"):
-        raise RequestRefused(f"call {ask.tool_use_id} wants {wants}", field=f"{decision.field}.type")
+        raise RequestRefused(f"`type` must be {expected} for call {ask.tool_use_id}.", field=f"{decision.field}.type")
     if decision.answer.kind != "result" and decision.digest != ask.digest:
-        detail = f"the decision is about another input than that of call {ask.tool_use_id}; look at it again"
+        detail = f"`input_digest` is about another input than that of call {ask.tool_use_id}; read the call again."
         raise Conflict(detail, field=f"{decision.field}.input_digest")
     return ask

@@ -1,4 +1,4 @@
-"""Chats: the trees that turns grow on."""
+"""Chats: storing, listing and searching them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ LIST_CHATS = Statement(
     ORDER BY updated_at DESC, id DESC LIMIT :limit
     """
 )
-# In seconds: for a place among the searches of this replica, of which so many run at once, and for the search itself.
-PATIENCE = 2.0
-_AT_ONCE = 2
+# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search.
+SEARCH_TIMEOUT = 2.0
+_CONCURRENT_SEARCHES = 2
 
 LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
-# No index: an owner's own words are few, newest first a page is soon full, and any part of a word in any language is
-# found. 40,000 turns in which nothing is found take 0.4 s. Shown is where the longest of the words that are not in the
-# title was said first: turn by turn, so that what comes behind it is not looked through once more.
+# No index: the texts of one owner are few, a page is soon full from the newest chat on, and parts of words in any
+# language are found. 40,000 turns without a match take 0.4 s. The excerpt shows the first place of the longest word
+# that is not in the title; turns are read one by one, so that those behind it are not read again.
 SEARCH_CHATS = Statement(
     """
     WITH hits AS (
@@ -96,6 +96,8 @@ DELETE_CHAT = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    """A chat that was found, with an excerpt."""
+
     chat: Chat
     excerpt: Excerpt
 
@@ -115,7 +117,7 @@ def chat_from(row: Row) -> Chat:
 class Chats:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._searches = asyncio.Semaphore(_AT_ONCE)
+        self._searches = asyncio.Semaphore(_CONCURRENT_SEARCHES)
 
     async def create(
         self, owner: str, title: str | None, system_prompt: str | None, settings: Mapping[str, Any]
@@ -144,13 +146,12 @@ class Chats:
     async def search(
         self, owner: str, words: Sequence[str], limit: int, before: tuple[datetime, UUID] | None
     ) -> Sequence[Hit]:
-        """A page of those in whose title, or in what was said, every one of `words` is found.
-
-        Raises RequestRefused where that takes too long.
+        """A page of the chats in whose title or texts each of `words` is found. Raises RequestRefused when the search
+        takes too long.
         """
         when, identity = before or (None, None)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SEARCH_TIMEOUT):
                 await self._searches.acquire()
         except TimeoutError:
             raise _too_slow() from None
@@ -162,14 +163,14 @@ class Chats:
 
     async def _search(self, **values: Any) -> Sequence[Row]:
         async with self._database.transaction() as connection:
-            await connection.rows(LIMIT_TIME, most=f"{PATIENCE * 1000:.0f}")
+            await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
             try:
                 return await connection.rows(SEARCH_CHATS, margin_before=BEFORE, margin_after=AFTER, **values)
             except QueryCanceledError:
                 raise _too_slow() from None
 
     async def change(self, owner: str, chat: UUID, changes: Mapping[str, Any]) -> Chat:
-        """Sets title, system_prompt and settings, those of them that `changes` has. Raises NotFound."""
+        """Sets those of title, system_prompt and settings that `changes` has. Raises NotFound."""
         row = await self._database.row(
             CHANGE_CHAT,
             chat=chat,
@@ -182,7 +183,7 @@ class Chats:
         return chat_from(_row(row, chat))
 
     async def delete(self, owner: str, chat: UUID) -> Sequence[UUID]:
-        """The turns that were running. Raises NotFound."""
+        """Deletes a chat, and returns its running turns. Raises NotFound."""
         rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
         _row(rows[0] if rows else None, chat)
         return [row["running"] for row in rows if row["running"] is not None]
@@ -196,10 +197,10 @@ def _excerpt_from(row: Row, words: Sequence[str]) -> Excerpt:
 
 
 def _too_slow() -> RequestRefused:
-    return RequestRefused("this search takes too long: look for other words, or again later", field="q")
+    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")
 
 
 def _row(row: Row | None, chat: UUID) -> Row:
     if row is None:
-        raise NotFound(f"there is no chat {chat}")
+        raise NotFound(f"There is no chat {chat}.")
     return row

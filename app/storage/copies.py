@@ -51,15 +51,15 @@ _CONTENTS: Final = {
 
 
 async def find_turn(database: Database, turn: UUID) -> tuple[str, Turn]:
-    """A turn of anybody's, with its owner. Raises NotFound."""
+    """A turn of any owner, with that owner. Raises NotFound."""
     row = await database.row(GET_PLACE, turn=turn)
     if row is None:
-        raise NotFound(f"there is no turn {turn}")
+        raise NotFound(f"There is no turn {turn}.")
     return row["owner"], await Turns(database).get(row["owner"], row["chat_id"], turn)
 
 
 async def copy_path(source: Database, target: Database, owner: str, turn: Turn) -> None:
-    """The turns that `turn` follows, as they are; and itself as it was when it had just been asked for."""
+    """Copies the turns that `turn` follows as they are, and `turn` itself as it was when it was made."""
     async with source.transaction(snapshot=True) as there, target.transaction() as here:
         path = await there.rows(GET_PATH, leaf=turn.id, chat=turn.chat_id, owner=owner, limit=WHOLE_PATH)
         before = [row["id"] for row in path if row["id"] != turn.id]
@@ -92,8 +92,8 @@ async def _copy_many(
         await here.rows(put, lines=lines)
 
 
-async def answer_as_then(database: Database, then: Turn) -> bool:
-    """Gives the calls that wait in `database` the answers that `then` holds. False where there is none."""
+async def answer_as_recorded(database: Database, then: Turn) -> bool:
+    """Gives the waiting calls in `database` the answers of the recorded turn `then`. False where it has none."""
     given = {(ask.round, ask.tool_use_id): ask.answer for ask in then.asks if ask.answer is not None}
     async with database.transaction() as connection:
         rows = await connection.rows(GET_OPEN_ASKS, turn=then.id)
@@ -111,8 +111,8 @@ async def answer_as_then(database: Database, then: Turn) -> bool:
     return bool(known)
 
 
-async def say_as_then(database: Database, turn: UUID, blocks: Sequence[Block]) -> None:
-    """Says something to a turn that runs."""
+async def steer_as_recorded(database: Database, turn: UUID, blocks: Sequence[Block]) -> None:
+    """Sends a steer to a running turn."""
     async with database.transaction() as connection:
         superseded = to_json(AskAnswer("superseded"))
         await connection.rows(STEER, steer=new_id(), turn=turn, blocks=to_json(blocks), answer=superseded)

@@ -1,4 +1,4 @@
-"""The one way to Postgres: statements are named constants, and exactly one place commits.
+"""The connection to Postgres: statements are named constants, and exactly one place commits.
 
 Statements are SQLAlchemy Core's, compiled once when they are declared; they run on the raw driver, which costs a ninth
 of SQLAlchemy's own execution per call.
@@ -26,13 +26,13 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
-# Seconds that the last writes get when a server stops, and then the connections to end in peace.
+# Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
-# What passes: no connection, no room, an operator at work, a deadlock, tables that a newer version has just changed, a
-# server that only reads while another one takes its place.
+# Errors that pass: no connection, no resources, an operator's intervention, a deadlock, tables that a newer version has
+# just changed, a server that is read-only while another one takes its place.
 _AWAY = (
     OSError,
     asyncpg.PostgresConnectionError,
@@ -46,7 +46,7 @@ _AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Statement:
-    """One operation in SQL, its parameters written `:name`. Values go to the driver as they are."""
+    """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged."""
 
     __slots__ = ("_names", "sql")
 
@@ -107,13 +107,14 @@ class Database:
 
 
 async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
-    """What is cancelled between the driver's two messages, or not understood by it, leaves Postgres in the middle of a
-    command: the next one on this connection would be in its transaction. Nobody shall have the connection again.
+    """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
+    cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
+    this connection would run in its transaction.
     """
     try:
         rows: Sequence[Row] = await raw.fetch(sql, *arguments)
     except BaseException as error:
-        if getattr(error, "severity", None) is None:  # not what the server answered
+        if getattr(error, "severity", None) is None:  # not an answer of the server
             with suppress(asyncpg.InterfaceError):  # it may be gone already
                 raw.terminate()
         raise
@@ -121,8 +122,8 @@ async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
 
 
 def _sorted(error: Exception) -> Exception:
-    """The driver's own errors are a lost connection, or a bug of ours. It "cannot switch to state" when it has read
-    the server's last word and not yet its hanging up.
+    """The driver's own errors mean a lost connection or a bug of ours. "cannot switch to state" is a lost connection:
+    the driver has read the server's last message, and not yet the end of the stream.
     """
     if isinstance(error, _AMBIGUOUS) and not any(word in str(error) for word in ("clos", "cannot switch to state")):
         return error
@@ -130,15 +131,15 @@ def _sorted(error: Exception) -> Exception:
 
 
 def plain_url(url: str) -> str:
-    """`url` as the driver wants it: postgresql://…. Raises ConfigError for what is no Postgres."""
+    """`url` in the driver's form, postgresql://…. Raises ConfigError for any other scheme."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
-        raise ConfigError("DATABASE_URL: wanted is postgresql://user:password@host/database")
+        raise ConfigError("DATABASE_URL must be an address such as postgresql://user:password@host/database.")
     return f"postgresql://{rest}"
 
 
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives, once Postgres is there. It must do no harm twice: the answer of a try may be lost."""
+    """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost."""
     wait = _FIRST_WAIT
     while True:
         try:
@@ -155,7 +156,7 @@ async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterato
     that ends through it leaves a row in `webhooks`.
     """
     init = _want_webhooks if webhook else None
-    pool = await asyncpg.create_pool(url, min_size=min(2, size), max_size=size, reset=_keep_as_it_is, init=init)
+    pool = await asyncpg.create_pool(url, min_size=min(2, size), max_size=size, reset=_keep_session_state, init=init)
     try:
         yield Database(pool)
     finally:
@@ -164,8 +165,8 @@ async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterato
                 await pool.close()
 
 
-async def _keep_as_it_is(_connection: object) -> None:
-    """No statement here leaves session state behind, so the driver's reset would be a round trip for nothing."""
+async def _keep_session_state(_connection: object) -> None:
+    """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
 
 
 async def _want_webhooks(connection: Any) -> None:

@@ -25,7 +25,7 @@ LIST_DOCUMENTS = Statement(
     ORDER BY path COLLATE "C" LIMIT :limit
     """
 )
-# Any word may match, all of them come first: a model's query is a handful of words, not a filter.
+# A document matches with any of the words, and ranks first with all: the query of a model is no filter.
 SEARCH_DOCUMENTS = Statement(
     """
     WITH query AS (
@@ -45,13 +45,13 @@ SEARCH_DOCUMENTS = Statement(
 )
 
 _EVERYTHING = 100_000
-# Characters that the search sees of a document, at first. So much of most texts fits.
+# Characters of a document that are searched, at first. The words of most texts of this length fit into a tsvector.
 _SEARCHABLE = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentInfo:
-    """`size` counts characters."""
+    """A document without its content. `size` counts characters."""
 
     path: str
     size: int
@@ -60,6 +60,8 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:
+    """A document that was found; `snippet` sets the words found in **bold**."""
+
     path: str
     rank: float
     snippet: str
@@ -70,12 +72,12 @@ class Documents:
         self._database = database
 
     async def put(self, owner: str, path: str, content: str) -> tuple[DocumentInfo, bool]:
-        """Writes a document; the flag says whether it is new."""
+        """Writes a document. The flag is true for a new one."""
         row = await self._put(owner, path, content, _SEARCHABLE)
         return DocumentInfo(row["path"], row["size"], row["updated_at"]), row["created"]
 
     async def _put(self, owner: str, path: str, content: str, searchable: int) -> Row:
-        """The search sees less of a text whose words are too many or too long for it."""
+        """Tries with half as many searchable characters as long as their words do not fit into a tsvector."""
         try:
             row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content, searchable=searchable)
         except asyncpg.ProgramLimitExceededError:
@@ -86,7 +88,7 @@ class Documents:
     async def tree(
         self, owner: str, prefix: str = "", *, after: str = "", limit: int = _EVERYTHING
     ) -> Sequence[DocumentInfo]:
-        """The documents whose path begins with `prefix`, by path."""
+        """The documents whose path begins with `prefix`, in the order of their paths."""
         rows = await self._database.rows(LIST_DOCUMENTS, owner=owner, prefix=prefix, after=after, limit=limit)
         return [DocumentInfo(row["path"], row["size"], row["updated_at"]) for row in rows]
 
@@ -98,6 +100,6 @@ class Documents:
         return await self._database.row(DELETE_DOCUMENT, owner=owner, path=path) is not None
 
     async def search(self, owner: str, query: str, limit: int) -> Sequence[DocumentHit]:
-        """The best matches first. Snippets set the words found in **bold**."""
+        """The best matches first."""
         rows = await self._database.rows(SEARCH_DOCUMENTS, owner=owner, query=query, limit=limit)
         return [DocumentHit(row["path"], row["rank"], row["snippet"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Bringing a database to the newest revision of `migrations/`."""
+"""Migration of a database to the newest revision of `migrations/`."""
 
 import asyncio
 from pathlib import Path
@@ -36,13 +36,15 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def upgrade_in_thread(url: str) -> None:
-    """The same, inside an event loop. Raises ConfigError where no such database can be reached."""
+    """`upgrade` inside an event loop. Raises ConfigError where the database cannot be reached, or is of a newer
+    version.
+    """
     try:
         await asyncio.to_thread(upgrade, url)
-    except CommandError as error:  # it does not know the revision that the database is at
+    except CommandError as error:  # the revision of the database is unknown here
         raise ConfigError(
-            f"DATABASE_URL: {error}: a newer turnstream has used this database. Run that one, or have it take the"
-            " database back to a revision that this one knows: `alembic downgrade REVISION`"
+            f"DATABASE_URL: {error}: a newer turnstream has used this database. Run that version, or let it downgrade"
+            " the database to a revision that this version knows: `alembic downgrade REVISION`"
         ) from error
     except (OSError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise ConfigError(f"DATABASE_URL: the database cannot be used: {error}") from error
+        raise ConfigError(f"DATABASE_URL names a database that cannot be used: {error}") from error

@@ -1,4 +1,4 @@
-"""Rows to frozen values and back. JSON columns are text here: encoded and decoded in this one place."""
+"""Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -116,7 +116,7 @@ def steer_from(row: Row) -> Steer:
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
-    """Blocks turned on their side: a list per column, for `unnest`."""
+    """One list per column, for `unnest`."""
     return {
         "indexes": [block.index for block in blocks],
         "block_rounds": [block.round for block in blocks],

@@ -1,4 +1,4 @@
-"""The rows. Constraints make wrong states impossible where SQL can; `migrations/` must agree (a test compares them)."""
+"""The tables. Constraints rule out wrong states where SQL can; `migrations/` must agree (a test compares them)."""
 
 from sqlalchemy import (
     JSON,
@@ -99,7 +99,7 @@ turns = Table(
     Column("recoveries", SmallInteger, nullable=False, server_default=text("0")),
     Column("replica", Uuid),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
-    # How many calls ever waited for a person, and how often somebody said something to the turn while it was open.
+    # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
     Column("asked", Integer, nullable=False, server_default=text("0")),
     Column("arrivals", Integer, nullable=False, server_default=text("0")),
     Column("stop_reason", Text),
@@ -196,7 +196,7 @@ blocks = Table(
     Column("is_error", Boolean, nullable=False, server_default=text("false")),
     Column("interrupted", Boolean, nullable=False, server_default=text("false")),
     Column("notes", JSON),
-    # The full text of a result of which the model is told a part. Read on demand only.
+    # The full text of a result of which the model gets a part. Read on demand only.
     Column("whole", Text),
     CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
     CheckConstraint(
@@ -238,8 +238,8 @@ tool_calls = Table(
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
 )
 
-# A call that waits for a person: for the result of a tool that the client runs, or for leave to run it. `digest` is of
-# the exact input that was asked about; an answer that names another is refused.
+# A call that waits for a person: for the result of a tool that the client runs, or for permission to run it. `digest`
+# is of the exact input; an answer with another digest is refused.
 asks = Table(
     "asks",
     metadata,
@@ -259,7 +259,7 @@ asks = Table(
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
 )
 
-# What a user said to a turn that runs, until the turn takes it in as blocks of its own.
+# A message of the user to an open turn, until the turn takes it in as blocks of its own.
 steers = Table(
     "steers",
     metadata,
@@ -271,8 +271,9 @@ steers = Table(
     Index(None, "turn_id"),
 )
 
-# The end of a turn that an operator's server is to be told of. A trigger puts the row (migration 0003), so that no way
-# to end a turn can forget it. It is due until it is delivered, or given up; `answer` is the receiver's last one.
+# The end of a turn, for delivery to an operator's server. A trigger inserts the row (migration 0003), so that no
+# statement that ends a turn can forget it. It is due until it is delivered or given up. `answer` is the receiver's last
+# response.
 webhooks = Table(
     "webhooks",
     metadata,
@@ -286,8 +287,8 @@ webhooks = Table(
     Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
 )
 
-# The journal: open text of running turns, piece by piece from offset `start`; each piece says whose it is. UNLOGGED: it
-# only matters while a block is open, and a running executor still holds it if Postgres restarts.
+# The journal: the open text of running turns, in pieces from offset `start`. UNLOGGED: a piece matters only while its
+# block is open, and a running executor still has the text if Postgres restarts.
 open_text = Table(
     "open_text",
     metadata,
@@ -308,7 +309,7 @@ replicas = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("address", Text, nullable=False),
-    # The advisory lock that the replica's own session holds for as long as it lives.
+    # The advisory lock that the replica's own session holds as long as it lives.
     Column("session", BigInteger, nullable=False, unique=True),
     _now(),
     Column("lease_until", DateTime(timezone=True), nullable=False),
@@ -334,7 +335,7 @@ documents = Table(
     Column("path", Text, primary_key=True),
     Column("content", Text, nullable=False),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # How many characters of the content the search sees: a tsvector holds 1 MB.
+    # How many characters of the content are searched: a tsvector holds 1 MB.
     Column("searchable", Integer, nullable=False),
     Column(
         "search",

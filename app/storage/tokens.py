@@ -1,4 +1,4 @@
-"""Bearer tokens. Only a SHA-256 hash is stored: the secret has 256 bits, so nothing slower is needed."""
+"""Bearer tokens. Only a SHA-256 hash is stored: a secret of 256 bits needs no slower hash."""
 
 import hashlib
 import hmac
@@ -28,6 +28,8 @@ _PREFIX = "ts"
 
 @dataclass(frozen=True, slots=True)
 class TokenInfo:
+    """A token without its secret."""
+
     name: str
     owner: str
     created_at: datetime
@@ -38,15 +40,15 @@ class Tokens:
         self._database = database
 
     async def create(self, name: str, owner: str) -> str:
-        """A new token, told this once. Raises Conflict when the name is taken."""
+        """Creates a token; its secret is returned here only. Raises Conflict when the name is taken."""
         identity, secret = new_id(), secrets.token_urlsafe(32)
         row = await self._database.row(CREATE_TOKEN, id=identity, owner=owner, name=name, hash=_digest(secret))
         if row is None:
-            raise Conflict(f"there is already a token named {name}", field="name")
+            raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
         return f"{_PREFIX}_{identity.hex}_{secret}"
 
     async def owner_of(self, token: str) -> str | None:
-        """Whose token it is; None for anything that is not one of ours."""
+        """The owner of a token; None for a text that is no valid token."""
         prefix, _, rest = token.partition("_")
         identity, _, secret = rest.partition("_")
         try:

@@ -1,4 +1,4 @@
-"""Turns as the API and the engine read them, and the word to stop one."""
+"""Turns and tool results as the API and the engine read them, and requests to cancel a turn."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ GET_STEERS = Statement(
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
-# One that never ran ends at once, unless it stands behind another: no turn ends before the one it follows.
+# A turn that never ran ends at once, unless it stands behind an open one: turns of a branch end in their order.
 CANCEL_TURN = Statement(
     f"""
     WITH wanted AS (
@@ -132,7 +132,7 @@ GET_RESULT = Statement(
 
 
 class Turns:
-    """What still changes is read as of one moment, so that a turn and its contents fit together."""
+    """Reads of turns. An open turn and its contents are read as of one moment, so that they fit together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -141,7 +141,7 @@ class Turns:
         """The turn with its rounds and blocks. Raises NotFound."""
         row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
         if row is None:
-            raise NotFound(f"there is no turn {turn} in chat {chat}")
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
         if row["role"] == "assistant" and row["attempt"] == 0:
             return turn_from(row)
         if row["status"] in ENDED:
@@ -149,18 +149,22 @@ class Turns:
         async with self._database.transaction(snapshot=True) as moment:
             row = await moment.row(GET_TURN, owner=owner, chat=chat, turn=turn)
             if row is None:
-                raise NotFound(f"there is no turn {turn} in chat {chat}")
+                raise NotFound(f"There is no turn {turn} in chat {chat}.")
             return (await _with_contents(moment, [row]))[0]
 
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
-        """The owner and the path of a turn that `replica` has claimed. Raises ClaimLost when that is over."""
+        """The owner and the path of a turn that `replica` has claimed. Raises ClaimLost when it has not, or not any
+        more.
+        """
         rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn, replica=replica)
         if not rows:
             raise ClaimLost(f"turn {turn} is not this replica's any more")
         return rows[0]["owner"], await _with_contents(self._database, rows)
 
     async def refreshed(self, turn: Turn) -> Turn:
-        """The turn, with what was said to it since it was read. What comes in between is asked for again."""
+        """The turn with the answers and steers that have arrived since it was read. `arrivals` is read first: what
+        arrives in between is then counted too low and read again, never overlooked.
+        """
         row = await self._database.row(GET_ARRIVALS, turn=turn.id)
         arrivals = row["arrivals"] if row else turn.arrivals
         asks = await self._database.rows(GET_ASKS, turns=[turn.id])
@@ -172,7 +176,7 @@ class Turns:
         async with self._database.transaction(snapshot=True) as moment:
             rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit)
             if not rows:
-                raise NotFound(f"there is no turn {leaf} in chat {chat}")
+                raise NotFound(f"There is no turn {leaf} in chat {chat}.")
             return await _with_contents(moment, rows)
 
     async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
@@ -185,7 +189,7 @@ class Turns:
         return row["id"] if row else None
 
     async def newest_through(self, chat: UUID, turn: UUID) -> UUID | None:
-        """The newest of `turn` and all that follow it: where its branch was left."""
+        """The newest of `turn` and all turns that follow it: the end of the branch that was used last."""
         row = await self._database.row(GET_NEWEST_THROUGH, chat=chat, turn=turn)
         return row["id"] if row else None
 
@@ -200,30 +204,35 @@ class Turns:
         return [await self.get(owner, chat, turn) for turn in turns]
 
     async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
-        """Asks for the end of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
+        """Requests the cancellation of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
         found = await self.get(owner, chat, turn)
         if found.role == "user":
-            raise Conflict("a user turn does not run, so it cannot be cancelled", field="turn")
+            raise Conflict(
+                "A user turn does not run, so it cannot be cancelled; name the assistant turn that answers it.",
+                field="turn",
+            )
         await self._database.row(CANCEL_TURN, turn=turn)
         return await self.get(owner, chat, turn)
 
 
 class ToolResults:
+    """The full texts of tool results of which the model got a part, at once or later."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def whole(self, turn: UUID, tool_use_id: str) -> str | None:
-        """The full text of a result on the path to `turn`, the newest with that id that was cut, or else that was not;
-        None where there is none.
+        """The full text of the newest result with this id on the path to `turn`; one that was cut comes before one that
+        was not. None where there is no result.
         """
         row = await self._database.row(GET_WHOLE_ON_PATH, turn=turn, tool_use_id=tool_use_id)
         return row["whole"] if row else None
 
     async def of_turn(self, owner: str, chat: UUID, turn: UUID, tool_use_id: str) -> str:
-        """All that a tool returned, cut or not. Raises NotFound."""
+        """The full text that a tool returned, whether or not it was cut for the model. Raises NotFound."""
         row = await self._database.row(GET_RESULT, owner=owner, chat=chat, turn=turn, tool_use_id=tool_use_id)
         if row is None:
-            raise NotFound(f"there is no result of a call {tool_use_id} in turn {turn}")
+            raise NotFound(f"There is no result of a call {tool_use_id} in turn {turn}.")
         text: str = row["text"]
         return text
 
@@ -232,18 +241,18 @@ async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) 
     ids = [row["id"] for row in rows]
     blocks = _by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
     rounds = _by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
-    asks, steers = await people_of(database, rows)
+    asks, steers = await asks_and_steers_of(database, rows)
     return [turn_from(row, rounds[row["id"]], blocks[row["id"]], asks[row["id"]], steers[row["id"]]) for row in rows]
 
 
-async def people_of(
+async def asks_and_steers_of(
     database: Database | Transaction, rows: Sequence[Row]
 ) -> tuple[Mapping[UUID, list[Ask]], Mapping[UUID, list[Steer]]]:
     """Asks and steers of the turns in `rows`. Most turns have none, which their rows say."""
     asked = [row["id"] for row in rows if row["asked"]]
-    told = [row["id"] for row in rows if row["arrivals"]]
+    steered = [row["id"] for row in rows if row["arrivals"]]
     asks = await database.rows(GET_ASKS, turns=asked) if asked else ()
-    steers = await database.rows(GET_STEERS, turns=told) if told else ()
+    steers = await database.rows(GET_STEERS, turns=steered) if steered else ()
     return _by_turn(asks, ask_from), _by_turn(steers, steer_from)
 
 

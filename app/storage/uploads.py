@@ -1,4 +1,4 @@
-"""Files that turns refer to. They never change; the same bytes of one owner are one upload."""
+"""Uploads: files that turns refer to. They never change; equal bytes of one owner are one upload."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -37,17 +37,17 @@ DELETE_UPLOAD = Statement(
     RETURNING id
     """
 )
-# Whatever looks like an id in a block with files, or in an answer that became one or will, may be that of an upload:
-# rather one too many is kept.
+# Any text that looks like an id counts as a reference, in blocks with files and in the layouts of answers: better to
+# keep an upload too many.
 SWEEP = Statement(
     """
-    WITH said AS (
-        SELECT data::text AS words FROM blocks
+    WITH texts AS (
+        SELECT data::text AS content FROM blocks
         WHERE type IN ('image', 'document', 'tool_result') AND data IS NOT NULL
         UNION ALL
         SELECT answer->>'layout' FROM asks WHERE answer->>'layout' IS NOT NULL
     ), used AS MATERIALIZED (
-        SELECT found[1] AS id FROM said, LATERAL regexp_matches(words, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found
+        SELECT found[1] AS id FROM texts, LATERAL regexp_matches(content, '[0-9a-f]{8}-[0-9a-f-]{27}', 'g') AS found
     )
     DELETE FROM uploads
     WHERE created_at < now() - make_interval(secs => :kept) AND id::text NOT IN (SELECT id FROM used)
@@ -58,7 +58,7 @@ SWEEP = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """`size` is in bytes. `created` is false for bytes that were there already."""
+    """A file without its bytes. `size` is in bytes; `created` is false where the file was there already."""
 
     id: UUID
     media_type: str
@@ -67,7 +67,7 @@ class Upload:
 
     @property
     def source(self) -> dict[str, str]:
-        """How a block names it."""
+        """The source object by which blocks refer to it."""
         return {"type": "upload", "id": str(self.id), "media_type": self.media_type}
 
 
@@ -88,26 +88,26 @@ class Uploads:
         return _upload(row)
 
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
-        """Those of the owner's."""
+        """Those of `ids` that belong to the owner."""
         rows = await self._database.rows(DESCRIBE_UPLOADS, owner=owner, ids=list(ids))
         return {row["id"]: _upload(row) for row in rows}
 
     async def read(self, owner: str, id: UUID) -> tuple[str, bytes] | None:
-        """Media type and bytes."""
+        """The media type and the bytes."""
         row = await self._database.row(GET_UPLOAD, owner=owner, id=id)
         return (row["media_type"], row["content"]) if row else None
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
-        """The bytes of those that are still there, whoever's: for turns that may refer to them."""
+        """The bytes of uploads that are still there, of any owner: only for turns that refer to them."""
         rows = await self._database.rows(GET_CONTENTS, ids=list(ids))
         return {row["id"]: row["content"] for row in rows}
 
     async def delete(self, owner: str, id: UUID, *, only_unused: bool = False) -> bool:
-        """False where there is none, or where a turn says one that shall go only if none does."""
+        """Deletes an upload. False where there is none, or where `only_unused` is set and a turn refers to it."""
         return await self._database.row(DELETE_UPLOAD, owner=owner, id=id, only_unused=only_unused) is not None
 
     async def sweep(self, kept: float) -> int:
-        """Removes what was last put more than `kept` seconds ago and is said by no turn. How many that were."""
+        """Deletes uploads that are older than `kept` seconds and that no turn refers to; returns their number."""
         return len(await self._database.rows(SWEEP, kept=kept))
 
 

@@ -1,5 +1,7 @@
-"""The ends of turns that a webhook is to be told of. A trigger puts the rows (migration 0003): however a turn ends, its
-row is there in the same transaction. Where no webhook is configured there is none.
+"""The queue of webhooks for turns that have ended.
+
+A trigger inserts the rows (migration 0003), in the transaction that ends the turn, whichever statement that is. Without
+a configured webhook there are no rows.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from uuid import UUID
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import from_json
 
-# Whoever takes one moves its due time on first: should he die, somebody else tries when it has come.
+# The claim moves the due time on: when this replica dies, another one tries again after the lease.
 CLAIM_WEBHOOKS = Statement(
     """
     WITH due AS (
@@ -49,7 +51,7 @@ SWEEP_WEBHOOKS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A turn that ended, to be told of; this is the try number `tries`. `usage` and `error` are as in JSON."""
+    """A turn that has ended, and try number `tries` to deliver it. `usage` and `error` are JSON values."""
 
     turn: UUID
     chat: UUID
@@ -64,13 +66,15 @@ class Webhook:
 
 
 class Webhooks:
-    """What says how a try went may be said twice. `answer` is what the receiver answered, for whoever looks."""
+    """Claims and outcomes of tries. An outcome may be written twice. `answer` is the receiver's response, for
+    operators.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def claim(self, limit: int, lease: float) -> Sequence[Webhook]:
-        """Takes up to `limit` that are due, for `lease` seconds."""
+        """Claims up to `limit` due webhooks for `lease` seconds."""
         rows = await self._database.rows(CLAIM_WEBHOOKS, limit=limit, lease=timedelta(seconds=lease))
         return [_webhook_from(row) for row in rows]
 
@@ -78,7 +82,7 @@ class Webhooks:
         await self._database.rows(WEBHOOK_DELIVERED, turn=webhook.turn, answer=answer)
 
     async def failed(self, webhook: Webhook, answer: str, wait: float) -> None:
-        """It is due again in `wait` seconds, unless somebody has taken it meanwhile."""
+        """Makes it due again in `wait` seconds, unless another replica has claimed it meanwhile."""
         await self._database.rows(
             WEBHOOK_FAILED, turn=webhook.turn, tries=webhook.tries, answer=answer, wait=timedelta(seconds=wait)
         )
@@ -87,7 +91,7 @@ class Webhooks:
         await self._database.rows(WEBHOOK_GIVEN_UP, turn=webhook.turn, tries=webhook.tries, answer=answer)
 
     async def sweep(self, age: float) -> None:
-        """Forgets those that were done with `age` seconds ago."""
+        """Deletes those that were finished more than `age` seconds ago."""
         await self._database.rows(SWEEP_WEBHOOKS, age=timedelta(seconds=age))
 
 

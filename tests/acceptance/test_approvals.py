@@ -160,7 +160,7 @@ async def test_a_decision_counts_once(office: Office) -> None:
     await office.decide(turn, decision("deny", other))
     await whole(office.api, turn)
     late = await office.decide(turn, decision("approve", other), expect=409)
-    assert "has ended (complete): nothing waits for an answer any more" in late["detail"]
+    assert "has ended (complete): none of its calls waits for an answer any more" in late["detail"]
     assert (office.bank.paid["carl"], "carla" in office.bank.paid) == ([10], False)
 
 

@@ -29,7 +29,7 @@ from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions, Decision
-from app.storage.copies import find_turn, say_as_then
+from app.storage.copies import find_turn, steer_as_recorded
 from app.storage.database import Database, Statement, connect
 from app.tools.tool import Tool, tool
 from tests.contracts.test_provider import stream_of
@@ -183,7 +183,7 @@ async def test_what_was_said_to_a_turn_while_it_ran_is_said_again(
     @tool(read_only=True)
     async def look(what: str) -> str:
         """Look at something, while somebody speaks."""
-        await say_as_then(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "At noon, please.")])
+        await steer_as_recorded(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "At noon, please.")])
         await replica.worker.refresh(asked.turn)
         return f"seen {what}"
 
@@ -264,7 +264,7 @@ def test_the_command_says_what_it_lacks(database_url: str, tmp_path: Path) -> No
     assert "TURNSTREAM_RECORD is not set" in turnstream_replay(environment, str(asked.turn)).stderr
     folder = ("--recordings", str(tmp_path))
     assert "has not ended yet" in turnstream_replay(environment, str(asked.turn), *folder).stderr
-    assert "there is no turn" in turnstream_replay(environment, str(asked.chat), *folder).stderr
+    assert "There is no turn" in turnstream_replay(environment, str(asked.chat), *folder).stderr
 
 
 def turnstream_replay(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

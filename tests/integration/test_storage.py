@@ -56,6 +56,7 @@ OPEN_TEXT: Row = {**BLOCK, "start": 0}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
 WEBHOOK: Row = {"turn_id": ASSISTANT}
+DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
 VALID: list[tuple[str, Row]] = [
@@ -76,12 +77,14 @@ VALID: list[tuple[str, Row]] = [
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
     ("webhooks", WEBHOOK),
+    ("deleted_chats", DELETED_CHAT),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
 
 WRONG: dict[str, list[Row]] = {
     "pk_chats": [{"id": CHAT, "owner": "bob"}],
+    "pk_deleted_chats": [DELETED_CHAT],
     "pk_documents": [DOCUMENT],
     "pk_webhooks": [WEBHOOK],
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],
@@ -323,7 +326,7 @@ async def test_a_claim_that_is_rolled_back_was_none(database_url: str) -> None:
                 assert await connection.rows(CLAIM_TURNS, replica=REPLICA, limit=1)
                 raise RuntimeError
         assert await Queue(database, NEW, "there", 2).claim(10) == [turn]
-        assert await Queue(database, NEW, "there", 2).mine() == {turn: False}
+        assert await Queue(database, NEW, "there", 2).claimed() == {turn: False}
 
 
 async def test_only_the_turns_of_those_who_are_gone_are_queued_again(database_url: str) -> None:
@@ -336,7 +339,7 @@ async def test_only_the_turns_of_those_who_are_gone_are_queued_again(database_ur
             assert await queue.claim(1) == [turns[number]]
         await Queue(database, forgotten, "", 3).leave()
         assert sorted(await Queue(database, alive, "", 1).take_over([gone])) == [turns[0], turns[2]]
-        assert await Queue(database, alive, "", 1).mine() == {turns[1]: False}
+        assert await Queue(database, alive, "", 1).claimed() == {turns[1]: False}
 
 
 # --- search ----------------------------------------------------------------------------------------------------------

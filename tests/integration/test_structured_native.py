@@ -22,7 +22,7 @@ from app.llm.conversation.messages import NO_TEXT
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, thinking, tool_use
-from app.storage.copies import say_as_then
+from app.storage.copies import steer_as_recorded
 from app.tools.outputs import Outputs
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
@@ -200,7 +200,7 @@ async def test_what_the_user_says_meanwhile_takes_the_output_back(harness: Harne
         asked = await harness.ask(tools=[look], output=NATIVE)
         replica.worker.wake()
         await pause.reached.wait()
-        await say_as_then(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "The second one, please.")])
+        await steer_as_recorded(harness.database, asked.turn, [Block(0, 0, 0, TEXT, "The second one, please.")])
         await replica.worker.refresh(asked.turn)
         pause.go.set()
         turn = await harness.finish(replica, asked)

@@ -1,4 +1,4 @@
-"""Whom the embedded PostgreSQL runs as. It refuses root, so root lends it an account without rights."""
+"""The account that the embedded PostgreSQL runs as. It refuses root, so root runs it as an account without rights."""
 
 import os
 import pwd
@@ -10,10 +10,10 @@ from subprocess import PIPE, STDOUT
 
 from app.domain.errors import ConfigError
 
-ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or a server of your own with DATABASE_URL"
+ELSEWHERE = "name another folder with TURNSTREAM_DATA_DIR, or your own server with DATABASE_URL"
 
 _UNPRIVILEGED = ("postgres", "nobody")
-# Without it access(2), with which initdb and pg_ctl look for their companions, ignores the right just given.
+# initdb and pg_ctl look for their companions with access(2), which without this ignores the capability just given.
 _ALSO_ACCESS = "--securebits=+no_setuid_fixup"
 _TRY = """
     "$0" --version >/dev/null || exit
@@ -23,7 +23,7 @@ _TRY = """
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`prefix` goes before a command to run it as this account; our own account needs none."""
+    """An account of the system. `prefix` goes before a command to run it as this account; our own needs none."""
 
     uid: int
     gid: int
@@ -35,19 +35,19 @@ class Account:
 
 
 def account_for(cluster: Path, program: str, *folders: Path | str) -> Account:
-    """The owner of `cluster` if it exists. The account can run `program` and reach `folders`."""
+    """The owner of `cluster` if it exists, else one without rights. It can run `program` and reach `folders`."""
     owner = cluster.stat() if cluster.exists() else None
     if os.geteuid() != 0:
         if owner and owner.st_uid != os.geteuid():
-            raise ConfigError(f"{cluster} belongs to user {_name(owner.st_uid)}; {ELSEWHERE}")
+            raise ConfigError(f"The folder {cluster} belongs to user {_name(owner.st_uid)}; {ELSEWHERE}.")
         return Account(os.geteuid(), os.getegid())
     if owner and owner.st_uid != 0:
-        return _lent(owner.st_uid, owner.st_gid, program, folders)
-    return _lent(*_unprivileged(), program, folders)
+        return _borrowed(owner.st_uid, owner.st_gid, program, folders)
+    return _borrowed(*_unprivileged(), program, folders)
 
 
-def _lent(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
-    """Without any right of root's if that is enough; else with the one that opens a folder like /root."""
+def _borrowed(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> Account:
+    """The account without any right of root's if that is enough; else with the one that opens a folder like /root."""
     setpriv = shutil.which("setpriv") or "setpriv"
     become = (setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
     enter_folders = ("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override", _ALSO_ACCESS)
@@ -58,7 +58,7 @@ def _lent(uid: int, gid: int, program: str, folders: tuple[Path | str, ...]) -> 
             return Account(uid, gid, prefix)
     raise ConfigError(
         f"PostgreSQL does not run as root, and cannot be run as user {_name(uid)} ({obstacle});"
-        f" run turnstream as an ordinary user, {ELSEWHERE}"
+        f" run turnstream as an ordinary user, {ELSEWHERE}."
     )
 
 
@@ -69,7 +69,7 @@ def _unprivileged() -> tuple[int, int]:
         except KeyError:
             continue
         return entry.pw_uid, entry.pw_gid
-    raise ConfigError(f"PostgreSQL does not run as root, and there is no user {_UNPRIVILEGED[-1]}; {ELSEWHERE}")
+    raise ConfigError(f"PostgreSQL does not run as root, and there is no user {_UNPRIVILEGED[-1]}; {ELSEWHERE}.")
 
 
 def _name(uid: int) -> str:

@@ -1,4 +1,4 @@
-"""One PostgreSQL data folder, and the wheel's programs for it. server.py says who may call what."""
+"""One PostgreSQL data folder, and the wheel's programs for it. server.py holds the locks under which they are run."""
 
 import os
 import re
@@ -18,12 +18,12 @@ from pathlib import Path
 from app.domain.errors import ConfigError
 from app.storage.embedded.account import ELSEWHERE, Account, account_for
 
-PATIENCE = 300  # seconds: crash recovery of a large database takes its time
+START_TIMEOUT = 300  # seconds: crash recovery of a large database takes its time
 
 _PORT = 5432
 _SOCKET = f".s.PGSQL.{_PORT}"
-# A socket's address may have 103 bytes on macOS (Linux: 107), its own name included; and commas, blanks and
-# other marks mean something in a DSN.
+# The path of a socket may have 103 bytes on macOS (Linux: 107), its own name included. Commas, blanks and other signs
+# have a meaning in a DSN.
 _SOCKET_FOLDER = re.compile(r"[\w./-]{1,89}", re.ASCII)
 _LOG_LINES = 20
 _INITDB = (
@@ -34,6 +34,8 @@ _INITDB = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
+    """The data folder of a server, made and run with `settings` of PostgreSQL."""
+
     folder: Path
     settings: Mapping[str, str]
 
@@ -46,7 +48,9 @@ class Cluster:
         return bool(sockets) and _run(_program("pg_isready"), *address).returncode == 0
 
     def start(self, lock: int) -> None:
-        """For the holder of `lock` alone; the server inherits it. Makes the folder if there is none."""
+        """Starts the server, and makes the folder if there is none. Only for the holder of `lock`, which the server
+        inherits.
+        """
         account = account_for(self.folder, _program("initdb"), self.folder.parent, tempfile.gettempdir())
         if not self.folder.exists():
             self._create(account, lock)
@@ -55,12 +59,12 @@ class Cluster:
         for left_over in (self.folder / "postmaster.pid", sockets / _SOCKET, sockets / f"{_SOCKET}.lock"):
             left_over.unlink(missing_ok=True)
         self._put_log_aside()
-        said = _run(*account.prefix, *self._start_command(sockets), cwd=self.folder, inherits=lock)
-        if said.returncode:
-            raise ConfigError(f"the embedded database did not start:\n{self._end_of_log() or said.stdout}")
+        done = _run(*account.prefix, *self._start_command(sockets), cwd=self.folder, inherits=lock)
+        if done.returncode:
+            raise ConfigError(f"The embedded database did not start:\n{self._end_of_log() or done.stdout}")
 
     def interrupt(self) -> None:
-        """Asks the server to end every session, and then itself with all its data on disk."""
+        """Asks the server to end all sessions and to shut down, with its data on disk."""
         with suppress(FileNotFoundError, ProcessLookupError):
             os.kill(int(self._lock_file()[0]), signal.SIGINT)
 
@@ -73,23 +77,23 @@ class Cluster:
             _program("pg_ctl"),
             "start",
             "--wait",
-            f"--timeout={PATIENCE}",
+            f"--timeout={START_TIMEOUT}",
             *paths,
             f"--options={options}",
         )
 
     def _create(self, account: Account, lock: int) -> None:
-        """Under another name until it is whole, so that it does not matter when we are killed."""
+        """Makes the folder, under another name until it is complete: a process that is killed leaves no half of one."""
         home = self.folder.parent
         for unfinished in home.glob(f"{self.folder.name}.new-*"):
             shutil.rmtree(unfinished)
         new = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=home))
         account.own(new)
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
-        said = _run(*account.prefix, _program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
-        if said.returncode:
+        done = _run(*account.prefix, _program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
+        if done.returncode:
             shutil.rmtree(new)
-            raise ConfigError(f"the embedded database could not be made in {home}:\n{said.stdout}")
+            raise ConfigError(f"The embedded database could not be made in {home}:\n{done.stdout}")
         new.rename(self.folder)
         _sync(home)
 
@@ -99,11 +103,11 @@ class Cluster:
         if made_by != installed:
             raise ConfigError(
                 f"{self.folder} was made by PostgreSQL {made_by}, but PostgreSQL {installed} is installed;"
-                f" move its data with the old version's pg_dump, or {ELSEWHERE}"
+                f" move its data with the old version's pg_dump, or {ELSEWHERE}."
             )
 
     def clean_up(self) -> None:
-        """After the server has gone."""
+        """Removes the folder of its socket, after the server has stopped."""
         with suppress(OSError):
             _distant_socket_folder(self.folder, self.folder.stat().st_uid).rmdir()
 
@@ -113,7 +117,7 @@ class Cluster:
             log.rename(log.with_suffix(".log.old"))
 
     def _sockets_in_use(self) -> str:
-        """Where the running server listens, or where the last one did; empty if there was none."""
+        """The folder in which the running server listens, or the last one did; empty if there was none."""
         with suppress(FileNotFoundError, IndexError):
             return self._lock_file()[4]
         return ""
@@ -129,7 +133,7 @@ class Cluster:
 
 
 def _socket_folder(cluster: Path, account: Account) -> Path:
-    """The cluster's own; where that makes no address, one as private in the folder for temporary files."""
+    """The cluster's own folder; where its path is too long for a socket, a private one among temporary files."""
     if _SOCKET_FOLDER.fullmatch(str(cluster)):
         return cluster
     folder = _distant_socket_folder(cluster, account.uid)
@@ -139,7 +143,7 @@ def _socket_folder(cluster: Path, account: Account) -> Path:
     found = folder.lstat()
     private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == account.uid
     if not private or not _SOCKET_FOLDER.fullmatch(str(folder)):
-        raise ConfigError(f"no socket can be made in {cluster} (too long a name), nor in {folder}; {ELSEWHERE}")
+        raise ConfigError(f"No socket can be made in {cluster} (its name is too long), nor in {folder}; {ELSEWHERE}.")
     return folder
 
 
@@ -155,7 +159,7 @@ def _program(name: str) -> str:
         folder for root in roots or () for folder in Path(root).glob("pginstall*") if (folder / "bin").is_dir()
     ]
     if not installed:
-        raise ConfigError("no PostgreSQL came with this installation: name a server of your own with DATABASE_URL")
+        raise ConfigError("This installation has no PostgreSQL of its own: name your server with DATABASE_URL.")
     newest = max(installed, key=lambda folder: int(folder.name.removeprefix("pginstall") or 0))
     return str(newest / "bin" / name)
 
@@ -164,7 +168,7 @@ def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> s
     return subprocess.run(
         command,
         cwd=cwd,
-        env={"PATH": os.defpath, "LC_ALL": "C"},  # no PGDATA, PGHOST or PGOPTIONS of ours
+        env={"PATH": os.defpath, "LC_ALL": "C"},  # without PGDATA, PGHOST or PGOPTIONS of this process
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -172,7 +176,7 @@ def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> s
         errors="replace",
         check=False,
         pass_fds=() if inherits is None else (inherits,),
-        start_new_session=True,  # Ctrl-C is for us, and not for a half-made database
+        start_new_session=True,  # Ctrl-C must not reach a half-made database
     )
 
 

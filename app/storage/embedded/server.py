@@ -1,10 +1,10 @@
-"""PostgreSQL from a wheel, for those who have no server: started by whoever comes first, shared by every
-turnstream process on the same folder, stopped by whoever leaves last.
+"""PostgreSQL from a wheel, for machines without a server. The first turnstream process on a data folder starts it, all
+processes on the folder share it, the last one stops it.
 
 No process id is trusted. Two files are locked instead, which the kernel unlocks however a process ends:
 
-users.lock    shared by all who use the server or wait for it; whoever can have it alone is the last
-server.lock   inherited by PostgreSQL itself; whoever can have it knows that none of its processes is left
+users.lock    shared by all processes that use the server or wait for it; a process that can lock it alone is the last
+server.lock   inherited by PostgreSQL; a process that can lock it knows that no process of the server is left
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from app.domain.errors import ConfigError
 from app.storage.embedded.account import ELSEWHERE
-from app.storage.embedded.cluster import PATIENCE, Cluster
+from app.storage.embedded.cluster import START_TIMEOUT, Cluster
 
 _POLL = 0.01
 _CLUSTER = "postgres"  # within the data folder
@@ -40,7 +40,7 @@ async def embedded_postgres(data_dir: Path, settings: Mapping[str, str] | None =
 
 
 def is_made(data_dir: Path) -> bool:
-    """Whether a server has ever been started on `data_dir`."""
+    """True where a server has ever been started on `data_dir`."""
     return (data_dir / _CLUSTER).is_dir()
 
 
@@ -63,7 +63,7 @@ class EmbeddedPostgres:
             with _explained(self._folder):
                 self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
                 self._use = use = _open(self._folder / "users.lock")
-                _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process takes too long to stop the server")
+                _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
                 self._ensure_running()
                 return self._cluster.dsn()
         except BaseException:
@@ -79,19 +79,19 @@ class EmbeddedPostgres:
                 self._ensure_stopped()
 
     def _ensure_running(self) -> None:
-        # While it neither answers nor is gone, it starts or stops for someone who was killed meanwhile.
+        # While it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
         with _closing(_open(self._folder / "server.lock")) as lock:
-            _wait(lambda: self._cluster.accepts() or _locked(lock), "the server does not answer")
+            _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
             if not self._cluster.accepts():
                 self._cluster.start(lock)
 
     def _ensure_stopped(self) -> None:
         with _closing(_open(self._folder / "server.lock")) as lock:
-            _wait(lambda: self._is_gone(lock), "the server does not stop")
+            _wait(lambda: self._is_gone(lock), "the server did not stop")
             self._cluster.clean_up()
 
     def _is_gone(self, lock: int) -> bool:
-        """Asked to go as often as this is called: a server that has only just been started does not hear it."""
+        """Asks the server to stop at each call: one that has just been started misses the first signals."""
         if not _locked(lock):
             self._cluster.interrupt()
             return False
@@ -119,10 +119,10 @@ def _locked(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 def _wait(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise ConfigError(f"embedded database: {otherwise}; {ELSEWHERE}")
+            raise ConfigError(f"The embedded database cannot be used: {otherwise}; {ELSEWHERE}.")
         time.sleep(_POLL)
 
 
@@ -131,11 +131,13 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"the embedded database cannot use {folder}: {error}; {ELSEWHERE}") from error
+        raise ConfigError(f"The embedded database cannot use {folder}: {error}; {ELSEWHERE}.") from error
 
 
 async def _to_its_end(work: Callable[[], _Result]) -> _Result:
-    """In a thread, and to its end even when cancelled: nobody would stop what an abandoned start leaves."""
+    """Runs `work` in a thread, to its end even when cancelled: an abandoned start would leave a server that nobody
+    stops.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -1,4 +1,7 @@
-"""The journal: the open text of running turns, written for all of them at once."""
+"""The journal: the text of the open blocks of running turns, written for all turns at once.
+
+Its table is unlogged: Postgres empties it after a crash. A sentinel row of each writer shows whether that has happened.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,8 +12,9 @@ from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.database import Database, Row, Statement
 
-# Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. Whatever
-# is not a beginning is taken only while the writer's mark stands: a Postgres that crashed has forgotten both.
+# Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. A piece
+# from the middle of a block is written only while the writer's sentinel is there: after a crash of Postgres the pieces
+# before it are gone, and so is the sentinel.
 APPEND_TEXT = Statement(
     """
     INSERT INTO open_text (turn_id, attempt, index, start, round, type, tool_use_id, name, text)
@@ -20,20 +24,20 @@ APPEND_TEXT = Statement(
         CAST(:texts AS text[])
     ) AS piece (turn, attempt, index, start, round, type, tool_use_id, name, text)
     WHERE piece.attempt = (SELECT CASE status WHEN 'running' THEN attempt END FROM turns WHERE id = piece.turn)
-      AND (piece.start = 0 OR EXISTS (SELECT FROM open_text AS mark WHERE mark.turn_id = :mark))
+      AND (piece.start = 0 OR EXISTS (SELECT FROM open_text AS sentinel WHERE sentinel.turn_id = :sentinel))
     ON CONFLICT (turn_id, attempt, index, start) DO UPDATE SET text = EXCLUDED.text
     RETURNING turn_id
     """
 )
-SET_MARK = Statement(
+SET_SENTINEL = Statement(
     """
     INSERT INTO open_text (turn_id, attempt, index, start, round, type, text)
-    SELECT :fresh, 0, 0, 0, 0, 'mark', '' WHERE NOT EXISTS (SELECT FROM open_text WHERE turn_id = :mark)
+    SELECT :fresh, 0, 0, 0, 0, 'mark', '' WHERE NOT EXISTS (SELECT FROM open_text WHERE turn_id = :sentinel)
     RETURNING turn_id
     """
 )
 GET_OPEN_TEXT = Statement("SELECT * FROM open_text WHERE turn_id = :turn ORDER BY attempt, index, start")
-# From the last piece on that begins in what is known: it may have been written again, and be longer now.
+# From the last piece that begins within the known text: it may have been written again, and be longer now.
 GET_NEW_TEXT = Statement(
     """
     SELECT open_text.* FROM unnest(
@@ -48,7 +52,7 @@ GET_NEW_TEXT = Statement(
     ORDER BY turn_id, open_text.attempt, open_text.index, open_text.start
     """
 )
-# A piece that was on its way when its block closed stays behind; so does the text of a turn that was deleted.
+# Left over: pieces that were on their way when their block closed, and the text of deleted turns.
 SWEEP = Statement(
     """
     DELETE FROM open_text WHERE attempt > 0 AND NOT EXISTS (
@@ -59,7 +63,7 @@ SWEEP = Statement(
 
 
 class JournalEntry(NamedTuple):
-    """Text of an open block from offset `start`; `block` is the block without its text."""
+    """A piece of the text of an open block, from offset `start`. `block` is that block without its text."""
 
     turn: UUID
     block: Block
@@ -68,31 +72,30 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """Each instance keeps a mark of its own in the table, by which it sees that nothing was forgotten."""
+    """The journal of one writer, which has a sentinel row of its own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._mark = new_id()
+        self._sentinel = new_id()
 
     async def begin(self) -> bool:
-        """Sets the mark: before it, only beginnings are taken. False where it stands. Raises StorageUnavailable, after
-        which one that was set after all does not count.
+        """Sets the sentinel; without it only beginnings of blocks are written. False where it is there already. Raises
+        StorageUnavailable; a sentinel that was set all the same does not count then.
         """
         fresh = new_id()
-        row = await self._database.row(SET_MARK, mark=self._mark, fresh=fresh)
+        row = await self._database.row(SET_SENTINEL, sentinel=self._sentinel, fresh=fresh)
         if row is not None:
-            self._mark = fresh
+            self._sentinel = fresh
         return row is not None
 
     async def append(self, pieces: Sequence[JournalEntry]) -> frozenset[UUID]:
-        """The turns whose pieces were taken. The others have lost their claim, or Postgres has forgotten the mark.
-
-        Raises StorageUnavailable; then nothing is known to be written.
+        """Writes pieces and returns the turns whose pieces were written. For the others the claim is lost, or the
+        sentinel. Raises StorageUnavailable; then it is not known which pieces were written.
         """
         blocks = [piece.block for piece in pieces]
         rows = await self._database.rows(
             APPEND_TEXT,
-            mark=self._mark,
+            sentinel=self._sentinel,
             turns=[piece.turn for piece in pieces],
             attempts=[block.attempt for block in blocks],
             indexes=[block.index for block in blocks],
@@ -106,7 +109,7 @@ class Journal:
         return frozenset(row["turn_id"] for row in rows)
 
     async def open_block(self, turn: Turn) -> Block | None:
-        """The open block of the turn's unsealed round, as far as it was journaled; None where nothing was."""
+        """The open block of the turn's unsealed round, as far as it is in the journal; None where nothing is."""
         block, _ = open_block_from(turn, await self._database.rows(GET_OPEN_TEXT, turn=turn.id))
         return block
 
@@ -115,8 +118,8 @@ class Journal:
 
 
 def open_block_from(turn: Turn, rows: Sequence[Row], known: int = 0) -> tuple[Block | None, int]:
-    """The open block of `turn`, from the journal's rows in their order, and where in it its text begins: not at 0 where
-    the rows are of a block of which `known` characters were known. What an earlier, voided call left is passed over.
+    """The open block of `turn` from the journal's rows in their order, and the offset of its text: above 0 where
+    `known` characters of the block were known. Rows of an earlier, voided call are skipped.
     """
     unsealed = [round for round in turn.rounds if not round.sealed and not round.voided]
     if not unsealed:
@@ -128,7 +131,7 @@ def open_block_from(turn: Turn, rows: Sequence[Row], known: int = 0) -> tuple[Bl
     start, text = mine[0]["start"], ""
     for row in mine:
         if row["start"] > start + len(text):
-            break  # Postgres was restarted and forgot the first pieces; the executor writes them all again
+            break  # a gap: Postgres was restarted and lost pieces; the executor writes all of them again
         text += row["text"][start + len(text) - row["start"] :]
     head = mine[0]
     block = Block(

@@ -11,7 +11,7 @@ from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
 
-# A turn that was enqueued behind another waits for that one's end.
+# A turn that was enqueued behind an open one is not claimed before that one has ended.
 CLAIM_TURNS = Statement(
     f"""
     UPDATE turns
@@ -27,7 +27,7 @@ CLAIM_TURNS = Statement(
     RETURNING id
     """
 )
-GET_MINE = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
+GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 RENEW_LEASE = Statement(
     """
     INSERT INTO replicas (id, address, session, lease_until) VALUES (:replica, :address, :session, now() + :lease)
@@ -35,7 +35,7 @@ RENEW_LEASE = Statement(
     RETURNING id
     """
 )
-GET_NEIGHBOURS = Statement(
+GET_PEERS = Statement(
     """
     SELECT id, lease_until < now() AS lapsed, address = :address AS replaced,
            session IN (
@@ -62,7 +62,9 @@ NOTIFY = Statement("SELECT pg_notify(:channel, :payload)")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another replica. `connected`: its session lives. `lapsed`: its lease does not. `replaced`: it had our address."""
+    """Another replica. `connected`: its session is alive. `lapsed`: its lease has expired. `replaced`: it had the
+    address of this one, so it is gone.
+    """
 
     id: UUID
     connected: bool
@@ -71,7 +73,9 @@ class Peer:
 
 
 class Queue:
-    """`session` is the key of this replica's advisory lock (app.storage.runs.session)."""
+    """The queue as one replica uses it. `session` is the key of this replica's advisory lock
+    (app.storage.runs.session).
+    """
 
     def __init__(self, database: Database, replica: UUID, address: str, session: int) -> None:
         self._database = database
@@ -80,13 +84,13 @@ class Queue:
         self._session = session
 
     async def claim(self, limit: int) -> Sequence[UUID]:
-        """Takes up to `limit` queued turns, oldest first, for this replica."""
+        """Claims up to `limit` queued turns for this replica, oldest first."""
         rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
         return sorted(row["id"] for row in rows)
 
-    async def mine(self) -> Mapping[UUID, bool]:
-        """The turns that run here, as the rows have it; true for those that shall stop."""
-        rows = await self._database.rows(GET_MINE, replica=self.replica)
+    async def claimed(self) -> Mapping[UUID, bool]:
+        """The turns that this replica owns by their rows; true for those whose cancellation is requested."""
+        rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
         return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> None:
@@ -99,18 +103,18 @@ class Queue:
         )
 
     async def peers(self) -> Sequence[Peer]:
-        rows = await self._database.rows(GET_NEIGHBOURS, replica=self.replica, address=self._address)
+        rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)
         return [Peer(row["id"], row["connected"], row["lapsed"], row["replaced"]) for row in rows]
 
     async def take_over(self, gone: Sequence[UUID]) -> Sequence[UUID]:
-        """Puts the turns of these replicas, and of those that nobody knows any more, back into the queue."""
+        """Puts the running turns of these replicas, and of replicas without a row, back into the queue."""
         return [row["id"] for row in await self._database.rows(TAKE_OVER, gone=gone)]
 
     async def leave(self) -> None:
-        """Whoever cannot say so is missed by its lease."""
+        """Deletes the row of this replica. A replica that cannot is detected by its expired lease."""
         with suppress(StorageUnavailable):
             await self._database.row(LEAVE, replica=self.replica)
 
     async def notify(self, payload: str) -> None:
-        """Rings at every replica."""
+        """Notifies every replica, this one too."""
         await self._database.row(NOTIFY, channel=CHANNEL, payload=payload)

@@ -72,9 +72,9 @@ SEAL_ROUND = Statement(
     """
 )
 
-# The new attempt is said, not counted, so that a write whose answer was lost can be written again. That it was written
-# is seen by the voided round: a claim makes the next attempt too, and this replica may be the one that made it. The
-# turn is locked before that is looked at, since the first try may still be under way.
+# The new attempt is a parameter and not counted up, so that a write whose answer was lost can be repeated. The voided
+# round shows that it was written: attempt + 1 alone does not, since a claim makes it too, perhaps of this replica. The
+# turn is locked in a statement before, so that the first try, which may still be under way, is waited for.
 LOCK_TURN = Statement("SELECT id FROM turns WHERE id = :turn FOR NO KEY UPDATE")
 VOID_ROUND = Statement(
     _fence(
@@ -154,7 +154,7 @@ WAIT = Statement(
     """
 )
 
-TAKE_IN = Statement(
+APPLY_STEERS = Statement(
     _fence()
     + """
     , taken AS (
@@ -212,9 +212,9 @@ RELEASE_TURN = Statement(
 
 
 class Records:
-    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is gone.
+    """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
 
-    While Postgres is away they wait for it. A write whose answer was lost is written again, and says the same.
+    While Postgres is away they wait. A write whose answer was lost is repeated, with the same effect as once.
     """
 
     def __init__(self, database: Database, replica: UUID, turn: UUID, attempt: int) -> None:
@@ -255,7 +255,7 @@ class Records:
         )
 
     async def void_round(self, round: Round, turn: Turn) -> int:
-        """Takes an unsealed round back and starts the next attempt, whose number is returned."""
+        """Deletes an unsealed round and starts the next attempt, whose number is returned."""
         row = await retry_while_unavailable(lambda: self._void_round(round, turn))
         self.attempt = self._held(row)["attempt"]
         return self.attempt
@@ -281,7 +281,7 @@ class Records:
         await self._write(START_CALLS, **{name: columns[name] for name in wanted})
 
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
-        """Asks of one round. `asked` is how many the turn has then made in all."""
+        """Stores the asks of one round. `asked` is the number of asks of the turn, these included."""
         await self._write(
             ASK,
             round=asks[0].round,
@@ -294,25 +294,25 @@ class Records:
         )
 
     async def settle_call(self, result: Block, state: CallState, whole: str | None = None) -> None:
-        """`whole` is the full text of a result that `result` holds a part of."""
+        """`whole` is the full text where `result` holds a part of it."""
         assert result.type == TOOL_RESULT
         columns = columns_of([result]) | {"wholes": [whole]}
         await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns)
 
     async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
-        await self._write(TAKE_IN, steers=[steer.id for steer in steers], **columns_of(blocks))
+        await self._write(APPLY_STEERS, steers=[steer.id for steer in steers], **columns_of(blocks))
 
     async def wait(self, arrivals: int) -> Status:
-        """Lets the turn wait for a person, or puts it back into the queue where more than `arrivals` is known, or the
-        user has spoken before anybody was asked.
+        """Lets the turn wait for a person. Puts it back into the queue instead where more has arrived than `arrivals`
+        counts, or a steer came before the asks.
         """
         row = await self._write(WAIT, arrivals=arrivals, superseded=to_json(AskAnswer("superseded")))
         status: Status = row["status"]
         return status
 
     async def end(self, turn: Turn) -> tuple[datetime | None, bool]:
-        """When the turn ended, and whether another stands behind it. None where it went back into the queue, since
-        somebody said something that `turn` does not know of.
+        """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
+        turn went back into the queue, since more has arrived than `turn` counts.
         """
         row = await self._write(
             END_TURN,
@@ -325,7 +325,9 @@ class Records:
         return row["ended_at"], row["followed"]
 
     async def release(self, open_block: Block | None) -> None:
-        """`open_block` is what was being written; it goes to the journal, for whoever takes the turn up."""
+        """Puts the turn back into the queue. `open_block`, which was being written, goes to the journal for the next
+        owner.
+        """
         if open_block is not None:
             piece = JournalEntry(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
             await retry_while_unavailable(lambda: Journal(self._database).append([piece]))

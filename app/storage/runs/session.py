@@ -1,4 +1,4 @@
-"""A replica's own session with Postgres: others see by it that the replica lives; and it hears the doorbell."""
+"""A replica's own session with Postgres: it shows the others that the replica is alive, and receives notifications."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,31 +10,32 @@ log = structlog.get_logger(__name__)
 
 CHANNEL = "turnstream"
 _RECONNECT = 0.2  # seconds
-_PROBE = 5.0  # seconds; a session that died without a word is noticed by then
+_PROBE = 5.0  # seconds; within them a broken session is noticed
 
 
 class ReplicaSession:
-    """`key` is the advisory lock that says "I live". `hear` gets the payload of every notification. Both are only
-    hints: a lost session costs others a look at the lease, a lost notification costs a poll interval. `lost` is called
-    when the session has ended, and again for every try that could not open it.
+    """One connection outside the pool. It holds the advisory lock `key` as long as it lives, and passes the payload of
+    every notification to `on_notify`. Both are only hints: after a lost session the others check the lease, a lost
+    notification costs a poll interval. `on_lost` is called when the session has ended, and again after each failed try
+    to open it.
     """
 
     def __init__(
-        self, url: str, key: int, hear: Callable[[str], None], lost: Callable[[], None] = lambda: None
+        self, url: str, key: int, on_notify: Callable[[str], None], on_lost: Callable[[], None] = lambda: None
     ) -> None:
         self._url = url
         self._key = key
-        self._hear = hear
-        self._lost = lost
+        self._on_notify = on_notify
+        self._on_lost = on_lost
 
     async def run(self) -> None:
-        """For ever: a session that is lost is opened again."""
+        """Runs for ever: opens the session again when it is lost."""
         while True:
             try:
                 await self._live()
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                 log.warning("session.lost", error=str(error))
-            self._lost()
+            self._on_lost()
             await asyncio.sleep(_RECONNECT)
 
     async def _live(self) -> None:
@@ -42,9 +43,9 @@ class ReplicaSession:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:
-            # Shared: should the session before have died without a word, Postgres still keeps its lock.
+            # Shared: Postgres may still hold the lock for the session before, if that one broke without closing.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
-            await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._hear(str(payload)))
+            await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
             while not ended.is_set():
                 await self._probe(connection, ended)
         finally:

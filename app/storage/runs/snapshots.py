@@ -1,4 +1,4 @@
-"""What readers of turns that run elsewhere need: the rows and the journal of many turns, as of one moment."""
+"""Snapshots: the rows and the journal of many turns as of one moment, for readers of turns on other replicas."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from app.domain.turns import Turn
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import block_from, round_from, turn_from
 from app.storage.runs.journal import GET_NEW_TEXT, open_block_from
-from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, people_of
+from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of
 
 # Without the request, which never changes and may be long.
 GET_TURNS = Statement(
@@ -34,7 +34,7 @@ GET_NEW_BLOCKS = Statement(
 
 
 class MirrorPosition(NamedTuple):
-    """What a view has: a turn's rows, and `length` characters of its open block, as `attempt` wrote them."""
+    """The content of a view: the rows of a turn, and `length` characters of its open block, which `attempt` wrote."""
 
     turn: Turn
     attempt: int = 0
@@ -43,7 +43,7 @@ class MirrorPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text of `open_block` begins at its character `start`: what is before was known."""
+    """A turn and its open block. The text of `open_block` begins at its character `start`; the view has the rest."""
 
     turn: Turn
     open_block: Block | None
@@ -55,7 +55,7 @@ class Snapshots:
         self._database = database
 
     async def take(self, known: Mapping[UUID, MirrorPosition]) -> dict[UUID, Snapshot]:
-        """The turns as they are now. What is known is not read again; a deleted turn is absent."""
+        """Reads the turns as they are now, without the content that is `known`. A deleted turn is absent."""
         turns = list(known)
         counts = [len(view.turn.blocks) for view in known.values()]
         async with self._database.transaction(snapshot=True) as moment:
@@ -65,7 +65,7 @@ class Snapshots:
             all_rounds = await moment.rows(GET_ROUNDS, turns=turns)
             attempts, lengths = [view.attempt for view in known.values()], [view.length for view in known.values()]
             texts = await moment.rows(GET_NEW_TEXT, turns=turns, attempts=attempts, indexes=counts, lengths=lengths)
-            asks, _ = await people_of(moment, rows)
+            asks, _ = await asks_and_steers_of(moment, rows)
         blocks, rounds, pieces = _by_turn(news), _by_turn(all_rounds), _by_turn(texts)
         found: dict[UUID, Snapshot] = {}
         for row in rows:

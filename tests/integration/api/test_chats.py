@@ -235,7 +235,7 @@ async def test_what_cannot_be_searched_for_is_refused(api: Client, q: str) -> No
 async def test_searches_leave_room_for_everybody_else(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chats, "PATIENCE", 60.0)
+    monkeypatch.setattr(chats, "SEARCH_TIMEOUT", 60.0)
     async with database.holding("LOCK TABLE blocks IN ACCESS EXCLUSIVE MODE"):
         searches = [asyncio.create_task(found(api, "words")) for _ in range(15)]
         await database.waiting(2)
@@ -247,7 +247,7 @@ async def test_searches_leave_room_for_everybody_else(
 async def test_a_search_that_takes_too_long_is_ended_and_one_that_waits_too_long_for_its_place(
     api: Client, database: Locker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chats, "PATIENCE", 0.05)
+    monkeypatch.setattr(chats, "SEARCH_TIMEOUT", 0.05)
     async with database.holding("LOCK TABLE blocks IN ACCESS EXCLUSIVE MODE"):
         searches = [api.json("GET", "/api/chats", 422, params={"q": "words"}) for _ in range(4)]
         problems = await asyncio.gather(*searches)
