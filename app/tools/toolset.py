@@ -109,19 +109,20 @@ class Toolset:
         start = perf_counter()
         known = list(self._tools) if offered is None else [spec.name for spec in offered]
         with bound_contextvars(tool=name[:_MAX_NAME_CHARS], tool_use_id=context.tool_use_id):
-            match self._resolve(name, input_json, known, offered):
-                case Outcome() as outcome:
-                    pass
-                case tool:
-                    outcome = await self._limiter.call(tool, _clean(input_json), context)
-                    if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
-                        log.warning("tool.fallback", fallback=stand_in.spec.name, kind=outcome.kind)
-                        with bound_contextvars(tool=stand_in.spec.name):
-                            second = await self._limiter.call(stand_in, _clean(input_json), context)
-                        outcome = with_fallback(outcome, stand_in, second)
-                    outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
-                    # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
-                    count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
+            tool = self._resolve(name, input_json, known, offered)
+            if isinstance(tool, Outcome):
+                outcome = tool
+            else:
+                input_json = _clean(input_json)
+                outcome = await self._limiter.call(tool, input_json, context)
+                if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
+                    log.warning("tool.fallback", fallback=stand_in.spec.name, kind=outcome.kind)
+                    with bound_contextvars(tool=stand_in.spec.name):
+                        second = await self._limiter.call(stand_in, input_json, context)
+                    outcome = with_fallback(outcome, stand_in, second)
+                outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
+                # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
+                count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
             texts = [part for part in outcome.parts if isinstance(part, str)]
             sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
             log.info("tool.settled", kind=outcome.kind, seconds=round(perf_counter() - start, 4), **sizes)
