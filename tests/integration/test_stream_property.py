@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from app.api.codec import block_json, error_json, to_json
+from app.api.codec import block_json, degraded_json, error_json, to_json
 from app.api.events import frame
 from app.domain.cursor import Cursor
+from app.domain.degraded import degraded
 from app.domain.kinds import TOOL_RESULT
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic.provider import AnthropicProvider
@@ -96,7 +97,9 @@ class Picture:
         assert self.blocks == [json.loads(to_json(block_json(block))) for block in turn.blocks]
         end = {"status": turn.status, "stop_reason": turn.stop_reason, "usage": turn.usage}
         error = {"error": error_json(turn.error)} if turn.error else {}
-        assert self.end == json.loads(to_json(end | error))
+        # Three rounds in a row may have called `explode` alone.
+        policies = {"degraded": list(map(degraded_json, degraded(turn)))} if degraded(turn) else {}
+        assert self.end == json.loads(to_json(end | error | policies))
 
 
 @dataclass
