@@ -12,7 +12,6 @@ import click
 import uvicorn
 import uvloop
 
-from app.api.streams.turn import end_streams
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
@@ -67,7 +66,6 @@ class Server(uvicorn.Server):
             self._stop()
 
     def _stop(self) -> None:
-        end_streams()
         self.should_exit = True
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.services import Services
-from app.api.streams.turn import FrameResponse
+from app.api.streams.response import FrameResponse
 from app.domain.cursor import START, Cursor
 from app.domain.events import ActionRequired
 from app.domain.log import end_cursor

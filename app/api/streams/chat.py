@@ -1,4 +1,4 @@
-"""One stream for a chat: the SSE endpoint around the reader of a chat, and the frames it sends."""
+"""The stream of a chat: the SSE endpoint around its reader, and the frames it sends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,8 @@ from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.schemas.responses import TurnOut
 from app.api.services import Services, begin
-from app.api.streams.turn import FrameResponse, asked_cursor
+from app.api.streams.response import FrameResponse
+from app.api.streams.turn import requested_cursor
 from app.api.views import chat_out
 from app.domain.chats import Chat
 from app.domain.cursor import Cursor
@@ -27,7 +28,7 @@ from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 async def stream_chat(request: Request) -> Response:
     services, owner = await begin(request)
     chat = id_of(request, "chat")
-    field, cursor = asked_cursor(request, ChatCursor.parse, ChatCursor())
+    field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
     try:
         reader = await open_reader(services, owner, chat, cursor)
     except ValueError as error:
@@ -46,45 +47,45 @@ async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCu
     return reader
 
 
-def frame(told: ChatItem, cursor: ChatCursor | None) -> bytes:
-    """One SSE frame: an event of a turn is that of the turn's own stream, with `turn` besides."""
+def frame(item: ChatItem, cursor: ChatCursor | None) -> bytes:
+    """One SSE frame. An event of a turn is that of the turn's own stream, with `turn` besides."""
     position = b"" if cursor is None else b"id: %b\n" % str(cursor).encode()
-    if isinstance(told, EventOfTurn) and isinstance(told.event, BlockDelta):  # the token path
-        delta = told.event
+    if isinstance(item, EventOfTurn) and isinstance(item.event, BlockDelta):  # the token path
+        delta = item.event
         return b'%bevent: block_delta\ndata: {"turn":"%b","index":%d,"offset":%d,"text":%b}\n\n' % (
             position,
-            str(told.turn).encode(),
+            str(item.turn).encode(),
             delta.index,
             delta.offset,
             to_json(delta.text),
         )
-    name, data = _named(told)
+    name, data = _named(item)
     return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
 
 
-def _named(told: ChatItem) -> tuple[str, Mapping[str, Any]]:
-    match told:
+def _named(item: ChatItem) -> tuple[str, Mapping[str, Any]]:
+    match item:
         case EventOfTurn(turn, event):
             name, data = named(event)
             return name, {"turn": turn, **data}
         case Turn():
-            return "turn", TurnEvent.members(told)
+            return "turn", TurnEvent.members(item)
         case Chat():
-            return "chat", chat_out(told).model_dump(mode="json")
+            return "chat", chat_out(item).model_dump(mode="json")
         case None:
             return "chat_deleted", {}
 
 
-def cursor_behind(standing: ChatState, shown: Sequence[TurnOut]) -> str:
-    """The cursor of a client that is shown these turns, which were read after `standing` was, and none made since.
+def cursor_behind(state: ChatState, shown: Sequence[TurnOut]) -> str:
+    """The cursor of a page that shows the turns `shown`. They were read after `state`; none of them was made since.
 
-    Of open turns that it is not shown it will be told; of the chat itself too, which it may have read long before.
+    The stream from there sends the chat, the open turns that are not shown, and what follows the shown ones.
     """
     cursors = {turn.id: None if turn.status in ENDED else turn.cursor for turn in shown}
     opened: dict[int, Cursor | None] = {}
-    for turn, place in standing.open.items():
+    for turn, place in state.open.items():
         if turn not in cursors:
             opened[place] = None
         elif cursor := cursors[turn]:
             opened[place] = Cursor.parse(cursor)
-    return str(ChatCursor(standing.last, "", opened))
+    return str(ChatCursor(state.last, "", opened))

@@ -8,7 +8,8 @@ from starlette.responses import Response
 from app.api.codec import to_json
 from app.api.events import FeedTurnEvent
 from app.api.services import begin
-from app.api.streams.turn import FrameResponse, asked_cursor
+from app.api.streams.response import FrameResponse
+from app.api.streams.turn import requested_cursor
 from app.api.views import chat_out
 from app.domain.chats import Chat
 from app.storage.owner_changes import TurnStatus
@@ -17,7 +18,7 @@ from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 async def stream_feed(request: Request) -> Response:
     services, owner = await begin(request)
-    _, cursor = asked_cursor(request, FeedCursor.parse, None)
+    _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)
     return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat)
 
