@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from app.domain.log import LONGEST_DELTA
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Step, message_of, text
 from app.stream.reader import PORTION
@@ -24,9 +25,10 @@ MEGABYTE = 1_000_000
 PIECE = "All the tides of the world, one after the other. " * 1200
 # Characters that are said before memory is looked at, which is more than the kernel buffers for a reader; and then.
 BEFORE, AFTER = 8 * MEGABYTE, 20 * MEGABYTE
-# What a stalled reader may hold of the server's memory: one portion on its way, what the transport buffers of it, and
-# the tasks of a response. It does not depend on how much the turn says. 127 KB were measured.
-MOST_OF_A_READER = 3 * PORTION
+# What a stalled reader may hold of the server's memory: one portion that waits and one in the transport's buffer.
+# Both are its own: readers share them only while all are at the same place, which depends on the load of the machine.
+# It does not depend on how much the turn says. 127 KB were measured where they were shared, 225 KB where they were not.
+MOST_OF_A_READER = 2 * (PORTION + LONGEST_DELTA)
 # What may be left over between two looks that has nothing to do with readers: 20 KB for each of them.
 SLACK = 4 * MEGABYTE
 
@@ -121,6 +123,9 @@ async def test_stalled_readers_cost_little_memory_and_slow_nobody(server: Server
                 beginning.go.set()
                 said = BEFORE // len(PIECE) * len(PIECE)
                 await asyncio.gather(speech.pauses[0].reached.wait(), healthy.has_received(said))
+                # On a busy machine the buffers of the kernel fill later. Only then a reader holds all that it will.
+                while server.stalled_connections < STALLED:  # noqa: ASYNC110, nothing is notified of this
+                    await asyncio.sleep(0.01)
                 first = _memory()
                 speech.pauses[0].go.set()
                 said += (AFTER - BEFORE) // len(PIECE) * len(PIECE)

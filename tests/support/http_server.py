@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.services import Services
 from app.config import Settings
@@ -53,6 +54,13 @@ class Server:
     database_url: str
     app: Starlette
     scripts: Scripts
+    uvicorn: uvicorn.Server
+
+    @property
+    def stalled_connections(self) -> int:
+        """Connections whose client does not read, and for which the buffers are full."""
+        connections = self.uvicorn.server_state.connections
+        return sum(each.flow.write_paused for each in connections if isinstance(each, HttpToolsProtocol))
 
     @property
     def services(self) -> Services:
@@ -93,7 +101,7 @@ async def serving(
         task = asyncio.create_task(server.serve([listener]))
         await _first(server.up, task)
         try:
-            yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", database_url, app, scripts)
+            yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", database_url, app, scripts, server)
         finally:
             server.should_exit = True
             await task

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from app.api.events import FEED_EVENTS
 from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import Pause, ScriptedProvider, message_of, tool_use
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, tool_use
 from app.storage.database import Statement
 from app.storage.owner_changes import OwnerChanges
 from app.stream.feed import FeedCursor
@@ -112,13 +112,15 @@ async def test_chats_that_are_made_renamed_and_deleted_are_sent_at_once(api: Cli
 
 async def test_a_turn_is_sent_when_it_begins_waits_goes_on_and_ends(api: Client, server: Server) -> None:
     chat = await api.chat()
-    pause = Pause()
-    model = server.scripts.model(message_of(tool_use("look", {}, "c")), pausing(pause, "Half ", "whole."))
+    beginning, pause = Pause(), Pause()
+    call: Reply = [beginning, *message_of(tool_use("look", {}, "c"))]
+    model = server.scripts.model(call, pausing(pause, "Half ", "whole."))
     async with api.follow(FEED) as events:
         new = await api.say(chat, model=model, tools=[LOOK])
         turn = {"chat": id_of(chat), "turn": new.assistant["id"], "role": "assistant"}
         await take_until(events, "chat", id=id_of(chat))
-        assert (await anext(events)).data["status"] in {"queued", "running", "waiting"}
+        assert (await take_until(events, "turn", **turn)).data["status"] in {"queued", "running"}
+        beginning.go.set()
         await take_until(events, "turn", **turn, status="waiting", stop_reason=None)
         result = {"type": "result", "tool_use_id": "c", "output": "a ship"}
         await api.json("POST", f"{new.url}/actions", 202, json={"actions": [result]})
