@@ -35,7 +35,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def people(site: object, browser: Browser) -> AsyncIterator[SitDown]:
-    """`await people(url, chat)`: somebody with a browser of their own. Whatever went wrong in it fails the test.
+    """`await people(url, chat)`: a person with a browser of their own. Any error in it fails the test.
 
     `site` is asked for so that browsers are closed before the server is.
     """

@@ -13,7 +13,7 @@ from tests.support.http_client import Client
 
 PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 
-# Everything that the page says of its turns, folded or not. What is unfolded is drawn when the browser tells of it.
+# All that the page shows of its turns, folded or not. It draws an unfolded block at the late `toggle` event.
 _READ = """() => {
   for (const folded of document.querySelectorAll('#turns details')) folded.open = true
   const read = () => [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
@@ -148,7 +148,7 @@ async def sit_down(browser: Browser, url: str, **options: Any) -> AsyncIterator[
 
 
 async def new_tab(context: BrowserContext, url: str) -> Person:
-    """A page at `url`, with its own list of troubles. A violation of the policy is told on the console."""
+    """A page at `url`, with its own list of troubles. The browser reports violations of the policy on the console."""
     page = await context.new_page()
     person = Person(page, context)
     page.on("console", person.hear)

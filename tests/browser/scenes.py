@@ -22,7 +22,9 @@ class Harbour:
     async def tide_table(self, context: ToolContext, port: str) -> str:
         """High and low water of a port today."""
         while not self.open.is_set():
-            context.progress(f"asking the gauge of {port}")  # again and again: who comes later has missed the first
+            context.progress(
+                f"asking the gauge of {port}"
+            )  # repeated, since a page that opens later has missed the first
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.open.wait(), 0.1)
         return f"{port}: high water 04:12 and 16:37, low water 10:21 and 22:48"

@@ -1,4 +1,4 @@
-"""Files that go with a message: attached, shown, refused, said again."""
+"""Files of a message: attached, shown, refused, sent again."""
 
 import asyncio
 import base64
@@ -65,7 +65,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     assert (picture["type"], words["text"]) == ("image", "What do you see?")
     assert (paper["type"], paper["data"]["title"]) == ("document", "tide.txt")
     for _ in range(2):  # at once, and after a reload
-        image = page.locator(".turn.user .file-said.image img")
+        image = page.locator(".turn.user .file-button.image img")
         await image.wait_for()
         assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
         assert str(await image.get_attribute("src")).startswith("blob:")
@@ -85,7 +85,7 @@ async def test_files_are_pasted_dropped_or_chosen_seen_sent_and_kept_in_an_edit(
     assert [block["text"] for block in await said_last(api, chat)] == ["", "", "And now?"]
 
 
-async def test_what_the_server_refuses_is_said_in_its_words_and_what_it_takes_stays(
+async def test_a_refused_file_is_reported_in_the_servers_words_and_an_accepted_one_stays(
     people: SitDown, site: Server, api: Client
 ) -> None:
     ada = await people(site.url)
@@ -111,7 +111,7 @@ async def hold_uploads(page: Page) -> asyncio.Event:
     return go
 
 
-async def test_what_is_taken_away_while_it_uploads_is_neither_sent_nor_kept_and_what_is_added_goes_next(
+async def test_a_file_removed_during_its_upload_is_neither_sent_nor_kept_and_an_added_one_goes_next(
     people: SitDown, site: Server, api: Client
 ) -> None:
     ada = await people(site.url)
@@ -168,7 +168,9 @@ async def test_a_picture_that_cannot_be_read_is_asked_for_again_and_one_that_is_
     await expect(ada.page.get_by_role("button", name="The image is gone")).to_be_disabled()
 
 
-async def test_only_what_the_model_can_look_at_is_offered(people: SitDown, site: Server, api: Client) -> None:
+async def test_only_kinds_of_files_that_the_model_can_read_are_offered(
+    people: SitDown, site: Server, api: Client
+) -> None:
     able = {"reads": {"documents"}, "sees": {"images"}, "neither": {"tools"}}
     models = [Model(id, can=frozenset(can)) for id, can in able.items()]
     site.scripts.offers.append(ProviderModels(ScriptedProvider(lambda _: message_of(text("Yes."))), models))
@@ -201,7 +203,7 @@ async def test_a_folder_that_is_dropped_becomes_documents(
     assert [one["path"] for one in stored["documents"]] == ["course/week 1/tides.md"]
 
 
-async def test_what_a_tool_returned_is_seen_beneath_its_call_at_once_and_later(
+async def test_files_of_a_tool_are_shown_beneath_its_call_at_once_and_later(
     people: SitDown, site: Server, api: Client
 ) -> None:
     chat = await use(api, site.scripts.model(one_call("chart", {"port": "Cuxhaven"}), message_of(text("There."))))
@@ -210,7 +212,7 @@ async def test_what_a_tool_returned_is_seen_beneath_its_call_at_once_and_later(
     await ada.say("Show me the harbour")
     await ada.sees_end()
     for _ in range(2):
-        image = card.locator(".file-said.image img")
+        image = card.locator(".file-button.image img")
         await image.wait_for()
         assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 1
         await expect(card.get_by_role("button", name="Document")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What the page may cost, and that everybody can use it."""
+"""Budgets of the page (weight, speed) and accessibility."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_there_is_something_to_see_before_the_server_has_answered_a_call(p
     assert await ada.page.input_value("#words") == "Already writing"
 
 
-async def test_what_was_fetched_once_is_not_fetched_again(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_fetched_file_is_not_fetched_again(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     fetched: list[str] = []
     ada.page.on("response", lambda response: fetched.append(response.url) if "/static/" in response.url else None)
@@ -122,7 +122,7 @@ async def test_axe_finds_nothing_in_any_state(
     assert await violations(ada) == []
 
 
-async def test_a_screen_reader_is_told_that_an_answer_begins_and_ends_and_not_every_word(
+async def test_a_screen_reader_announces_the_beginning_and_end_of_an_answer_and_not_every_word(
     people: SitDown, site: Server, api: Client
 ) -> None:
     pause = Pause()

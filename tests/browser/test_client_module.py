@@ -44,7 +44,7 @@ async def test_the_example_of_the_documentation_works_as_it_stands(people: SitDo
     await _is_what_is_stored(api, turn)
 
 
-async def test_who_leaves_after_every_third_event_and_comes_back_has_the_same_turn(
+async def test_leaving_after_every_third_event_and_resuming_gives_the_same_turn(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     harbour.open.set()

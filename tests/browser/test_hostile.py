@@ -57,7 +57,9 @@ async def _hears(ada: Person, site: Server, api: Client, *blocks: list[Part]) ->
     await ada.sees_end()
 
 
-async def test_nothing_that_a_model_says_runs_or_leads_anywhere(people: SitDown, site: Server, api: Client) -> None:
+async def test_no_output_of_a_model_runs_code_or_makes_an_unsafe_link(
+    people: SitDown, site: Server, api: Client
+) -> None:
     ada = await people(site.url)
     whole = "\n\n".join(HARM)
     pieces = re.findall(r"(?s).{1,7}", whole)
@@ -93,7 +95,9 @@ async def test_broken_markdown_is_shown_as_it_comes(people: SitDown, site: Serve
     await ada.page.evaluate(_ALIVE)
 
 
-async def test_what_turns_the_direction_of_a_text_does_not_leave_it(people: SitDown, site: Server, api: Client) -> None:
+async def test_characters_that_turn_the_direction_do_not_affect_the_text_around(
+    people: SitDown, site: Server, api: Client
+) -> None:
     ada = await people(site.url)
     sent = {"port": "\u202egnp.exe"}
     await ada.open(

@@ -1,4 +1,4 @@
-"""What the page asks people in place: leave to run a tool, a yes or no, where they are. And a token, once."""
+"""Forms in the page: approvals, a yes or no, a location; and the token."""
 
 import pytest
 
@@ -29,7 +29,7 @@ async def test_a_call_runs_when_it_is_allowed(people: SitDown, site: Server, api
     await ada.sees_what_is_stored(api)
 
 
-async def test_a_call_runs_with_what_a_person_made_of_it(
+async def test_a_call_runs_with_the_input_that_a_person_edited(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     ada = await people(

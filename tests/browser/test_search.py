@@ -22,7 +22,7 @@ MANY_CHATS = Statement(
 )
 
 
-async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_word(
+async def test_a_chat_is_found_by_its_text_with_one_request_for_a_word(
     people: SitDown, site: Server, api: Client
 ) -> None:
     await api.ask(f"/api/chats/{await use(api, 'plain', 'Sailing')}", "Where does the lighthouse stand?")
@@ -49,9 +49,7 @@ async def test_a_chat_is_found_by_what_was_said_in_it_with_one_question_for_a_wo
     await expect(links).to_have_count(2)
 
 
-async def test_what_was_found_is_marked_never_run_and_leads_to_where_it_was_said(
-    people: SitDown, site: Server, api: Client
-) -> None:
+async def test_a_match_is_marked_never_run_and_leads_to_its_turn(people: SitDown, site: Server, api: Client) -> None:
     chat = f"/api/chats/{await use(api, 'plain', 'Sailing')}"
     await api.ask(chat, "What does <img src=x onerror=harmed=1> the lighthouse say?")
     for _ in range(8):
@@ -72,9 +70,7 @@ async def test_what_was_found_is_marked_never_run_and_leads_to_where_it_was_said
     assert await ada.page.evaluate("globalThis.harmed") is None
 
 
-async def test_what_was_asked_before_is_asked_no_more_once_another_letter_is_written(
-    people: SitDown, site: Server, api: Client
-) -> None:
+async def test_a_search_is_aborted_when_another_letter_is_typed(people: SitDown, site: Server, api: Client) -> None:
     await use(api, "plain", "Sailing")
     ada = await people(site.url)
     page, never = ada.page, asyncio.Event()

@@ -1,4 +1,4 @@
-"""Who is faster than the server loses nothing."""
+"""A person who is faster than the server loses nothing."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.support.http_server import Server
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_what_is_said_before_the_chat_was_read_is_shown_with_it_and_followed(
+async def test_a_message_sent_before_the_chat_was_read_is_shown_with_it_and_followed(
     people: SitDown, site: Server, api: Client
 ) -> None:
     await use(api, "plain", "Before")

@@ -17,7 +17,7 @@ from tests.support.http_server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Headless Chromium shows all tabs at once. A tab is hidden, or shown, by what the document says of itself.
+# Headless Chromium shows all tabs at once. The tests set the visibility that the document reports.
 _SET_HIDDEN = """(hidden) => {
   Object.defineProperty(document, 'hidden', { value: hidden, configurable: true })
   Object.defineProperty(document, 'visibilityState', { value: hidden ? 'hidden' : 'visible', configurable: true })

@@ -1,4 +1,4 @@
-"""What people do all day: say something, watch, come back, stop, edit, ask again. The page shows what is stored."""
+"""Daily use: send, watch, reload, stop, edit, regenerate. The page shows the stored turns."""
 
 import pytest
 from playwright.async_api import expect
@@ -20,7 +20,7 @@ async def use(api: Client, model: str, title: str | None = None) -> str:
     return str(chat["id"])
 
 
-async def test_a_chat_is_there_once_something_was_said(people: SitDown, site: Server, api: Client) -> None:
+async def test_a_chat_exists_after_its_first_message(people: SitDown, site: Server, api: Client) -> None:
     ada = await people(site.url)
     await ada.page.get_by_text("What would you like to know?").wait_for()
     assert (await api.json("GET", "/api/chats"))["chats"] == []
@@ -66,7 +66,7 @@ async def test_a_reload_in_the_middle_of_a_word_loses_and_repeats_nothing(
     await ada.sees_what_is_stored(api)
 
 
-async def test_what_is_taken_back_goes_from_the_page(people: SitDown, site: Server, api: Client) -> None:
+async def test_blocks_of_a_reset_leave_the_page(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     cut: list[Step] = [
         *list(message_of(text("Words that are lost.")))[:3],
@@ -83,7 +83,7 @@ async def test_what_is_taken_back_goes_from_the_page(people: SitDown, site: Serv
     assert await ada.page.get_by_text("Words that are lost.").count() == 0
 
 
-async def test_who_closes_the_page_finds_the_answer_finished(people: SitDown, site: Server, api: Client) -> None:
+async def test_an_answer_finishes_after_the_page_was_closed(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "First. ", "Second.")))
     ada = await people(site.url, chat)
@@ -97,7 +97,7 @@ async def test_who_closes_the_page_finds_the_answer_finished(people: SitDown, si
     assert again.troubles() == []
 
 
-async def test_two_tabs_show_one_answer_and_follow_what_the_other_starts(
+async def test_two_tabs_show_one_answer_and_follow_turns_of_each_other(
     people: SitDown, site: Server, api: Client
 ) -> None:
     pause = Pause()
@@ -117,7 +117,7 @@ async def test_two_tabs_show_one_answer_and_follow_what_the_other_starts(
     assert other.troubles() == []
 
 
-async def test_stop_keeps_what_was_said(people: SitDown, site: Server, api: Client) -> None:
+async def test_stop_keeps_the_text_so_far(people: SitDown, site: Server, api: Client) -> None:
     pause = Pause()
     chat = await use(api, site.scripts.model(paused(pause, "I begin ", "and never end.")))
     ada = await people(site.url, chat)
@@ -158,7 +158,7 @@ async def test_editing_and_asking_again_make_siblings_that_arrows_lead_to(
     await ada.sees_what_is_stored(api)
 
 
-async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
+async def test_a_message_during_an_answer_steers_it_or_is_enqueued(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     chat = await use(
@@ -177,12 +177,14 @@ async def test_what_is_said_during_an_answer_steers_it_or_waits_behind_it(
     await ada.sees("Next.")
     await ada.sees_end()
     turns = await ada.sees_what_is_stored(api)
-    assert await ada.page.locator(".pending-steers .spoken").count() == 0
+    assert await ada.page.locator(".pending-steers .user-text").count() == 0
     assert "user_text" in [block["type"] for block in turns[1]["blocks"]]
     assert len(turns) == 4
 
 
-async def test_words_that_could_not_be_sent_stay_in_the_field(people: SitDown, site: Server, database_url: str) -> None:
+async def test_a_message_that_could_not_be_sent_stays_in_the_field(
+    people: SitDown, site: Server, database_url: str
+) -> None:
     words = "Are you there? " * 100
     async with serving(database_url, max_body_bytes=1000) as strict:
         ada = await people(strict.url)

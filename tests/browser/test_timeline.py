@@ -19,7 +19,7 @@ _BARS = """() => Object.fromEntries([...document.querySelectorAll('.timeline tbo
 }))"""
 
 
-async def test_tools_that_ran_side_by_side_lie_one_above_the_other_and_a_person_who_was_waited_for_is_seen(
+async def test_bars_of_parallel_tools_overlap_and_the_wait_for_a_person_is_shown(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:
     calls = message_of(

@@ -69,7 +69,7 @@ function approval(action, send, text) {
   })
   const reason = h('input', {
     type: 'text',
-    placeholder: 'Reason, if you like: the model is told',
+    placeholder: 'Reason (optional); the model reads it',
     'aria-label': 'Reason',
     maxlength: 10_000,
   })

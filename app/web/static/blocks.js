@@ -41,7 +41,7 @@ export class Blocks {
   /** Removes the blocks from `index` on. */
   remove(index = 0) {
     for (const view of this.views.splice(index)) view.remove()
-    for (const group of this.element.querySelectorAll(':scope > :is(.calls, .files-said):empty')) group.remove()
+    for (const group of this.element.querySelectorAll(':scope > :is(.calls, .files):empty')) group.remove()
   }
 
   #add(block) {
@@ -56,7 +56,7 @@ export class Blocks {
   /** The element to append to: consecutive calls, and consecutive files, share a group and stand side by side. */
   #groupFor(type) {
     if (!isCall(type) && !isFile({ type })) return this.element
-    const name = isCall(type) ? 'calls' : 'files-said'
+    const name = isCall(type) ? 'calls' : 'files'
     const last = this.element.lastElementChild
     if (last?.classList.contains(name)) return last
     const group = h('div', { class: name })
@@ -143,7 +143,7 @@ class ThinkingView extends View {
 /** A text of the user, in a user turn or as a steer in an answer: plain, as it was written. */
 class UserView extends View {
   content = new Plain('')
-  element = h('div', { class: 'spoken', dir: 'auto' }, this.content.element)
+  element = h('div', { class: 'user-text', dir: 'auto' }, this.content.element)
   shown = 0
 
   show({ text }) {

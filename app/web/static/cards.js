@@ -33,8 +33,8 @@ export class Card {
     )
     this.more = h('details', {}, summary, this.input, this.result)
     this.more.addEventListener('toggle', () => this.#unfold())
-    this.returned = h('div', { class: 'files-said' })
-    this.form = h('div', { class: 'wanted' })
+    this.returned = h('div', { class: 'files' })
+    this.form = h('div', { class: 'action' })
     this.element = h(
       'section',
       { class: 'card', role: 'group', 'aria-label': `Tool ${call.name ?? ''}` },

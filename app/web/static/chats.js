@@ -5,7 +5,7 @@ import { FeedSubscription } from './subscription.js'
 import { hasEnded } from './turnstream.js'
 
 const PAGE = 100
-const QUIET = 250 // milliseconds without a letter before the server is asked
+const QUIET = 250 // milliseconds after the last keystroke before the search is sent
 const RETRY = 5_000 // milliseconds before the list is read again after a failure
 
 export class Chats extends EventTarget {

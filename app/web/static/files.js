@@ -22,7 +22,7 @@ export class FileButton {
     this.readUpload = readUpload
     this.name = nameOf(block)
     this.trouble = h('span')
-    this.element = h('button', { type: 'button', class: `file-said ${block.type}`, title: this.name })
+    this.element = h('button', { type: 'button', class: `file-button ${block.type}`, title: this.name })
     this.element.addEventListener('click', () => this.#open())
     if (block.type === 'image') this.#show()
     else this.element.append(icon('file'), h('bdi', {}, this.name), this.trouble)

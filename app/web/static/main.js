@@ -53,7 +53,7 @@ function editLast() {
   if (last) transcript.view(last).edit()
 }
 
-/** Returns the reason of a refusal, for the form that asked. A 409 is none: somebody else answered first. */
+/** Returns the reason of a refusal, for the form to show. A 409 is none: another person answered first. */
 async function answer(turn, decision) {
   try {
     await conversation.answer(turn, decision)

@@ -3,22 +3,22 @@
 
 const POLICIES = {
   retries: 'tried again',
-  timeout: 'out of time',
-  breaker: 'left alone for a while',
+  timeout: 'timed out',
+  breaker: 'not called: it failed too often',
   fallback: 'answered by another tool',
-  cut: 'the model was told a part',
-  waited: 'had to wait',
+  cut: 'the model got a part of it',
+  waited: 'waited for a slot',
   calls_per_turn: 'called too often',
-  memo: 'as before',
+  memo: 'result of an earlier call',
 }
 const DECISIONS = {
   approve: 'allowed',
   denied: 'not allowed',
   expired: 'nobody answered in time',
-  superseded: 'something else was said instead',
+  superseded: 'another message came first',
 }
 
-/** The notes on a tool result: what a person decision about the call, and the policies it needed. */
+/** The notes on a tool result: what a person decided about the call, and the policies it needed. */
 export function remarksOf({ notes }) {
   const { approval, ...others } = typeof notes === 'object' && notes ? notes : {}
   const policies = Object.keys(others).filter((note) => note in POLICIES)

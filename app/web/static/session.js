@@ -4,7 +4,7 @@ import { find } from './dom.js'
 import { Client, Refused } from './turnstream.js'
 
 const KEY = 'turnstream.token'
-const OTHER_TAB = 'given in another tab'
+const OTHER_TAB = 'entered in another tab'
 
 const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
 

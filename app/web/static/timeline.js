@@ -65,10 +65,10 @@ function toolRow({ name, is_error, notes }, sealed, after) {
   const kind = is_error ? 'tool-failed' : 'tool'
   const ran = time(notes?.started_at)
   // A person was asked for approval, or (no notes: it did not run on the server) for the result of a client tool.
-  const asked = notes?.approval || (!notes && !is_error)
-  if (!ran) return asked && { kind, name, from: sealed, first: after, to: after, awaited: 'you' }
+  const waited = notes?.approval || (!notes && !is_error)
+  if (!ran) return waited && { kind, name, from: sealed, first: after, to: after, awaited: 'you' }
   const to = ran + notes.seconds * 1000
-  return asked ? { kind, name, from: sealed, first: ran, to, awaited: 'you' } : { kind, name, from: ran, to }
+  return waited ? { kind, name, from: sealed, first: ran, to, awaited: 'you' } : { kind, name, from: ran, to }
 }
 
 function rowElement(row, start, span) {

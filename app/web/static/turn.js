@@ -67,7 +67,7 @@ export class TurnView {
   #showSteers(texts) {
     if (String(texts) === this.shownSteers) return
     this.shownSteers = String(texts)
-    this.steers.replaceChildren(...texts.map((text) => h('div', { class: 'spoken plain', dir: 'auto' }, text)))
+    this.steers.replaceChildren(...texts.map((text) => h('div', { class: 'user-text plain', dir: 'auto' }, text)))
   }
 
   #stage(turn) {

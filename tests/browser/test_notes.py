@@ -1,4 +1,4 @@
-"""What the server notes in an answer: results that are sent shortened, and what became of an output."""
+"""Notes of the server in an answer: results that are sent shortened, and the verdict on an output."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def reads(day: int) -> Reply:
     return message_of(tool_use("logbook", {"day": day}, f"call-{day}"), usage={"input_tokens": 1000 * day})
 
 
-async def test_one_line_says_what_was_shortened_and_what_became_of_an_output_with_the_facts_behind_it(
+async def test_one_line_shows_shortened_results_and_the_verdict_on_an_output_with_the_facts_folded(
     people: SitDown, site: Server, api: Client
 ) -> None:
     outputs = [message_of(text(year)) for year in ('{"year": "late"}', '{"year": 1969}')]
