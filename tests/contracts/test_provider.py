@@ -184,7 +184,7 @@ async def fake(request: pytest.FixtureRequest) -> AsyncIterator[Fake]:
         yield fake
 
 
-async def heard(provider: Provider) -> tuple[Accumulator, list[Block]]:
+async def accumulated(provider: Provider) -> tuple[Accumulator, list[Block]]:
     accumulator = Accumulator(round=1, attempt=1, first_index=0)
     return accumulator, await listen(provider, accumulator)
 
@@ -204,7 +204,7 @@ async def test_a_provider_has_a_name(fake: Fake) -> None:
 
 
 async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
-    accumulator, blocks = await heard(fake.provider)
+    accumulator, blocks = await accumulated(fake.provider)
     assert accumulator.started
     assert accumulator.ended
     assert accumulator.stop_reason == "tool_use"
@@ -215,7 +215,7 @@ async def test_an_answer_starts_says_something_and_ends(fake: Fake) -> None:
 
 
 async def test_thinking_is_signed_and_calls_have_an_id_a_name_and_a_json_object_as_input(fake: Fake) -> None:
-    _, blocks = await heard(fake.provider)
+    _, blocks = await accumulated(fake.provider)
     for block in blocks:
         if block.type == "thinking":
             assert json.loads(block.data or "{}")["signature"]
@@ -228,8 +228,8 @@ async def test_thinking_is_signed_and_calls_have_an_id_a_name_and_a_json_object_
 
 
 async def test_many_answers_at_once_do_not_mix(fake: Fake) -> None:
-    alone = [(block.type, block.name) for block in (await heard(fake.provider))[1]]
-    together = await asyncio.gather(*(heard(fake.provider) for _ in range(10)))
+    alone = [(block.type, block.name) for block in (await accumulated(fake.provider))[1]]
+    together = await asyncio.gather(*(accumulated(fake.provider) for _ in range(10)))
     assert [[(block.type, block.name) for block in blocks] for _, blocks in together] == [alone] * 10
 
 
@@ -237,7 +237,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     async with aclosing(fake.provider.stream(REQUEST)) as batches:
         async for _ in batches:
             break
-    assert (await heard(fake.provider))[0].ended
+    assert (await accumulated(fake.provider))[0].ended
 
 
 @pytest.mark.parametrize("fake", ["anthropic", "openai-chat", "openai-responses", "scripted"], indirect=True)
@@ -245,7 +245,7 @@ async def test_an_answer_may_be_left_in_the_middle_and_the_next_one_is_whole(fak
     "error", [TransientError("overloaded_error", "Overloaded"), PermanentError("authentication_error", "no such key")]
 )
 @pytest.mark.parametrize("late", [False, True], ids=["before the first part", "after some parts"])
-async def test_a_failure_is_told_by_its_class_type_and_message_after_everything_that_was_said(
+async def test_a_failure_has_class_type_and_message_and_comes_after_all_parts(
     fake: Fake, error: ProviderError, late: bool
 ) -> None:
     assert fake.fail is not None

@@ -54,14 +54,14 @@ async def test_a_connection_is_used_again_after_a_whole_answer(talk: Talk, whole
     assert (len(talk.server.requests), talk.server.connections) == (3, 1)
 
 
-async def test_what_a_gateway_compressed_is_read_all_the_same(talk: Talk, whole: bytes) -> None:
+async def test_a_body_that_a_gateway_compressed_is_read(talk: Talk, whole: bytes) -> None:
     talk.answers(gzip.compress(whole), headers={"content-encoding": "gzip"}, sizes=[5])
     told = await talk.heard()
     assert texts(told) == "Hi"
     assert isinstance(told[-1], MessageEnded)
 
 
-async def test_what_the_network_gave_is_told_at_once(talk: Talk, begun: bytes) -> None:
+async def test_parts_are_yielded_with_each_read(talk: Talk, begun: bytes) -> None:
     talk.answers(begun, ending="wait")
     told: list[Part] = []
     async with aclosing(talk.provider.stream(REQUEST)) as batches:
@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_hang_up_after_the_end_is_not_waited_for(
     await talk.server.closed.acquire()
 
 
-async def test_what_comes_after_the_end_is_read_but_not_told(talk: Talk, whole: bytes) -> None:
+async def test_data_after_the_end_is_read_but_ignored(talk: Talk, whole: bytes) -> None:
     talk.answers(whole + talk.api.said * 2, sizes=[len(whole), len(talk.api.said)])
     for _ in range(2):
         assert texts(await talk.heard()) == "Hi"
@@ -132,13 +132,13 @@ async def test_a_stream_that_says_nothing_tells_nothing(talk: Talk) -> None:
     assert await talk.heard() == []
 
 
-async def test_an_event_without_its_last_blank_line_is_told(talk: Talk, whole: bytes) -> None:
+async def test_an_event_without_its_last_blank_line_is_read(talk: Talk, whole: bytes) -> None:
     talk.answers(whole.rstrip())
     assert isinstance((await talk.heard())[-1], MessageEnded)
 
 
 @pytest.mark.parametrize("ending", LOST)
-async def test_a_connection_lost_in_mid_stream_is_transient_and_keeps_what_was_said(
+async def test_a_connection_lost_in_mid_stream_is_transient_and_keeps_the_parts(
     ending: Ending, talk: Talk, begun: bytes
 ) -> None:
     talk.answers(begun, ending=ending)

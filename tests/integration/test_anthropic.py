@@ -33,7 +33,7 @@ async def test_beta_features_are_named_in_their_header(talk: Talk) -> None:
     assert talk.server.requests[0].headers["anthropic-beta"] == "a-1,b-2"
 
 
-async def test_an_answer_that_was_not_streamed_is_told(talk: Talk) -> None:
+async def test_an_answer_that_was_not_streamed_is_read(talk: Talk) -> None:
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn", "usage": {}}
     talk.answers(json.dumps(said).encode(), headers=JSON, sizes=[9])
     assert await talk.heard() == [
@@ -74,7 +74,7 @@ async def test_an_error_in_mid_stream_is_sorted_by_its_name_since_its_status_is_
     assert len(told) == 1
 
 
-async def test_a_refusal_of_another_shape_is_told_as_it_came(talk: Talk) -> None:
+async def test_a_refusal_of_another_shape_is_quoted_as_it_came(talk: Talk) -> None:
     talk.answers(b'{"detail":"no"}', status=404, headers=JSON)
     assert "detail" in (await talk.failure()).message
 

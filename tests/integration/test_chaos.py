@@ -107,7 +107,7 @@ def _problems(path: list[Turn]) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-async def test_every_turn_ends_whatever_its_provider_does(
+async def test_every_turn_ends_under_every_fault(
     harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
     chaos, gate = ChaosInterceptor(PLAN), asyncio.Semaphore(AT_ONCE)

@@ -46,7 +46,7 @@ async def server() -> AsyncIterator[CannedServer]:
         yield server
 
 
-async def test_the_body_is_that_of_the_call_but_for_what_the_counter_does_not_take(server: CannedServer) -> None:
+async def test_the_body_is_that_of_the_call_without_members_that_the_counter_refuses(server: CannedServer) -> None:
     async with AnthropicProvider("a key", server.url) as provider:
         assert await count_tokens(provider, REQUEST) == 1234
     (asked,) = server.requests
@@ -96,7 +96,7 @@ async def test_it_goes_through_the_interceptors_of_model_calls(server: CannedSer
     ],
 )
 @pytest.mark.parametrize("kind", [AnthropicProvider, OpenAIResponsesProvider])
-async def test_what_is_no_count_is_a_failure(
+async def test_a_body_that_is_no_count_is_a_failure(
     server: CannedServer, kind: builtins.type[AnthropicProvider | OpenAIResponsesProvider], answer: Answer, type: str
 ) -> None:
     server.answer = answer
@@ -157,7 +157,7 @@ async def two_turns(harness: Harness, provider: Counted, words: str) -> Turn:
     ("count", "summarised"),
     [(800, False), (801, True)],
 )
-async def test_near_what_is_too_long_the_count_decides(harness: Harness, count: int, summarised: bool) -> None:
+async def test_near_the_limit_the_count_decides(harness: Harness, count: int, summarised: bool) -> None:
     for words in ("x" * 300, "x" * 340):  # by an estimate the one fits, the other does not
         provider = Counted(lambda: count)
         turn = await two_turns(harness, provider, words)
@@ -168,7 +168,7 @@ async def test_near_what_is_too_long_the_count_decides(harness: Harness, count: 
 
 
 @pytest.mark.parametrize(("words", "summarised"), [("x" * 30, False), ("x" * 2000, True)])
-async def test_elsewhere_nobody_is_asked(harness: Harness, words: str, summarised: bool) -> None:
+async def test_far_from_the_limit_there_is_no_count(harness: Harness, words: str, summarised: bool) -> None:
     provider = Counted(lambda: 1)
     turn = await two_turns(harness, provider, words)
     assert (turn.rounds[0].stop_reason == COMPACTED) is summarised

@@ -47,7 +47,7 @@ async def test_a_server_that_does_not_hang_up_after_the_reason_to_stop_is_not_wa
     await talk.server.closed.acquire()
 
 
-async def test_what_comes_after_the_reason_to_stop_is_told_and_after_the_last_word_is_not(talk: Talk) -> None:
+async def test_data_after_the_finish_reason_is_read_and_after_the_last_event_is_not(talk: Talk) -> None:
     first, second = SAID + STOP, chunk({"content": " there"})
     talk.answers(first + second + DONE + SAID * 2, sizes=[len(first), 3, len(second), len(DONE) + 9])
     for _ in range(2):
@@ -61,7 +61,7 @@ async def test_a_connection_lost_after_the_reason_to_stop_does_not_matter(ending
     assert isinstance((await talk.heard())[-1], MessageEnded)
 
 
-async def test_an_answer_that_was_not_streamed_is_told(talk: Talk) -> None:
+async def test_an_answer_that_was_not_streamed_is_read(talk: Talk) -> None:
     body = {"id": "c", "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]}
     talk.answers(json.dumps(body).encode(), headers=JSON, sizes=[9])
     told = await talk.heard()

@@ -128,7 +128,7 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
         assert await said_by(provider) == then
 
 
-async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path) -> None:
+async def test_a_call_without_a_response_is_recorded(make: Make, tmp_path: Path) -> None:
     async with answering() as server:
         url = server.url
     with Recordings(tmp_path) as recordings:
@@ -140,7 +140,7 @@ async def test_a_call_that_nobody_answers_is_recorded(make: Make, tmp_path: Path
     assert "connection_error" in str(await replayed(make, [recording])) or "timeout" in str(recording.failure)
 
 
-async def test_an_answer_that_its_reader_left_is_recorded_as_far_as_it_was_heard(
+async def test_an_answer_that_its_reader_closed_is_recorded_up_to_there(
     make: Make, body: bytes, tmp_path: Path
 ) -> None:
     with Recordings(tmp_path) as recordings:
@@ -167,7 +167,7 @@ async def test_a_silence_that_was_left_is_left_again(make: Make, body: bytes) ->
             assert tap.over.is_set() == over
 
 
-async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path: Path) -> None:
+async def test_calls_are_numbered_and_those_without_a_turn_have_a_folder_too(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
         async with answering() as server, make(server.url, [RecordingInterceptor(recordings)]) as provider:
@@ -180,7 +180,7 @@ async def test_calls_are_numbered_and_those_of_nobody_have_a_folder_too(tmp_path
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 
-async def test_only_what_is_wanted_is_recorded(tmp_path: Path) -> None:
+async def test_only_selected_calls_are_recorded(tmp_path: Path) -> None:
     make, body = ADAPTERS["anthropic"]
     with Recordings(tmp_path) as recordings:
         tap = RecordingInterceptor(recordings, lambda call: call is not None and call.record)

@@ -136,7 +136,7 @@ def test_a_recorded_stream_means_the_same_however_it_is_cut_and_framed(file: str
 
 
 @pytest.mark.parametrize("name", sessions())
-def test_a_recorded_session_is_sent_back_as_its_provider_said_it(name: str) -> None:
+def test_a_recorded_session_is_sent_back_byte_for_byte(name: str) -> None:
     path = path_of(conversation(asked(name, 1)["messages"]))
     before: list[tuple[str, list[Json]]] = []
     for number in range(1, rounds_of(name) + 1):

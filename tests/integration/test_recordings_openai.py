@@ -263,7 +263,7 @@ def _untouched(file: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("file", streams(CHAT))
-def test_what_is_told_does_not_depend_on_how_the_network_cuts(file: str) -> None:
+def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
     body = read(file)
     whole = taken_in(ChatWire(), body, repeat(len(body)))
     for sizes in (repeat(1 if len(body) < 10_000 else 7), cycle(Random(file).choices([1, 2, 40, 400], k=50))):

@@ -166,7 +166,7 @@ async def test_a_turn_that_waited_for_a_client_has_its_answer_again(
 
 
 @pytest.mark.parametrize("kind", ["approve", "deny"])
-async def test_what_a_person_decided_is_not_asked_again(
+async def test_decisions_of_people_are_replayed(
     harness: Harness, target: Database, tmp_path: Path, kind: Literal["approve", "deny"]
 ) -> None:
     async with scripted(harness, tmp_path, [call("write"), ANSWER], write) as (replica, asked):
@@ -177,9 +177,7 @@ async def test_what_a_person_decided_is_not_asked_again(
     assert divergences_of(await again(harness, target, tmp_path, asked)) == []
 
 
-async def test_what_was_said_to_a_turn_while_it_ran_is_said_again(
-    harness: Harness, target: Database, tmp_path: Path
-) -> None:
+async def test_steering_messages_are_replayed(harness: Harness, target: Database, tmp_path: Path) -> None:
     @tool(read_only=True)
     async def look(what: str) -> str:
         """Look at something, while somebody speaks."""
@@ -207,7 +205,7 @@ async def test_a_turn_that_was_cancelled_is_cancelled_where_it_was(
     assert divergences_of(await again(harness, target, tmp_path, asked)) == []
 
 
-async def test_where_it_goes_another_way_is_told_in_words(harness: Harness, target: Database, tmp_path: Path) -> None:
+async def test_a_divergence_is_described(harness: Harness, target: Database, tmp_path: Path) -> None:
     async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
         await harness.finish(replica, asked)
     await harness.database.rows(SAY_ANOTHER_THING, turn=asked.turn)
@@ -221,7 +219,7 @@ SAY_ANOTHER_THING = Statement(
 )
 
 
-async def test_a_round_without_a_recording_is_told_of(harness: Harness, target: Database, tmp_path: Path) -> None:
+async def test_a_round_without_a_recording_is_reported(harness: Harness, target: Database, tmp_path: Path) -> None:
     async with scripted(harness, tmp_path, [call("look"), ANSWER], look) as (replica, asked):
         await harness.finish(replica, asked)
     (tmp_path / str(asked.turn) / "attempt-001-round-002-try-01.jsonl").unlink()
@@ -255,7 +253,7 @@ AS_IT_WAS = "all is as it was: 2 requests, 4 blocks, complete (end_turn)\n"
 
 
 @pytest.mark.timeout(300)
-def test_the_command_says_what_it_lacks(database_url: str, tmp_path: Path) -> None:
+def test_the_command_names_missing_requirements(database_url: str, tmp_path: Path) -> None:
     async def ask() -> Asked:
         async with connect(database_url, size=4) as database:
             return await Harness(database_url, database).ask()

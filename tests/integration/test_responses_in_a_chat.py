@@ -89,7 +89,7 @@ async def test_a_chat_that_changes_its_api_with_every_turn_is_legal_for_each(
     assert [said.count(f"answer {number}") for number in range(5)] == [1] * 5
 
 
-async def test_a_fallback_in_the_middle_of_a_turn_is_told_of_the_rounds_before_it(talks: dict[str, Talk]) -> None:
+async def test_a_fallback_in_the_middle_of_a_turn_gets_the_rounds_before_it(talks: dict[str, Talk]) -> None:
     path = users([], "question", "openai-responses")
     for name, following in pairwise(["openai-responses", "openai-chat", "anthropic", "openai-responses"]):
         path = settled(answer(path, await round_of(talks[name], name, path), "tool_use"))

@@ -163,7 +163,7 @@ def test_the_figures_of_a_recorded_stream_add_up_to_those_of_its_provider(file: 
 
 
 @pytest.mark.parametrize("file", streams(KIND))
-def test_what_is_told_does_not_depend_on_how_the_network_cuts(file: str) -> None:
+def test_the_parts_do_not_depend_on_the_cuts_of_the_network(file: str) -> None:
     body = read(file)
     whole = taken_in(ResponsesWire(), body, repeat(len(body)))
     for sizes in (repeat(1 if len(body) < 6_000 else 7), cycle(Random(file).choices([1, 2, 40, 400], k=50))):

@@ -72,11 +72,11 @@ def test_empty_deltas_change_nothing() -> None:
     assert acc.feed([BlockText(0, "")]) == []
 
 
-def test_text_that_came_with_the_start_is_said_at_once() -> None:
+def test_text_that_came_with_the_start_is_emitted_at_once() -> None:
     assert kinds(accumulator().feed([BlockOpened(0, "text", None, "Hi")])) == ["BlockStart", "Hi"]
 
 
-def test_what_postgres_cannot_hold_is_replaced_wherever_it_comes() -> None:
+def test_characters_that_postgres_cannot_store_are_replaced_everywhere() -> None:
     acc = accumulator()
     acc.feed([BlockOpened(0, "new_kind", '{"type":"new_kind","note":"\x00"}', "\x00"), BlockText(0, "\ud800a")])
     closed = block(acc.feed([BlockClosed(0)]))
@@ -120,7 +120,7 @@ def test_a_key_that_is_used_again_leaves_its_first_block_interrupted() -> None:
     assert [(c.text, c.interrupted) for c in changes if isinstance(c, Block)] == [("a", True), ("b", False)]
 
 
-def test_a_second_message_start_interrupts_what_the_first_message_left_open() -> None:
+def test_a_second_message_start_interrupts_the_open_blocks_of_the_first_message() -> None:
     acc = accumulator()
     acc.feed([MessageStarted({}), BlockOpened(0, "text"), BlockText(0, "a")])
     assert block(acc.feed([MessageStarted({})])).interrupted
@@ -129,7 +129,7 @@ def test_a_second_message_start_interrupts_what_the_first_message_left_open() ->
 # --- endings -------------------------------------------------------------------------------------------------
 
 
-def test_interrupt_closes_all_that_is_open_in_its_order_and_keeps_what_was_whole() -> None:
+def test_interrupt_closes_open_blocks_in_order_and_keeps_complete_ones() -> None:
     acc = accumulator()
     acc.feed([BlockOpened(0, "text"), BlockText(0, "a"), *call(1, "{}"), BlockOpened(2, "thinking")])
     changes = acc.interrupt()
@@ -181,7 +181,7 @@ def test_a_call_without_input_is_a_call_when_the_connection_is_lost_after_it() -
     assert block(acc.interrupt()).is_call
 
 
-def test_a_call_with_input_that_is_no_json_is_told_as_it_came() -> None:
+def test_a_call_with_input_that_is_not_json_is_emitted_as_it_came() -> None:
     acc = accumulator()
     assert block(acc.feed([*call(0, "{'a': 1}"), MessageDelta("tool_use", {})])).text == "{'a': 1}"
 
@@ -226,7 +226,7 @@ def test_news_about_a_block_without_data_make_it_some() -> None:
     assert closed_with(BlockOpened(0, "new_kind"), BlockData(0, "f", 1)) == {"type": "new_kind", "f": 1}
 
 
-def test_what_the_provider_gave_keeps_its_bytes_beside_the_news() -> None:
+def test_data_of_the_provider_keeps_its_bytes_beside_the_updates() -> None:
     opened = BlockOpened(0, "thinking", '{"type":"thinking", "n": 1e2, "s": "\\u00e9"}')
     changes = accumulator().feed([opened, BlockData(0, "signature", msgspec.Raw(b'"\\u0041"')), BlockClosed(0)])
     assert block(changes).data == '{"type":"thinking","n":1e2,"s":"\\u00e9","signature":"\\u0041"}'
@@ -260,7 +260,7 @@ def test_later_figures_overwrite_and_missing_ones_stay() -> None:
     assert (acc.request_id, acc.stop_reason) == ("req_1", "end_turn")
 
 
-def test_what_must_go_back_is_merged_and_the_latest_word_holds() -> None:
+def test_resume_data_is_merged_and_the_latest_value_wins() -> None:
     acc = accumulator()
     acc.feed([MessageStarted({}, None, '{"container":{"id":"a"},"n":1}')])
     acc.feed([MessageDelta(None, {}, '{"container":{"id":"b"}}')])
@@ -297,7 +297,7 @@ def streams(draw: st.DrawFn) -> list[Part]:
 
 @given(streams(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_whatever_comes_blocks_are_told_one_after_the_other_and_their_text_is_what_was_said(
+def test_for_any_parts_blocks_are_emitted_in_order_and_their_text_is_the_streamed_text(
     parts: list[Part], data: st.DataObject
 ) -> None:
     acc = accumulator()

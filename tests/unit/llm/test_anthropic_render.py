@@ -101,14 +101,14 @@ def test_an_input_that_is_nested_too_deep_goes_back_as_a_string() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_whatever_was_streamed_as_input_the_block_is_json(input: str) -> None:
+def test_for_any_streamed_input_the_block_is_json(input: str) -> None:
     assert isinstance(json.loads(render_block(call("a", input)))["input"], dict)
 
 
 # --- the request ---------------------------------------------------------------------------------------------
 
 
-def test_a_request_says_what_is_asked_and_no_more() -> None:
+def test_a_request_has_only_members_that_were_given() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     assert body() == {
         "model": "claude-opus-5-5",
@@ -187,7 +187,7 @@ def marked(sent: dict[str, Any]) -> list[Any]:
     return found
 
 
-def test_what_never_changes_is_marked_at_its_end() -> None:
+def test_the_constant_part_has_a_cache_mark_at_its_end() -> None:
     assert marked(body(system="Be kind.", tools=(TOOL, TOOL))) == ["system", (0, 0)]
     assert marked(body(tools=(TOOL, replace(TOOL, name="b")))) == ["tools", (0, 0)]
     assert "cache_control" in body(tools=(TOOL, replace(TOOL, name="b")))["tools"][1]

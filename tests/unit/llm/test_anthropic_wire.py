@@ -112,7 +112,7 @@ def test_a_block_keeps_its_object_byte_for_byte(block: str, told: tuple[Any, ...
 # --- messages ------------------------------------------------------------------------------------------------
 
 
-def test_a_message_start_tells_usage_request_id_and_what_must_go_back() -> None:
+def test_a_message_start_has_usage_request_id_and_resume_data() -> None:
     message: dict[str, Any] = {
         "id": "m",
         "type": "message",
@@ -136,7 +136,7 @@ def test_a_message_that_is_whole_in_its_start_gives_its_blocks_and_its_stop_reas
     ]
 
 
-def test_a_message_delta_tells_why_it_stopped_and_keeps_what_it_does_not_know() -> None:
+def test_a_message_delta_has_the_stop_reason_and_keeps_unknown_members() -> None:
     told = {"stop_reason": "refusal", "stop_sequence": None, "stop_details": {"category": "cyber"}}
     sent = {"type": "message_delta", "delta": told, "usage": {"output_tokens": 9}, "context_management": {"n": 1}}
     (part,) = parts(sent)
@@ -167,7 +167,7 @@ def test_a_message_delta_may_be_empty() -> None:
         "7",
     ],
 )
-def test_what_has_another_shape_is_kept_as_it_came(sent: str | dict[str, Any]) -> None:
+def test_data_of_another_shape_is_kept_as_it_came(sent: str | dict[str, Any]) -> None:
     (part,) = parts(sent)
     assert isinstance(part, Unknown)
     assert json.loads(part.raw) == (json.loads(sent) if isinstance(sent, str) else sent)
@@ -191,7 +191,7 @@ def text_of(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("sent", "told"), [(rb"a\ud83d b", "a\ufffd b"), (b"a\xff\xfe", "a\ufffd\ufffd"), (rb"a\u0000", "a\0")]
 )
-def test_text_that_is_no_unicode_is_mended_and_the_rest_of_it_kept(sent: bytes, told: str) -> None:
+def test_text_that_is_not_unicode_is_repaired_and_the_rest_kept(sent: bytes, told: str) -> None:
     assert text_of(b'{"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"%b"}}' % sent) == told
 
 
@@ -201,7 +201,7 @@ def test_opaque_blocks_are_mended_too() -> None:
     assert json.loads(part.data or "") == {"type": "new", "x": "\ufffd", "y": "\ufffd"}
 
 
-def test_an_error_in_mid_stream_ends_it_after_what_was_said_before() -> None:
+def test_an_error_in_mid_stream_ends_it_after_the_parts_before() -> None:
     wire = AnthropicWire()
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "r"}
     told = wire.feed(
@@ -230,7 +230,7 @@ def test_an_error_of_another_shape_is_an_error_all_the_same(sent: dict[str, Any]
 
 
 @pytest.mark.parametrize("sent", ["no json", '{"type":', "[DONE", '{"type":"ping","n":NaN}', "[" * 100_000])
-def test_what_is_no_json_ends_the_stream(sent: str) -> None:
+def test_data_that_is_not_json_ends_the_stream(sent: str) -> None:
     wire = AnthropicWire()
     wire.feed(frame(sent))
     assert isinstance(wire.failure, BadStream)
@@ -241,7 +241,7 @@ def test_the_word_that_some_gateways_end_with_says_nothing() -> None:
     assert parts({"type": "ping"}, "[DONE]") == []
 
 
-def test_what_comes_after_the_end_is_not_told() -> None:
+def test_data_after_the_end_is_ignored() -> None:
     assert parts({"type": "message_stop"}, delta(type="text_delta", text="a")) == [MessageEnded()]
 
 
@@ -260,7 +260,7 @@ def test_an_event_that_was_cut_in_the_middle_is_no_event_and_no_failure() -> Non
     assert AnthropicWire().end() == []
 
 
-def test_an_answer_that_was_not_streamed_is_told() -> None:
+def test_an_answer_that_was_not_streamed_is_read() -> None:
     wire = AnthropicWire("req_1")
     said = {"type": "message", "content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"}
     assert wire.feed_whole(b" \n") == []

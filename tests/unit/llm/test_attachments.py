@@ -49,7 +49,7 @@ def test_an_upload_is_sent_with_its_bytes(type: str, media_type: str, source: di
     assert json.loads(sent(kept, {ID: b"x"}).data or "") == {"type": type, "source": source}
 
 
-def test_one_that_is_gone_is_said_to_be() -> None:
+def test_an_upload_that_is_gone_is_replaced_by_a_text() -> None:
     gone = sent(block(IMAGE, {"source": upload("image/png")}), {})
     assert (gone.type, gone.text, gone.data) == (TEXT, GONE, None)
 
@@ -62,7 +62,7 @@ def test_a_text_of_the_library_is_in_the_row() -> None:
 
 
 @pytest.mark.parametrize("data", [None, {}, {"source": None}, {"source": {"type": "url", "url": "x"}}])
-def test_what_means_something_else_is_left_alone(data: object) -> None:
+def test_other_sources_are_not_changed(data: object) -> None:
     kept = block(IMAGE, data)
     assert sent(kept, {}) == kept
 
@@ -98,12 +98,12 @@ def test_a_result_without_uploads_is_left_alone_byte_for_byte() -> None:
     assert [kept is before for kept, before in zip(message.blocks, (strange, RESULT, words), strict=True)] == [True] * 3
 
 
-def test_a_file_of_a_result_that_is_gone_is_said_to_be() -> None:
+def test_a_file_of_a_result_that_is_gone_is_replaced_by_a_text() -> None:
     kept = returned({"type": IMAGE, "source": upload("image/png")})
     assert [part["text"] for part in parts_of(sent(kept, {}))] == ["one", GONE, "two"]
 
 
-def test_what_a_model_cannot_see_is_left_out_in_words() -> None:
+def test_a_file_that_the_model_cannot_read_is_replaced_by_a_text() -> None:
     image, pdf = ({"type": type, "source": upload("x")} for type in (IMAGE, DOCUMENT))
     messages = [Message("user", (returned(image, pdf), block(IMAGE, image), block(DOCUMENT, pdf))), Message("user", ())]
     ((result, picture, document), ()) = (message.blocks for message in without_files(messages, [IMAGE]))

@@ -28,14 +28,14 @@ class Answers(httpx2.AsyncByteStream):
         self.closed = True
 
 
-async def ask(tap: ChaosInterceptor, body: httpx2.AsyncByteStream) -> httpx2.Response:
+async def ask(interceptor: ChaosInterceptor, body: httpx2.AsyncByteStream) -> httpx2.Response:
     async def send(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, stream=body, request=request)
 
-    return await tap(httpx2.Request("POST", "http://model/v1/messages", content=b"{}"), send)
+    return await interceptor(httpx2.Request("POST", "http://model/v1/messages", content=b"{}"), send)
 
 
-def tap_of(fault: Fault, seed: int = 1, *, reach: int = 500) -> ChaosInterceptor:
+def interceptor_of(fault: Fault, seed: int = 1, *, reach: int = 500) -> ChaosInterceptor:
     return ChaosInterceptor(ChaosPlan(seed, 1.0, [fault], longest_wait=0.001, reach=reach))
 
 
@@ -53,7 +53,7 @@ def test_a_seed_gives_the_same_faults_again_and_another_seed_others() -> None:
     assert faults_of(ChaosPlan(1, 0.5), 100) != faults_of(ChaosPlan(2, 0.5), 100)
 
 
-def test_a_plan_disturbs_the_share_it_is_told_to_with_every_fault() -> None:
+def test_a_plan_disturbs_its_share_of_calls_with_every_fault() -> None:
     faults = faults_of(ChaosPlan(3, 0.25), 2000)
     assert 400 < sum(fault is not None for fault in faults) < 600
     assert {*faults} == {None, *FAULTS}
@@ -61,9 +61,9 @@ def test_a_plan_disturbs_the_share_it_is_told_to_with_every_fault() -> None:
 
 
 async def test_a_call_that_nothing_befalls_is_as_it_was() -> None:
-    tap, body = ChaosInterceptor(ChaosPlan(1, 0.0)), Answers()
-    assert b"".join(await read(await ask(tap, body))) == BODY
-    assert not tap.happened
+    interceptor, body = ChaosInterceptor(ChaosPlan(1, 0.0)), Answers()
+    assert b"".join(await read(await ask(interceptor, body))) == BODY
+    assert not interceptor.happened
     assert body.closed
 
 
@@ -72,32 +72,32 @@ async def test_a_call_that_nothing_befalls_is_as_it_was() -> None:
     [("rate_limit", {429}), ("overloaded", {529}), ("server_error", {500, 502, 503, 504})],
 )
 async def test_refusals_have_their_status_and_a_body_that_says_why(fault: Fault, statuses: set[int]) -> None:
-    tap = tap_of(fault)
-    answers = [await ask(tap, Answers()) for _ in range(20)]
+    interceptor = interceptor_of(fault)
+    answers = [await ask(interceptor, Answers()) for _ in range(20)]
     assert {answer.status_code for answer in answers} == statuses
     assert {json.loads(await answer.aread())["type"] for answer in answers} == {"error"}
     assert all(("retry-after" in answer.headers) == (fault == "rate_limit") for answer in answers)
-    assert tap.happened == {fault: 20}
+    assert interceptor.happened == {fault: 20}
 
 
 async def test_a_connection_may_be_refused() -> None:
     with pytest.raises(httpx2.ConnectError):
-        await ask(tap_of("refused"), Answers())
+        await ask(interceptor_of("refused"), Answers())
 
 
 async def test_a_delayed_answer_is_whole() -> None:
-    assert b"".join(await read(await ask(tap_of("delay"), Answers()))) == BODY
+    assert b"".join(await read(await ask(interceptor_of("delay"), Answers()))) == BODY
 
 
 async def test_a_call_may_have_no_answer_at_all() -> None:
-    waiting = asyncio.ensure_future(ask(tap_of("no_answer"), Answers()))
+    waiting = asyncio.ensure_future(ask(interceptor_of("no_answer"), Answers()))
     done, _ = await asyncio.wait([waiting], timeout=0.01)
     assert not done
     waiting.cancel()
 
 
 async def test_a_reset_comes_in_the_middle_of_the_body() -> None:
-    chunks = (await ask(tap_of("reset"), Answers())).aiter_raw()
+    chunks = (await ask(interceptor_of("reset"), Answers())).aiter_raw()
     got = await anext(chunks)
     with pytest.raises(httpx2.ReadError):
         await anext(chunks)
@@ -106,26 +106,26 @@ async def test_a_reset_comes_in_the_middle_of_the_body() -> None:
 
 
 async def test_a_truncated_body_ends_as_if_it_were_whole() -> None:
-    got = [b"".join(await read(await ask(tap_of("truncation", seed), Answers()))) for seed in range(20)]
+    got = [b"".join(await read(await ask(interceptor_of("truncation", seed), Answers()))) for seed in range(20)]
     assert all(BODY.startswith(body) for body in got)
     assert any(body != BODY and not body.endswith(b"\n\n") for body in got)
 
 
 async def test_garbage_stands_in_a_body_that_is_otherwise_whole() -> None:
     for fault in ("garbage_bytes", "garbage_event"):
-        body = b"".join(await read(await ask(tap_of(fault, 4), Answers())))
+        body = b"".join(await read(await ask(interceptor_of(fault, 4), Answers())))
         assert body != BODY
         assert body.endswith(BODY[-500:])
 
 
 async def test_a_stuttering_body_comes_by_the_byte() -> None:
-    chunks = await read(await ask(tap_of("stutter"), Answers()))
+    chunks = await read(await ask(interceptor_of("stutter"), Answers()))
     assert b"".join(chunks) == BODY
     assert len(chunks) > 400
 
 
 async def test_a_silent_body_never_ends() -> None:
-    response = await ask(tap_of("silence"), Answers())
+    response = await ask(interceptor_of("silence"), Answers())
     reading = asyncio.ensure_future(read(response))
     done, _ = await asyncio.wait([reading], timeout=0.01)
     assert not done
@@ -136,6 +136,6 @@ async def test_a_silent_body_never_ends() -> None:
 
 @pytest.mark.parametrize("fault", ["reset", "truncation", "garbage_bytes", "garbage_event", "stutter", "silence"])
 async def test_nothing_befalls_a_body_that_ends_before(fault: Fault) -> None:
-    tap = tap_of(fault, reach=10**9)
-    assert b"".join(await read(await ask(tap, Answers()))) == BODY
-    assert not tap.happened
+    interceptor = interceptor_of(fault, reach=10**9)
+    assert b"".join(await read(await ask(interceptor, Answers()))) == BODY
+    assert not interceptor.happened

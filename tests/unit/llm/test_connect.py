@@ -29,7 +29,7 @@ async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
         assert openai.name == "openai"
 
 
-async def test_a_model_that_tags_its_thoughts_is_heard_so(tmp_path: Path) -> None:
+async def test_a_model_with_think_tags_is_filtered(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     server = '[providers.local]\napi = "openai-chat"\nbase_url = "http://gpu/v1"\n'
     file.write_text(

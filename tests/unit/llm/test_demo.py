@@ -29,7 +29,7 @@ def used(name: str, input: str, said: str, *, failed: bool = False) -> tuple[Mes
     )
 
 
-async def heard(request: ModelRequest, delay: float = 0) -> list[Block]:
+async def reply(request: ModelRequest, delay: float = 0) -> list[Block]:
     accumulator = Accumulator(1, 1, 0)
     stream = DemoProvider(delay).stream(request)
     changes = [change async for parts in stream for change in accumulator.feed(parts)]
@@ -46,18 +46,18 @@ def words(blocks: Sequence[Block]) -> str:
 
 @pytest.mark.parametrize("tools", [ALL, ()])
 async def test_its_first_words_say_that_it_is_a_scripted_demo(tools: Sequence[str]) -> None:
-    assert words(await heard(asking("How do I press the button?", tools=tools))).startswith("This is a scripted demo")
+    assert words(await reply(asking("How do I press the button?", tools=tools))).startswith("This is a scripted demo")
 
 
 async def test_it_searches_for_the_telling_words_of_the_question() -> None:
-    blocks = await heard(asking("What does the button do when I press it?"))
+    blocks = await reply(asking("What does the button do when I press it?"))
     assert [block.type for block in blocks] == ["thinking", "text", "tool_use"]
     assert calls(blocks) == [("doc_search", '{"query":"button press","limit":3}')]
 
 
-async def test_it_lists_the_library_when_asked_what_there_is_and_may_search_at_the_same_time() -> None:
-    assert calls(await heard(asking("list my documents"))) == [("doc_tree", "{}")]
-    assert [name for name, _ in calls(await heard(asking("list the documents about buttons")))] == [
+async def test_it_lists_the_library_on_request_and_may_search_at_the_same_time() -> None:
+    assert calls(await reply(asking("list my documents"))) == [("doc_tree", "{}")]
+    assert [name for name, _ in calls(await reply(asking("list the documents about buttons")))] == [
         "doc_search",
         "doc_tree",
     ]
@@ -67,24 +67,24 @@ async def test_it_lists_the_library_when_asked_what_there_is_and_may_search_at_t
     ("tools", "called"),
     [(("doc_tree",), ["doc_tree"]), (("doc_search",), ["doc_search"]), (("doc_view",), []), ((), [])],
 )
-async def test_it_calls_only_what_is_offered(tools: Sequence[str], called: list[str]) -> None:
-    assert [name for name, _ in calls(await heard(asking("press the button", tools=tools)))] == called
+async def test_it_calls_only_the_tools_of_the_request(tools: Sequence[str], called: list[str]) -> None:
+    assert [name for name, _ in calls(await reply(asking("press the button", tools=tools)))] == called
 
 
 async def test_it_calls_nothing_when_it_may_not() -> None:
     request = asking("press the button", *used("doc_search", '{"query":"button"}', HITS), may_use_tools=False)
-    assert calls(await heard(asking("press the button", may_use_tools=False))) == []
-    blocks = await heard(request)
+    assert calls(await reply(asking("press the button", may_use_tools=False))) == []
+    blocks = await reply(request)
     assert calls(blocks) == []
     assert "guides/setup.md" in words(blocks)
 
 
 async def test_it_reads_the_best_hit_and_answers_with_the_lines_about_the_question() -> None:
     search = used("doc_search", '{"query":"button"}', HITS)
-    blocks = await heard(asking("press the button", *search))
+    blocks = await reply(asking("press the button", *search))
     assert calls(blocks) == [("doc_view", '{"path":"guides/setup.md"}')]
     view = used("doc_view", '{"path":"guides/setup.md"}', EXCERPT)
-    answer = await heard(asking("press the button", *search, *view))
+    answer = await reply(asking("press the button", *search, *view))
     assert calls(answer) == []
     assert "**guides/setup.md**:\n\n> Hello.\n>\n> Press the button." in words(answer)
 
@@ -92,17 +92,17 @@ async def test_it_reads_the_best_hit_and_answers_with_the_lines_about_the_questi
 async def test_a_view_without_line_numbers_or_lines_is_shown_as_it_is() -> None:
     for said in ["guides/setup.md is empty.", ""]:
         view = used("doc_view", '{"path":"guides/setup.md"}', said)
-        assert said in words(await heard(asking("press the button", *view)))
+        assert said in words(await reply(asking("press the button", *view)))
 
 
 async def test_it_shows_the_library_when_that_is_all_it_asked_for() -> None:
     tree = used("doc_tree", "{}", "1 document, 5 characters:\nsetup.md  5")
-    assert "```\n1 document, 5 characters:\nsetup.md  5\n```" in words(await heard(asking("hi", *tree)))
+    assert "```\n1 document, 5 characters:\nsetup.md  5\n```" in words(await reply(asking("hi", *tree)))
 
 
-async def test_asked_for_the_files_it_lists_them_whatever_else_it_found() -> None:
+async def test_a_question_for_the_files_lists_them_beside_any_other_result() -> None:
     question = "What files are in my project?"
-    first = await heard(asking(question))
+    first = await reply(asking(question))
     assert [name for name, _ in calls(first)] == ["doc_search", "doc_tree"]
     found = (
         *used("doc_search", '{"query":"project"}', HITS),
@@ -110,40 +110,40 @@ async def test_asked_for_the_files_it_lists_them_whatever_else_it_found() -> Non
     )
     view = used("doc_view", '{"path":"guides/setup.md"}', EXCERPT)
     for since, tools in ((found, ("doc_search", "doc_tree")), ((*found, *view), ALL)):
-        said = words(await heard(asking(question, *since, tools=tools)))
+        said = words(await reply(asking(question, *since, tools=tools)))
         assert said.startswith("This is what the library holds:\n\n```\n2 documents:\nguides/setup.md  5\n```")
         assert "**guides/setup.md**" in said
 
 
-async def test_it_says_what_a_search_without_hits_said() -> None:
+async def test_it_quotes_the_result_of_a_search_without_hits() -> None:
     search = used("doc_search", '{"query":"x"}', "No document matches 'x'.")
-    assert words(await heard(asking("x marks the spot", *search))) == "No document matches 'x'."
+    assert words(await reply(asking("x marks the spot", *search))) == "No document matches 'x'."
 
 
 async def test_it_says_which_tool_failed_and_how() -> None:
     search = used("doc_search", '{"query":"x"}', "The library is closed.", failed=True)
-    assert words(await heard(asking("x marks the spot", *search))) == (
+    assert words(await reply(asking("x marks the spot", *search))) == (
         "doc_search failed, and this is what it said:\n\n> The library is closed."
     )
 
 
 async def test_it_admits_that_it_cannot_read_other_tools() -> None:
-    assert "none that I know" in words(await heard(asking("hi", *used("weather", "{}", "Sun."))))
+    assert "none that I know" in words(await reply(asking("hi", *used("weather", "{}", "Sun."))))
 
 
 async def test_being_asked_to_go_on_is_not_a_new_question() -> None:
     cut = Message("assistant", (text("I look"),)), Message("user", (text(GO_ON),))
-    assert calls(await heard(asking("press the button", *cut))) == [
+    assert calls(await reply(asking("press the button", *cut))) == [
         ("doc_search", '{"query":"press button","limit":3}')
     ]
 
 
 async def test_without_any_question_it_still_answers() -> None:
-    assert words(await heard(ModelRequest("demo", ()))).startswith("This is a scripted demo")
+    assert words(await reply(ModelRequest("demo", ()))).startswith("This is a scripted demo")
 
 
 async def test_a_long_question_is_repeated_in_short() -> None:
-    thought = (await heard(asking("button " * 50)))[0].text
+    thought = (await reply(asking("button " * 50)))[0].text
     assert "…" in thought
     assert len(thought) < 250
 
@@ -155,6 +155,6 @@ async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatc
         pauses.append(seconds)
 
     monkeypatch.setattr("app.llm.demo.asyncio.sleep", sleep)
-    blocks = await heard(asking("hi", tools=()), delay=0.015)
+    blocks = await reply(asking("hi", tools=()), delay=0.015)
     assert len(pauses) == sum(len(block.text.split()) for block in blocks)
     assert set(pauses) == {0.015}

@@ -39,7 +39,7 @@ class Canned(Adapter):
         return PermanentError("failed", str(wire.failure))
 
 
-async def told(
+async def read_all(
     *pieces: bytes | Exception | Silence, kind: str = "text/event-stream"
 ) -> tuple[list[Part], ChatWire, int]:
     """The parts, the wire at the end, and how many pieces were read."""
@@ -69,8 +69,8 @@ def words(parts: list[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, BlockText))
 
 
-async def test_what_comes_after_the_reason_to_stop_is_told_and_after_the_last_word_is_not() -> None:
-    parts, wire, read = await told(text("a"), STOP, b": nothing\n\n", text("b"), DONE, text("c"))
+async def test_data_after_the_finish_reason_is_read_and_after_the_last_event_is_not() -> None:
+    parts, wire, read = await read_all(text("a"), STOP, b": nothing\n\n", text("b"), DONE, text("c"))
     assert (words(parts), wire.ended, read) == ("ab", True, 6)
 
 
@@ -80,27 +80,27 @@ async def test_a_stopped_answer_is_whole_however_it_goes_on(
 ) -> None:
     monkeypatch.setattr(http, "_MAX_TAIL", 0.01)
     monkeypatch.setattr(http, "_MAX_DRAIN", 0.01)
-    parts, wire, _ = await told(text("a"), STOP, *last)
+    parts, wire, _ = await read_all(text("a"), STOP, *last)
     assert wire.ended
     assert isinstance(parts[-1], MessageEnded)
 
 
 async def test_a_connection_that_is_lost_before_the_reason_to_stop_is_an_error() -> None:
     with pytest.raises(httpx2.ReadError):
-        await told(text("a"), LOST)
+        await read_all(text("a"), LOST)
 
 
 @pytest.mark.parametrize("before", [[text("a")], [text("a"), STOP]])
 async def test_nothing_is_read_after_a_failure(before: list[bytes]) -> None:
-    parts, wire, read = await told(*before, frame({"error": "No."}), text("b"))
+    parts, wire, read = await read_all(*before, frame({"error": "No."}), text("b"))
     assert (words(parts), wire.failure, read) == ("a", {"error": "No."}, len(before) + 1)
 
 
 async def test_an_answer_that_is_one_object_is_read_whole() -> None:
     body = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
-    parts, wire, _ = await told(body[:10], body[10:], kind="application/json; charset=utf-8")
+    parts, wire, _ = await read_all(body[:10], body[10:], kind="application/json; charset=utf-8")
     assert (words(parts), wire.ended) == ("a", True)
-    assert (await told(b"", kind="application/json"))[0] == []
+    assert (await read_all(b"", kind="application/json"))[0] == []
 
 
 @pytest.mark.parametrize(

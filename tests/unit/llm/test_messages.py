@@ -26,7 +26,7 @@ from tests.support.model_requests import (
 QUESTION = user(text("Hello?"))
 
 
-def said(*path: Turn) -> list[tuple[str, list[str]]]:
+def sent(*path: Turn) -> list[tuple[str, list[str]]]:
     """Who says what, in short: words, or the kind of block and its id."""
     messages = build_messages(path)
     return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
@@ -40,7 +40,7 @@ def _short(block: Block) -> str:
 
 def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[tuple[str, list[str]]]:
     """What the model is told after `rounds` of a running turn."""
-    question, *rest = said(QUESTION, assistant(*rounds, stops=stops))
+    question, *rest = sent(QUESTION, assistant(*rounds, stops=stops))
     assert question == ("user", ["Hello?"])
     return rest
 
@@ -49,7 +49,7 @@ def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[
 
 
 def test_a_question_is_one_message() -> None:
-    assert said(QUESTION, assistant()) == [("user", ["Hello?"])]
+    assert sent(QUESTION, assistant()) == [("user", ["Hello?"])]
 
 
 def test_a_round_is_followed_by_the_results_of_its_calls_in_call_order() -> None:
@@ -61,7 +61,7 @@ def test_a_round_is_followed_by_the_results_of_its_calls_in_call_order() -> None
 
 
 def test_an_earlier_exchange_comes_before_the_next_question() -> None:
-    assert said(QUESTION, assistant([text("Yes.")]), user(text("And?")), assistant()) == [
+    assert sent(QUESTION, assistant([text("Yes.")]), user(text("And?")), assistant()) == [
         ("user", ["Hello?"]),
         ("assistant", ["Yes."]),
         ("user", ["And?"]),
@@ -70,13 +70,13 @@ def test_an_earlier_exchange_comes_before_the_next_question() -> None:
 
 def test_results_come_before_the_words_of_the_next_user_turn() -> None:
     ended = assistant([call("a"), result("a")], stops=["tool_use"])
-    assert said(QUESTION, ended, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
+    assert sent(QUESTION, ended, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
 
 
-def test_rounds_and_blocks_go_by_their_numbers_whatever_their_order_in_the_rows() -> None:
+def test_rounds_and_blocks_are_ordered_by_number_and_not_by_row() -> None:
     turn = assistant([text("a"), text("b")], [text("c")], stops=["pause_turn", "pause_turn"])
     mixed = replace(turn, rounds=turn.rounds[::-1], blocks=turn.blocks[::-1])
-    assert said(QUESTION, mixed)[-1] == ("assistant", ["a", "b", "c"])
+    assert sent(QUESTION, mixed)[-1] == ("assistant", ["a", "b", "c"])
 
 
 # --- rounds --------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_rounds_and_blocks_go_by_their_numbers_whatever_their_order_in_the_rows(
 @pytest.mark.parametrize("round", [Round(2, 1), Round(2, 1, stop_reason="voided", sealed_by=2)])
 def test_a_round_that_is_not_sealed_or_was_voided_is_left_out(round: Round) -> None:
     turn = assistant([call("a"), result("a")], [text("half")], stops=["tool_use"])
-    assert said(QUESTION, replace(turn, rounds=(turn.rounds[0], round)))[-1] == ("user", ["tool_result a"])
+    assert sent(QUESTION, replace(turn, rounds=(turn.rounds[0], round)))[-1] == ("user", ["tool_result a"])
 
 
 def test_a_paused_round_is_continued_without_a_word_of_the_user() -> None:
@@ -102,9 +102,9 @@ def test_after_a_reply_that_was_cut_the_model_is_asked_to_go_on() -> None:
     assert after_question([cut], stops=["interrupted"]) == [("assistant", ["Once upon"]), ("user", [GO_ON])]
 
 
-def test_the_model_goes_on_being_told_that_it_was_asked_to() -> None:
+def test_the_prompt_to_continue_stays_in_later_requests() -> None:
     cut = assistant([text("Once upon", interrupted=True)], [text("a time.")], stops=["interrupted"])
-    assert said(QUESTION, cut, user(text("And?")), assistant())[1:] == [
+    assert sent(QUESTION, cut, user(text("And?")), assistant())[1:] == [
         ("assistant", ["Once upon"]),
         ("user", [GO_ON]),
         ("assistant", ["a time."]),
@@ -114,7 +114,7 @@ def test_the_model_goes_on_being_told_that_it_was_asked_to() -> None:
 
 def test_a_turn_that_ended_when_it_was_cut_was_never_asked_to_go_on() -> None:
     cut = assistant([text("Once upon", interrupted=True)], stops=["cancelled"])
-    assert said(QUESTION, cut, user(text("And?")), assistant())[1:] == [
+    assert sent(QUESTION, cut, user(text("And?")), assistant())[1:] == [
         ("assistant", ["Once upon"]),
         ("user", ["And?"]),
     ]
@@ -123,13 +123,13 @@ def test_a_turn_that_ended_when_it_was_cut_was_never_asked_to_go_on() -> None:
 def test_a_turn_whose_next_call_came_to_nothing_was_asked_to_go_on() -> None:
     cut = assistant([text("Once upon", interrupted=True)], stops=["interrupted"])
     cut = replace(cut, rounds=(*cut.rounds, Round(2, 1, stop_reason="voided")))
-    assert said(QUESTION, cut, user(text("And?")), assistant())[-1] == ("user", [GO_ON, "And?"])
+    assert sent(QUESTION, cut, user(text("And?")), assistant())[-1] == ("user", [GO_ON, "And?"])
 
 
 # --- calls and results ---------------------------------------------------------------------------------------
 
 
-def test_a_call_without_a_result_gets_one_that_says_what_is_known() -> None:
+def test_a_call_without_a_result_gets_one_that_says_so() -> None:
     messages = build_messages([QUESTION, assistant([call("a")], stops=["tool_use"])])
     (missing,) = rendered(messages)[-1]["content"]
     assert missing == {"type": "tool_result", "tool_use_id": "a", "content": NO_RESULT, "is_error": True}
@@ -137,7 +137,7 @@ def test_a_call_without_a_result_gets_one_that_says_what_is_known() -> None:
 
 def test_a_result_without_a_call_is_left_out() -> None:
     assert after_question([text("Yes."), result("a")])[0] == ("assistant", ["Yes."])
-    assert said(user(text("Hello?"), result("a")), assistant()) == [("user", ["Hello?"])]
+    assert sent(user(text("Hello?"), result("a")), assistant()) == [("user", ["Hello?"])]
 
 
 def test_a_result_belongs_to_the_call_of_its_own_round() -> None:
@@ -189,8 +189,8 @@ def test_thinking_without_a_word_is_whole_when_it_is_signed() -> None:
 def test_blanks_between_words_go_back_but_a_message_of_blanks_does_not() -> None:
     assert after_question([text("\n\n"), thinking("Hm."), text("Yes.")])[0] == ("assistant", ["\n\n", "Hm.", "Yes."])
     blank = assistant([thinking("Hm."), text("\n\n")])
-    assert said(QUESTION, blank, user(text("And?")), assistant()) == [("user", ["Hello?", "And?"])]
-    assert said(user(text(" "), text("Hello?")), assistant()) == [("user", ["Hello?"])]
+    assert sent(QUESTION, blank, user(text("And?")), assistant()) == [("user", ["Hello?", "And?"])]
+    assert sent(user(text(" "), text("Hello?")), assistant()) == [("user", ["Hello?"])]
 
 
 def test_a_message_does_not_end_in_thinking_unless_it_is_to_be_continued() -> None:
@@ -215,7 +215,7 @@ def test_a_message_does_not_end_in_thinking_unless_it_is_to_be_continued() -> No
     ],
 )
 def test_there_is_always_a_user_to_answer(path: list[Turn], messages: list[Any]) -> None:
-    assert said(*path) == messages
+    assert sent(*path) == messages
 
 
 # --- server tools --------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_a_server_tool_may_be_answered_in_the_next_round_after_our_own_results()
     ]
 
 
-def test_a_server_tool_that_is_at_work_stops_for_nobody_to_say_anything() -> None:
+def test_no_prompt_is_added_while_a_server_tool_is_at_work() -> None:
     assert after_question([server_call("s")], stops=["tool_use"]) == [("assistant", ["server_tool_use s"])]
 
 
@@ -241,7 +241,7 @@ def test_a_server_tool_that_will_not_be_answered_any_more_is_left_out(stop: str)
 
 def test_a_server_tool_still_at_work_when_its_turn_ended_is_left_out() -> None:
     paused = assistant([text("a"), server_call("s")], stops=["pause_turn"])
-    assert said(QUESTION, paused, user(text("And?")), assistant())[1] == ("assistant", ["a"])
+    assert sent(QUESTION, paused, user(text("And?")), assistant())[1] == ("assistant", ["a"])
 
 
 def test_an_answer_of_a_server_tool_without_its_call_is_left_out() -> None:
@@ -268,13 +268,16 @@ def test_earlier_thinking_is_sent_only_under_the_request_it_was_thought_under(
     earlier = assistant([thinking("Hm."), redacted(), text("Yes.")])
     now = assistant(request=replace(REQUEST, **change))
     thought = ["Hm.", "redacted_thinking"] if holds else []
-    assert said(QUESTION, earlier, user(text("And?")), now)[1] == ("assistant", [*thought, "Yes."])
+    assert sent(QUESTION, earlier, user(text("And?")), now)[1] == ("assistant", [*thought, "Yes."])
 
 
 def test_a_turn_without_a_request_was_thought_under_none() -> None:
     imported = assistant([thinking("Hm."), text("Yes.")], request=None)
-    assert said(QUESTION, imported, user(text("And?")), assistant())[1] == ("assistant", ["Yes."])
-    assert said(QUESTION, imported, user(text("?")), assistant(request=None))[1] == ("assistant", ["Hm.", "Yes."])
+    assert sent(QUESTION, imported, user(text("And?")), assistant())[1] == ("assistant", ["Yes."])
+    assert sent(QUESTION, imported, user(text("?")), assistant(request=None))[1] == (
+        "assistant",
+        ["Hm.", "Yes."],
+    )
 
 
 @pytest.mark.parametrize(("then", "now"), [((), ('{"type":"a"}',)), (('{"type":"a"}',), ('{"type":"b"}',))])
@@ -282,14 +285,14 @@ def test_thinking_does_not_hold_under_other_tools_of_the_provider(then: tuple[st
     earlier = assistant([thinking("Hm."), text("Yes.")], request=replace(REQUEST, provider_tools=then))
     path = [QUESTION, earlier, user(text("And?"))]
     same, other = (assistant(request=replace(REQUEST, provider_tools=tools)) for tools in (then, now))
-    assert said(*path, same)[1] == ("assistant", ["Hm.", "Yes."])
-    assert said(*path, other)[1] == ("assistant", ["Yes."])
+    assert sent(*path, same)[1] == ("assistant", ["Hm.", "Yes."])
+    assert sent(*path, other)[1] == ("assistant", ["Yes."])
 
 
 # --- what the user says while the turn runs --------------------------------------------------------------------------
 
 
-def test_what_was_said_meanwhile_comes_after_all_results() -> None:
+def test_steering_messages_come_after_all_results() -> None:
     answered = [call("a"), call("b"), result("b"), result("a"), words("Faster."), words("And well.")]
     assert after_question(answered, stops=["tool_use"]) == [
         ("assistant", ["tool_use a", "tool_use b"]),
@@ -297,12 +300,12 @@ def test_what_was_said_meanwhile_comes_after_all_results() -> None:
     ]
 
 
-def test_what_was_said_meanwhile_is_plain_text_for_the_model() -> None:
+def test_steering_messages_are_plain_text_for_the_model() -> None:
     messages = build_messages([QUESTION, assistant([text("Yes."), words("Faster.")])])
     assert rendered(messages)[-1] == {"role": "user", "content": [{"type": "text", "text": "Faster."}]}
 
 
-def test_what_was_said_to_a_reply_that_was_whole_is_the_next_message() -> None:
+def test_a_steering_message_behind_a_complete_reply_is_the_next_message() -> None:
     assert after_question([text("Yes."), words("Faster.")]) == [("assistant", ["Yes."]), ("user", ["Faster."])]
 
 
@@ -317,19 +320,19 @@ def test_who_says_nothing_meanwhile_says_nothing(nothing: str) -> None:
     assert after_question(cut, stops=["interrupted"])[-1] == ("user", [GO_ON])
 
 
-def test_what_was_said_before_anything_was_sealed_follows_the_question() -> None:
+def test_a_steering_message_before_the_first_seal_follows_the_question() -> None:
     early = assistant([text("Yes.")])
     early = replace(early, blocks=(words("Faster.", round=0), *(replace(b, index=1) for b in early.blocks)))
-    assert said(QUESTION, early, user(text("And?")), assistant()) == [
+    assert sent(QUESTION, early, user(text("And?")), assistant()) == [
         ("user", ["Hello?", "Faster."]),
         ("assistant", ["Yes."]),
         ("user", ["And?"]),
     ]
 
 
-def test_what_was_said_to_an_answer_that_came_to_nothing_stays() -> None:
+def test_a_steering_message_to_an_empty_answer_stays() -> None:
     cancelled = replace(assistant(), blocks=(words("Faster.", round=0),))
-    assert said(QUESTION, cancelled, user(text("And?")), assistant()) == [("user", ["Hello?", "Faster.", "And?"])]
+    assert sent(QUESTION, cancelled, user(text("And?")), assistant()) == [("user", ["Hello?", "Faster.", "And?"])]
 
 
 def test_a_pause_into_which_somebody_spoke_is_over_for_its_server_tool() -> None:
@@ -342,7 +345,7 @@ def test_a_pause_into_which_somebody_spoke_is_over_for_its_server_tool() -> None
     ]
 
 
-def test_what_was_said_to_an_earlier_round_ends_no_later_pause() -> None:
+def test_a_steering_message_to_an_earlier_round_ends_no_later_pause() -> None:
     rounds = [text("a"), words("Search.")], [server_call("s")]
     assert after_question(*rounds, stops=["end_turn", "pause_turn"])[-1] == ("assistant", ["server_tool_use s"])
 
@@ -356,33 +359,33 @@ def failing(id: str, *more: Block) -> list[Block]:
     return [call(id), result(id, "no", is_error=True), *more]
 
 
-def test_a_model_whose_tools_all_failed_is_told_so_after_their_results() -> None:
+def test_a_note_follows_the_results_when_all_tools_have_failed() -> None:
     turn = assistant(failing("a"), stops=["tool_use"], request=ONE_FAILURE)
-    assert said(QUESTION, turn)[-1] == ("user", ["tool_result a", GIVEN_UP])
+    assert sent(QUESTION, turn)[-1] == ("user", ["tool_result a", GIVEN_UP])
     patient = assistant(failing("a"), stops=["tool_use"])
-    assert said(QUESTION, patient)[-1] == ("user", ["tool_result a"])
+    assert sent(QUESTION, patient)[-1] == ("user", ["tool_result a"])
 
 
-def test_nothing_is_said_of_failed_tools_while_one_of_the_provider_is_at_work() -> None:
+def test_no_note_on_failed_tools_is_added_while_a_server_tool_is_at_work() -> None:
     turn = assistant([server_call("s"), *failing("a")], stops=["tool_use"], request=ONE_FAILURE)
-    assert said(QUESTION, turn)[-2:] == [
+    assert sent(QUESTION, turn)[-2:] == [
         ("assistant", ["server_tool_use s", "tool_use a"]),
         ("user", ["tool_result a"]),
     ]
 
 
-def test_it_stays_told_in_all_later_requests() -> None:
+def test_the_note_stays_in_all_later_requests() -> None:
     turn = assistant(failing("a"), [text("I could not.")], stops=["tool_use"], request=ONE_FAILURE)
-    assert said(QUESTION, turn, user(text("And?")), assistant())[2:4] == [
+    assert sent(QUESTION, turn, user(text("And?")), assistant())[2:4] == [
         ("user", ["tool_result a", GIVEN_UP]),
         ("assistant", ["I could not."]),
     ]
 
 
-def test_it_stays_told_when_its_tools_work_again() -> None:
+def test_the_note_stays_when_the_tools_work_again() -> None:
     rounds = failing("a"), [text("I could not."), words("Try b.")], [call("b"), result("b")]
     turn = assistant(*rounds, stops=["tool_use", "end_turn", "tool_use"], request=ONE_FAILURE)
-    assert said(QUESTION, turn)[2:] == [
+    assert sent(QUESTION, turn)[2:] == [
         ("user", ["tool_result a", GIVEN_UP]),
         ("assistant", ["I could not."]),
         ("user", ["Try b."]),
@@ -393,9 +396,9 @@ def test_it_stays_told_when_its_tools_work_again() -> None:
 
 def test_a_model_to_which_the_user_speaks_meanwhile_may_try_again() -> None:
     turn = assistant(failing("a", words("Try b.")), stops=["tool_use"], request=ONE_FAILURE)
-    assert said(QUESTION, turn)[-1] == ("user", ["tool_result a", "Try b."])
+    assert sent(QUESTION, turn)[-1] == ("user", ["tool_result a", "Try b."])
 
 
 def test_a_turn_without_a_request_has_no_failures_to_count() -> None:
     imported = assistant(failing("a"), stops=["tool_use"], request=None)
-    assert said(QUESTION, imported, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
+    assert sent(QUESTION, imported, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])

@@ -33,7 +33,7 @@ def test_a_model_is_found_by_its_id_an_alias_or_a_prefix() -> None:
     assert found.check("small").can is None
 
 
-def test_what_is_listed_goes_before_what_only_begins_alike() -> None:
+def test_a_listed_model_goes_before_a_prefix() -> None:
     one, other = ScriptedProvider([]), ScriptedProvider([])
     found = Models([ProviderModels(one, [], ["big"]), ProviderModels(other, ["big-2"])])
     assert found.provider_for("big-2") is other
@@ -61,7 +61,7 @@ async def test_a_model_may_have_another_name_with_its_provider() -> None:
     assert other.requests[0].model == "y-1"
 
 
-async def test_a_model_is_not_sent_what_it_cannot_see() -> None:
+async def test_a_model_is_not_sent_files_that_it_cannot_read() -> None:
     provider = ScriptedProvider(lambda _: message_of(text("Hi")))
     found = Models([ProviderModels(provider, [Model("blind", can=frozenset({"tools", "documents"})), Model("seeing")])])
     picture, paper = Block(0, 0, 0, "image", data='{"type":"image"}'), Block(1, 0, 0, "document", data="{}")
@@ -80,7 +80,7 @@ def test_every_model_is_listed_with_its_provider() -> None:
     )
 
 
-def test_a_model_of_which_nobody_said_what_it_can_do_is_refused_nothing() -> None:
+def test_a_model_with_unknown_abilities_is_refused_nothing() -> None:
     assert Model("m").supports("images")
     assert Model("m", can=frozenset({"images"})).supports("images")
     assert not Model("m", can=frozenset()).supports("images")

@@ -65,7 +65,7 @@ def test_a_failure_has_a_class_a_name_and_the_words_of_the_provider(
     ],
 )
 @pytest.mark.parametrize("status", [400, 413, 422, 200])
-def test_a_prompt_that_is_too_long_is_named_so_whoever_says_it(message: str, status: int) -> None:
+def test_a_prompt_that_is_too_long_has_one_type_for_all_servers(message: str, status: int) -> None:
     error = provider_error({"error": {"message": message, "code": 400}}, status)
     assert (error.__class__, error.type) == (TooLong, "context_length_exceeded")
 
@@ -101,7 +101,7 @@ def test_the_servers_own_word_on_trying_again_goes_first(
         (None, "(the provider gave no reason)"),
     ],
 )
-def test_a_failure_without_words_is_told_as_it_came(said: object, words: str) -> None:
+def test_a_failure_without_a_message_is_quoted_as_it_came(said: object, words: str) -> None:
     assert provider_error(said, 500).message == words
 
 

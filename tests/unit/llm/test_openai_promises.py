@@ -148,9 +148,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_acce
     st.lists(st.sampled_from(["tool_use", "end_turn"])),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_it_has_said_goes_back_with_all_that_belongs_to_it(
-    rounds: list[list[Block]], stops: list[str]
-) -> None:
+def test_every_item_goes_back_with_the_items_that_it_needs(rounds: list[list[Block]], stops: list[str]) -> None:
     path = [user(text("x")), assistant(*rounds, stops=stops, request=replace(REQUEST, model=RESPONSES_MODEL))]
     assert responses_legal.request_problems(responses_body(build_messages(path))) == []
 

@@ -22,14 +22,14 @@ TOOL = ToolSpec("look", "Looks.", '{"type":"object","properties":{"z":{},"a":{}}
 
 
 def request(*messages: Message, **fields: Any) -> ModelRequest:
-    return ModelRequest("gpt-6-sol", messages or (said("Hello"),), **fields)
+    return ModelRequest("gpt-6-sol", messages or (human("Hello"),), **fields)
 
 
-def said(*blocks: Block | str) -> Message:
+def human(*blocks: Block | str) -> Message:
     return Message("user", tuple(text(block) if isinstance(block, str) else block for block in blocks))
 
 
-def answered(*blocks: Block | str) -> Message:
+def reply(*blocks: Block | str) -> Message:
     return Message("assistant", tuple(text(block) if isinstance(block, str) else block for block in blocks))
 
 
@@ -58,7 +58,7 @@ def messages_of(*messages: Message, quirks: Quirks = OPENAI) -> list[Json]:
 
 
 def test_a_plain_request_is_a_model_its_messages_and_a_stream_with_figures() -> None:
-    assert render(request(said("Hello"), system="Be kind.")) == (
+    assert render(request(human("Hello"), system="Be kind.")) == (
         b'{"model":"gpt-6-sol","messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello"}],'
         b'"stream":true,"stream_options":{"include_usage":true}}'
     )
@@ -92,7 +92,7 @@ def test_tools_are_functions_with_their_schema_byte_for_byte_and_the_providers_o
         ("required", {"tool_choice": "required"}),
     ],
 )
-def test_a_choice_of_tools_is_said_in_openais_words(choice: object, sent: Json) -> None:
+def test_a_choice_of_tools_is_translated(choice: object, sent: Json) -> None:
     body = body_of(request(tools=(TOOL,), params={"tool_choice": choice}))
     assert {name: body[name] for name in ("tool_choice", "parallel_tool_calls") if name in body} == sent
 
@@ -135,7 +135,7 @@ def test_without_tools_no_choice_is_sent() -> None:
         ({"output_config": {"format": {"type": "grammar"}}}, {}),
     ],
 )
-def test_parameters_are_said_in_openais_words(params: Json, sent: Json) -> None:
+def test_parameters_are_translated(params: Json, sent: Json) -> None:
     body = body_of(request(params=params))
     for name in ("model", "messages", "stream", "stream_options"):
         del body[name]
@@ -147,9 +147,9 @@ def test_parameters_are_said_in_openais_words(params: Json, sent: Json) -> None:
 
 def test_a_round_of_tools_is_an_answer_with_calls_and_a_message_for_each_result() -> None:
     assert messages_of(
-        said("Look."),
-        answered("I look", "ing.", called("a", '{"q": 1.0,  "q2":"\\u00e9"}'), called("b", "")),
-        said(result("a"), result("b", "no", is_error=True), "And?"),
+        human("Look."),
+        reply("I look", "ing.", called("a", '{"q": 1.0,  "q2":"\\u00e9"}'), called("b", "")),
+        human(result("a"), result("b", "no", is_error=True), "And?"),
     )[1:] == [
         {
             "role": "assistant",
@@ -170,7 +170,7 @@ def test_a_round_of_tools_is_an_answer_with_calls_and_a_message_for_each_result(
 
 
 def test_arguments_that_are_no_object_go_back_in_one() -> None:
-    (_, answer, _) = messages_of(said("x"), answered(called("a", '{"q": ')), said(result("a")))
+    (_, answer, _) = messages_of(human("x"), reply(called("a", '{"q": ')), human(result("a")))
     assert json.loads(answer["tool_calls"][0]["function"]["arguments"]) == {"INVALID_JSON": '{"q": '}
 
 
@@ -184,20 +184,20 @@ def test_arguments_that_are_no_object_go_back_in_one() -> None:
     ],
 )
 def test_a_result_is_words(block: Block, words: str) -> None:
-    assert messages_of(said("x"), answered(called("a")), said(block))[-1]["content"] == words
+    assert messages_of(human("x"), reply(called("a")), human(block))[-1]["content"] == words
 
 
 def test_results_come_right_after_their_calls_wherever_they_are_in_the_message() -> None:
-    sent = messages_of(said("x"), answered(called("a")), said("words", result("a")))
+    sent = messages_of(human("x"), reply(called("a")), human("words", result("a")))
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
 
 
 def test_ids_that_are_too_long_and_names_that_were_invented_are_changed_in_call_and_result() -> None:
     long = "chatcmpl-tool-" + "a" * 32
     _, answer, *results = messages_of(
-        said("x"),
-        answered(called(long, name="my tool!"), called("functions.f:0", name=None)),
-        said(result(long), result("functions.f:0")),
+        human("x"),
+        reply(called(long, name="my tool!"), called("functions.f:0", name=None)),
+        human(result(long), result("functions.f:0")),
     )
     ids = [call["id"] for call in answer["tool_calls"]]
     assert ids[0] != long
@@ -209,28 +209,31 @@ def test_ids_that_are_too_long_and_names_that_were_invented_are_changed_in_call_
 # --- what others said ----------------------------------------------------------------------------------------
 
 
-def test_thoughts_and_what_server_tools_did_are_left_out() -> None:
+def test_thoughts_and_blocks_of_server_tools_are_left_out() -> None:
     blocks = (
         thinking("Hm"), redacted(), text("I look."), server_call("s"), server_result("s"), text("Found."),
         thought("reasoning", "Hm"), called("a"),
     )  # fmt: skip
-    sent = messages_of(said("x"), answered(*blocks), said(result("a")))
+    sent = messages_of(human("x"), reply(*blocks), human(result("a")))
     assert sent[1]["content"] == "I look.\n\nFound."
     assert sent[1].keys() == {"role", "content", "tool_calls"}
 
 
 def test_an_answer_of_which_nothing_is_left_divides_nothing() -> None:
     blocks = (thinking("Hm"), server_call("s"), server_result("s"), text(" \n"))
-    assert messages_of(said("a", "b"), answered(*blocks), said("c")) == [{"role": "user", "content": "a\n\nb\n\nc"}]
+    assert messages_of(human("a", "b"), reply(*blocks), human("c")) == [{"role": "user", "content": "a\n\nb\n\nc"}]
 
 
 def test_an_answer_that_is_to_go_on_is_asked_to() -> None:
-    assert messages_of(said("x"), answered("I look.", server_call("s")))[-1] == {"role": "user", "content": GO_ON}
-    assert messages_of(said("x"), answered(server_call("s"))) == [{"role": "user", "content": "x"}]
+    assert messages_of(human("x"), reply("I look.", server_call("s")))[-1] == {
+        "role": "user",
+        "content": GO_ON,
+    }
+    assert messages_of(human("x"), reply(server_call("s"))) == [{"role": "user", "content": "x"}]
 
 
 def test_a_text_that_only_begins_after_a_server_tool_begins_at_once() -> None:
-    assert messages_of(said("x"), answered(server_result("s"), "Found."), said("y"))[1]["content"] == "Found."
+    assert messages_of(human("x"), reply(server_result("s"), "Found."), human("y"))[1]["content"] == "Found."
 
 
 # --- images and documents ------------------------------------------------------------------------------------
@@ -243,7 +246,7 @@ def block(type: str, source: Json | None = None, **members: Any) -> Block:
 def test_images_are_links_to_them_or_to_their_bytes() -> None:
     data = block("image", {"type": "base64", "media_type": "image/png", "data": "aGk="})
     link = block("image", {"type": "url", "url": "https://example.org/a.png"})
-    (message,) = messages_of(said("a", "b", data, link, "c"))
+    (message,) = messages_of(human("a", "b", data, link, "c"))
     assert message["content"] == [
         {"type": "text", "text": "a\n\nb"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
@@ -254,18 +257,18 @@ def test_images_are_links_to_them_or_to_their_bytes() -> None:
 
 def test_documents_are_files_or_their_text() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "aGk="}
-    (message,) = messages_of(said(block("document", source), block("document", source, title="a.pdf")))
+    (message,) = messages_of(human(block("document", source), block("document", source, title="a.pdf")))
     assert [part["file"] for part in message["content"]] == [
         {"filename": "document.pdf", "file_data": "data:application/pdf;base64,aGk="},
         {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="},
     ]
     plain = block("document", {"type": "text", "media_type": "text/plain", "data": "words"})
-    assert messages_of(said(plain, "more")) == [{"role": "user", "content": "words\n\nmore"}]
+    assert messages_of(human(plain, "more")) == [{"role": "user", "content": "words\n\nmore"}]
 
 
 @pytest.mark.parametrize("strange", [block("document", {"type": "file"}), block("video"), replace(text("x"), type="v")])
-def test_what_cannot_be_shown_is_named(strange: Block) -> None:
-    (message,) = messages_of(said(strange))
+def test_a_file_that_cannot_be_sent_is_named(strange: Block) -> None:
+    (message,) = messages_of(human(strange))
     assert message["content"].startswith("(An attachment of the type ")
 
 
@@ -285,7 +288,7 @@ def test_members_a_server_does_not_know_are_not_sent_and_its_own_are() -> None:
 
 
 def test_mistral_takes_ids_of_nine_characters() -> None:
-    sent = messages_of(said("x"), answered(called("toolu_1")), said(result("toolu_1")), quirks=QUIRKS["mistral"])
+    sent = messages_of(human("x"), reply(called("toolu_1")), human(result("toolu_1")), quirks=QUIRKS["mistral"])
     assert len(sent[1]["tool_calls"][0]["id"]) == 9
 
 
@@ -300,13 +303,13 @@ def test_mistral_takes_ids_of_nine_characters() -> None:
         ("deepseek", {"output_config": {"effort": "low"}}, {}),
     ],
 )
-def test_how_hard_to_think_is_said_in_the_servers_way(quirks: str, params: Json, sent: Json) -> None:
+def test_the_reasoning_effort_is_sent_in_the_form_of_the_server(quirks: str, params: Json, sent: Json) -> None:
     body = body_of(request(params=params), QUIRKS[quirks])
     assert {name: body[name] for name in ("reasoning", "thinking", "reasoning_effort") if name in body} == sent
 
 
 def thoughts_of(*blocks: Block) -> Json:
-    sent = messages_of(said("x"), answered(*blocks, "Yes."), said("y"), quirks=QUIRKS["openrouter"])
+    sent = messages_of(human("x"), reply(*blocks, "Yes."), human("y"), quirks=QUIRKS["openrouter"])
     return {name: value for name, value in sent[1].items() if name not in {"role", "content"}}
 
 
@@ -336,9 +339,9 @@ PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "im
 PAPER: Json = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}
 
 
-def test_files_of_results_are_said_by_the_user_behind_all_of_them() -> None:
+def test_files_of_results_follow_all_results_as_user_messages() -> None:
     shown = result("a", "one\ntwo", data=layout_of(["one", PICTURE, "two", PAPER]))
-    sent = messages_of(said("x"), answered(called("a"), called("b")), said(shown, result("b"), "And?"))
+    sent = messages_of(human("x"), reply(called("a"), called("b")), human(shown, result("b"), "And?"))
     assert [(message["role"], message.get("tool_call_id")) for message in sent[2:]] == [
         ("tool", "a"),
         ("tool", "b"),
@@ -351,7 +354,7 @@ def test_files_of_results_are_said_by_the_user_behind_all_of_them() -> None:
 
 def test_a_result_that_failed_says_so_before_its_files() -> None:
     shown = result("a", "", is_error=True, data=layout_of([PICTURE]))
-    sent = messages_of(said("x"), answered(called("a")), said(shown))
+    sent = messages_of(human("x"), reply(called("a")), human(shown))
     assert sent[2]["content"] == "Error: (This image is shown below.)"
 
 
@@ -360,9 +363,9 @@ def test_where_a_user_may_not_speak_right_behind_a_tool_the_assistant_says_a_wor
     ids = {"a": "abcdefghi"}
     for told in (shown, result("a")):
         sent = messages_of(
-            said("x"),
-            answered(called(ids["a"])),
-            said(replace(told, tool_use_id=ids["a"]), "And?"),
+            human("x"),
+            reply(called(ids["a"])),
+            human(replace(told, tool_use_id=ids["a"]), "And?"),
             quirks=QUIRKS["mistral"],
         )
         assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "user"]

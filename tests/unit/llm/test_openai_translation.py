@@ -10,7 +10,7 @@ from app.llm.conversation.translation import CallRules, provider_of, with_valid_
 from app.llm.provider import Message, ModelRequest
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, result, server_call, server_result, text, thinking
-from tests.unit.llm.test_openai_render import answered, called, said, thought
+from tests.unit.llm.test_openai_render import called, human, reply, thought
 
 ANY = CallRules(re.compile("[a-z]+"), 10)
 
@@ -31,42 +31,52 @@ def cited(words: str) -> Block:
 
 
 def test_of_a_text_with_sources_of_openai_anthropic_is_sent_the_words() -> None:
-    sent = anthropic(said("x"), answered(cited("See this.")), said("y"))
+    sent = anthropic(human("x"), reply(cited("See this.")), human("y"))
     assert sent[1]["content"] == [{"type": "text", "text": "See this."}]
 
 
-def test_thoughts_of_openai_are_not_sent_to_anthropic_nor_what_is_nothing_without_them() -> None:
+def test_thoughts_of_openai_are_not_sent_to_anthropic_nor_messages_of_nothing_else() -> None:
     sent = anthropic(
-        said("a"), answered(thought("reasoning", "Hm"), text(" ")), said("b"), answered(text("c"), thinking("d"),
-        thought("reasoning", "e")), said("f"),
+        human("a"), reply(thought("reasoning", "Hm"), text(" ")), human("b"), reply(text("c"), thinking("d"),
+        thought("reasoning", "e")), human("f"),
     )  # fmt: skip
     assert [[block["text"] for block in message["content"]] for message in sent] == [["a", "b"], ["c"], ["f"]]
 
 
-def test_ids_that_anthropic_refuses_are_changed_in_call_and_result_and_repeated_ones_are_told_apart() -> None:
+def test_ids_that_anthropic_refuses_are_changed_in_call_and_result_and_repeated_ones_become_unique() -> None:
     shell = '{"type":"tool_result","tool_use_id":"a b"}'
-    once = answered(called("functions.look:0")), said(result("functions.look:0"))
-    sent = anthropic(said("x"), *once, *once, answered(called("a b", name="x y")), said(result("a b", data=shell)))
+    once = reply(called("functions.look:0")), human(result("functions.look:0"))
+    sent = anthropic(
+        human("x"),
+        *once,
+        *once,
+        reply(called("a b", name="x y")),
+        human(result("a b", data=shell)),
+    )
     used = [block["id"] for message in sent for block in message["content"] if block["type"] == "tool_use"]
     assert len({*used}) == 3
     assert sent[-2]["content"][0]["name"] == "x_y"
 
 
-def test_a_changed_id_is_the_same_whatever_comes_after() -> None:
-    begun = said("x"), answered(called("f:0")), said(result("f:0"))
-    later = *begun, answered(called("f:0")), said(result("f:0"))
+def test_a_changed_id_does_not_depend_on_later_messages() -> None:
+    begun = human("x"), reply(called("f:0")), human(result("f:0"))
+    later = *begun, reply(called("f:0")), human(result("f:0"))
     assert anthropic(*later)[:3] == anthropic(*begun)
 
 
 def test_ids_and_names_that_fit_leave_the_blocks_as_they_were() -> None:
-    messages = (said("x"), answered(text("a"), call("ab"), server_call("S")), said(result("ab"), server_result("S")))
+    messages = (
+        human("x"),
+        reply(text("a"), call("ab"), server_call("S")),
+        human(result("ab"), server_result("S")),
+    )
     assert with_valid_calls(messages, ANY) == list(messages)
     assert without_foreign_blocks(messages) is messages
 
 
 def test_the_providers_own_object_of_a_call_is_changed_with_it() -> None:
     rules = CallRules(re.compile("[a-z]{9}|[a-f0-9]{9}"), 3)
-    _, answer, _ = with_valid_calls((said("x"), answered(call("A!")), said(result("A!"))), rules)
+    _, answer, _ = with_valid_calls((human("x"), reply(call("A!")), human(result("A!"))), rules)
     block = answer.blocks[0]
     data = json.loads(block.data or "")
     assert (data["id"], data["name"]) == (block.tool_use_id, block.name)
@@ -74,7 +84,7 @@ def test_the_providers_own_object_of_a_call_is_changed_with_it() -> None:
 
 
 def test_a_result_without_a_call_keeps_its_id() -> None:
-    (message,) = with_valid_calls([said(result("A!"))], ANY)
+    (message,) = with_valid_calls([human(result("A!"))], ANY)
     assert message.blocks[0].tool_use_id == "A!"
 
 
@@ -88,5 +98,5 @@ def test_an_answer_of_which_blanks_are_left_is_not_sent_though_it_comes_last() -
     asked = Block(
         0, 1, 1, "server_tool_use", "{}", '{"type":"server_tool_use","provider":"openai-responses"}', "ws", "web"
     )
-    (question,) = without_foreign_blocks([said("Hello"), answered(" \n", asked)])
+    (question,) = without_foreign_blocks([human("Hello"), reply(" \n", asked)])
     assert [block.text for block in question.blocks] == ["Hello"]

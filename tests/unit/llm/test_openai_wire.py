@@ -72,7 +72,7 @@ class Heard:
 # --- the plain course of things ------------------------------------------------------------------------------
 
 
-def test_a_text_is_opened_said_closed_and_ended() -> None:
+def test_a_text_is_opened_streamed_closed_and_ended() -> None:
     assert Heard(text("Hel"), text("lo"), chunk(finish="stop"), DONE).parts == [
         MessageStarted({}, "req_1", None),
         BlockOpened(0, "text"),
@@ -95,14 +95,14 @@ def test_a_text_is_opened_said_closed_and_ended() -> None:
         ("something_new", "something_new"),
     ],
 )
-def test_a_reason_to_stop_is_said_in_our_words(said: str, reason: str) -> None:
+def test_a_finish_reason_becomes_our_stop_reason(said: str, reason: str) -> None:
     heard = Heard(text("a"), chunk(finish=said), DONE)
     assert heard.accumulator.stop_reason == reason
     assert heard.accumulator.ended
 
 
 @pytest.mark.parametrize("said", ["stop", "tool_calls", "function_call"])
-def test_an_answer_with_calls_stops_for_its_tools_whatever_it_says(said: str) -> None:
+def test_an_answer_with_calls_stops_for_its_tools_for_any_finish_reason(said: str) -> None:
     heard = Heard(calls(piece(0, "a", "f", "{}")), chunk(finish=said), DONE)
     assert heard.accumulator.stop_reason == "tool_use"
 
@@ -118,7 +118,7 @@ def test_a_refusal_is_a_text_and_a_reason_to_stop() -> None:
     assert heard.accumulator.stop_reason == "refusal"
 
 
-def test_whatever_the_network_cuts_the_parts_are_the_same() -> None:
+def test_the_parts_are_the_same_for_all_cuts_of_the_network() -> None:
     body = text("é") + calls(piece(0, "a", "f", '{"x":'), piece(0, arguments="1}")) + chunk(finish="stop") + DONE
     wire, parts = ChatWire("req_1"), list[Part]()
     for start, size in zip(range(len(body)), repeat(1), strict=False):
@@ -131,7 +131,7 @@ def test_the_call_is_known_by_the_id_of_the_answer_where_no_header_says_one() ->
     assert ChatWire().feed(frame({"choices": []}))[0] == MessageStarted({}, None)
 
 
-def test_what_else_is_said_of_the_answer_is_kept() -> None:
+def test_further_members_of_the_answer_are_kept() -> None:
     heard = Heard(chunk({}, provider="Novita", model="m", obfuscation="xyz", service_tier=None))
     assert heard.accumulator.data == '{"provider":"Novita"}'
 
@@ -140,13 +140,13 @@ def test_what_else_is_said_of_the_answer_is_kept() -> None:
 
 
 @pytest.mark.parametrize("member", ["reasoning_content", "reasoning", "reasoning_text"])
-def test_thoughts_are_heard_under_any_of_their_names_and_signed_with_it(member: str) -> None:
+def test_thoughts_are_read_from_any_of_their_members_and_signed_with_it(member: str) -> None:
     heard = Heard(chunk({member: "Let me "}), chunk({member: "see."}), text("Yes."), chunk(finish="stop"), DONE)
     assert heard.blocks == [("thinking", "Let me see."), ("text", "Yes.")]
     assert json.loads(heard.rows[0].data or "")["signature"] == f"openai:{member}"
 
 
-def test_a_thought_that_is_said_twice_in_one_delta_is_heard_once() -> None:
+def test_a_thought_in_two_members_of_a_delta_is_read_once() -> None:
     heard = Heard(chunk({"reasoning": "a", "reasoning_content": "a", "reasoning_details": [{"text": "a"}]}))
     assert heard.blocks == [("thinking", "a")]
 
@@ -281,7 +281,7 @@ def test_text_after_a_call_is_a_block_of_its_own() -> None:
     assert heard.blocks == [("tool_use", A[2]), ("text", "Done.")]
 
 
-def test_what_comes_to_a_closed_call_is_told_as_unknown() -> None:
+def test_data_for_a_closed_call_is_unknown() -> None:
     heard = Heard(calls(piece(0, *A)), text("Done."), calls(piece(0, arguments="more")))
     assert [json.loads(one.raw)["fields"]["text"] for one in heard.accumulator.unknown] == ["more"]
 
@@ -295,12 +295,12 @@ def test_calls_without_ids_get_some_that_are_the_same_for_the_same_request_only(
     assert {*ids} & {id for id, _, _ in Heard(*pieces, seed=b"another").calls} == {"x"}
 
 
-def test_unnumbered_calls_without_ids_are_told_apart_by_their_names() -> None:
+def test_unnumbered_calls_without_ids_are_distinguished_by_their_names() -> None:
     heard = Heard(calls(piece(None, None, "f", "{}"), piece(None, None, "g", "{}")))
     assert [name for _, name, _ in heard.calls] == ["f", "g"]
 
 
-def test_calls_without_ids_under_one_number_are_told_apart_by_being_whole() -> None:
+def test_calls_without_ids_under_one_number_are_distinguished_by_being_complete() -> None:
     heard = Heard(calls(piece(0, None, "f", '{"n"'), piece(0, None, "f", ":1}"), piece(0, None, "f", "{}")))
     assert [input for _, _, input in heard.calls] == ['{"n":1}', "{}"]
 
@@ -315,12 +315,12 @@ def test_an_empty_piece_of_a_call_begins_none() -> None:
     assert Heard(calls({}, piece(3))).parts == [MessageStarted({}, "req_1", None)]
 
 
-def test_a_call_that_is_never_named_is_still_told() -> None:
+def test_a_call_that_is_never_named_is_emitted() -> None:
     heard = Heard(calls(piece(0, "a", None, "{}")), chunk(finish="tool_calls"), DONE)
     assert heard.calls == [("a", "unnamed", "{}")]
 
 
-def test_the_old_way_to_call_a_function_is_heard() -> None:
+def test_the_old_form_of_a_function_call_is_read() -> None:
     frames = [chunk({"function_call": {"name": "f", "arguments": "{"}}), chunk({"function_call": {"arguments": "}"}})]
     heard = Heard(*frames, chunk(finish="function_call"), DONE)
     assert [(name, input) for _, name, input in heard.calls] == [("f", "{}")]
@@ -358,7 +358,7 @@ def test_figures_may_come_without_a_choices_member() -> None:
     assert heard.accumulator.usage == {"input_tokens": 10}
 
 
-def test_figures_that_are_repeated_are_told_once_and_null_ones_never() -> None:
+def test_repeated_usage_is_reported_once_and_null_usage_never() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": None}
     frames = [chunk({"content": "a"}, usage=usage) for _ in range(3)]
     told = [part for part in Heard(*frames, chunk(usage=None)).parts if isinstance(part, MessageDelta)]
@@ -368,7 +368,7 @@ def test_figures_that_are_repeated_are_told_once_and_null_ones_never() -> None:
 # --- how it ends ---------------------------------------------------------------------------------------------
 
 
-def test_an_answer_without_a_last_word_has_ended_when_it_said_why() -> None:
+def test_an_answer_without_done_has_ended_after_its_finish_reason() -> None:
     assert Heard(text("a"), chunk(finish="stop")).accumulator.ended
     assert Heard(text("a"), chunk(finish="stop").rstrip()).accumulator.ended
 
@@ -397,12 +397,12 @@ def test_a_last_word_alone_says_nothing() -> None:
     assert Heard(b": PROCESSING\n\n").parts == []
 
 
-def test_nothing_is_heard_after_the_end() -> None:
+def test_nothing_is_read_after_the_end() -> None:
     heard = Heard(text("a"), chunk(finish="stop"), DONE, text("b"))
     assert heard.blocks == [("text", "a")]
 
 
-def test_what_comes_after_the_reason_to_stop_is_heard() -> None:
+def test_data_after_the_finish_reason_is_read() -> None:
     heard = Heard(chunk({"content": "a"}, "stop"), text("b"), calls(piece(0, *A)), DONE)
     assert heard.blocks == [("text", "ab"), ("tool_use", A[2])]
 
@@ -412,7 +412,7 @@ def test_an_empty_reason_is_none(finish: str | None) -> None:
     assert not Heard(chunk({"content": "a"}, finish)).accumulator.ended
 
 
-def test_only_the_first_of_several_candidates_is_heard() -> None:
+def test_only_the_first_of_several_candidates_is_read() -> None:
     second = {"index": 1, "delta": {"content": "no"}, "finish_reason": "length"}
     first = {"delta": {"content": "yes"}, "finish_reason": "stop"}
     heard = Heard(frame({"choices": [second, first]}), DONE)
@@ -424,7 +424,7 @@ def test_a_null_delta_says_nothing() -> None:
     assert Heard(frame({"choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}), DONE).accumulator.ended
 
 
-def test_an_answer_that_was_not_streamed_is_heard_all_the_same() -> None:
+def test_an_answer_that_was_not_streamed_is_read_too() -> None:
     message = {"role": "assistant", "content": "Hello", "tool_calls": [piece(None, *A)]}
     body = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
     wire = ChatWire()
@@ -448,14 +448,14 @@ def test_an_answer_that_was_not_streamed_is_heard_all_the_same() -> None:
         {"choices": "none", "error": {"message": "No."}},
     ],
 )
-def test_a_failure_in_mid_stream_is_taken_down_and_nothing_after_it(said: Json) -> None:
+def test_a_failure_in_mid_stream_is_kept_and_nothing_after_it_is_read(said: Json) -> None:
     heard = Heard(text("a"), frame(said), text("b"))
     assert heard.wire.failure == said
     assert heard.blocks == [("text", "a")]
     assert not heard.accumulator.ended
 
 
-def test_figures_that_come_with_a_failure_are_told() -> None:
+def test_usage_that_comes_with_a_failure_is_reported() -> None:
     heard = Heard(chunk({}, usage={"prompt_tokens": 3}, error={"message": "No."}))
     assert heard.accumulator.usage == {"input_tokens": 3}
     assert heard.wire.failure is not None
@@ -476,14 +476,14 @@ def test_some_reasons_to_stop_are_failures() -> None:
 
 
 @pytest.mark.parametrize("said", [b"<html>", b'{"choices":', b"[" * 100_000])
-def test_what_is_no_json_is_a_failure(said: bytes) -> None:
+def test_data_that_is_not_json_is_a_failure(said: bytes) -> None:
     heard = Heard(text("a"), frame(said))
     assert isinstance(heard.wire.failure, BadStream)
     assert heard.blocks == [("text", "a")]
 
 
 @pytest.mark.parametrize("said", [{"hello": 1}, [1], {"choices": [1]}, "word"])
-def test_what_is_new_is_told_as_unknown(said: object) -> None:
+def test_unknown_data_becomes_an_unknown_part(said: object) -> None:
     assert Unknown(json.dumps(said)) in Heard(frame(said)).parts
 
 

@@ -56,13 +56,13 @@ def test_without_a_window_the_provider_knows_when() -> None:
     assert edits_of(asked("compaction", at=6_000))[0]["trigger"]["value"] == 50_000
 
 
-def test_nobody_is_asked_for_what_is_not_offered() -> None:
+def test_no_edit_is_requested_that_the_model_does_not_support() -> None:
     assert edits_of(asked()) is None
     assert betas_of(asked()) == []
     assert edits_of(replace(asked(), compaction=None)) is None
 
 
-def test_the_counter_is_told_of_the_edits() -> None:
+def test_a_token_count_includes_the_edits() -> None:
     body = json.loads(render_count(asked(*BOTH, params={"context_management": {"edits": []}})))
     assert body.keys() == {"context_management", "messages", "model"}
     assert body["context_management"] == {"edits": []}, "what the turn itself says goes before"
@@ -94,7 +94,7 @@ def test_compactions_and_thoughts_go_back_where_the_provider_goes_on_with_it() -
         (request_with(*BOTH), "claude-haiku-4-5"),
     ],
 )
-def test_else_what_was_said_is_sent_without_them(request_now: TurnRequest, fallback: str | None) -> None:
+def test_otherwise_the_history_is_sent_without_them(request_now: TurnRequest, fallback: str | None) -> None:
     assert kinds(path_to(request_now), fallback) == ["text", "text", "text"]
 
 
@@ -132,7 +132,7 @@ MODELS = Models(
 
 
 @pytest.mark.parametrize(("model", "edits"), [("offers", BOTH), ("clears", ("context_editing",)), ("unknown", ())])
-def test_only_what_the_registry_names_is_left_to_the_provider(model: str, edits: tuple[str, ...]) -> None:
+def test_only_abilities_in_the_registry_are_left_to_the_provider(model: str, edits: tuple[str, ...]) -> None:
     wanted = TurnOptions(model=model, limits=LimitsIn(compaction="provider"))
     resolver = Resolver(MODELS, Toolset([]), Defaults("offers", None, Limits()))
     request = resolver.again(wanted, TurnRequest("offers"))

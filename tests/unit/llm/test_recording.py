@@ -27,13 +27,13 @@ def test_a_file_holds_every_byte_and_where_each_read_ended(
 
 
 @pytest.mark.parametrize("call", [CALL, None])
-def test_a_call_that_nobody_answered_is_a_recording_too(call: ModelCall | None) -> None:
+def test_a_call_without_a_response_is_a_recording_too(call: ModelCall | None) -> None:
     recording = Recording(BEGAN, "host/v1", b"{}", call, ending="failed", failure=Failure("ConnectError", "refused"))
     assert decode(encode(recording)) == recording
 
 
 @pytest.mark.parametrize("file", [b"", b"{}\n", b"not JSON\n{}\n{}\n", b"1\n2\n3\n"])
-def test_what_is_no_recording_is_refused(file: bytes) -> None:
+def test_a_file_that_is_no_recording_is_refused(file: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(file)
 

@@ -75,5 +75,5 @@ def test_a_legal_request_has_no_problems() -> None:
         {"input": [USER]},
     ],
 )
-def test_what_the_api_refuses_is_a_problem(wrong: dict[str, Any]) -> None:
+def test_a_request_that_the_api_refuses_is_a_problem(wrong: dict[str, Any]) -> None:
     assert request_problems(wrong)

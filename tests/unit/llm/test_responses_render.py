@@ -14,7 +14,7 @@ from app.llm.openai.responses.render import render
 from app.llm.provider import Message, ModelRequest
 from tests.support.legal.responses import request_problems
 from tests.support.model_requests import redacted, result, server_call, server_result, thinking
-from tests.unit.llm.test_openai_render import answered, called, said, thought
+from tests.unit.llm.test_openai_render import called, human, reply, thought
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ def mused(item: Json = THOUGHT) -> Block:
 
 
 def body_of(*messages: Message, quirks: Quirks = OPENAI, **fields: Any) -> Json:
-    request = ModelRequest(fields.pop("model", "gpt-6-sol"), messages or (said("Hello"),), **fields)
+    request = ModelRequest(fields.pop("model", "gpt-6-sol"), messages or (human("Hello"),), **fields)
     body: Json = json.loads(render(request, quirks))
     return body
 
@@ -50,7 +50,7 @@ def input_of(*messages: Message, **fields: Any) -> list[Json]:
 
 def answer_of(*blocks: Block | str, **fields: Any) -> list[Json]:
     """What is sent of an answer between two questions."""
-    first, *items, last = input_of(said("a"), answered(*blocks), said("b"), **fields)
+    first, *items, last = input_of(human("a"), reply(*blocks), human("b"), **fields)
     assert (first["content"], last["content"]) == ("a", "b")
     return items
 
@@ -59,7 +59,7 @@ def answer_of(*blocks: Block | str, **fields: Any) -> list[Json]:
 
 
 def test_a_plain_request_is_a_model_its_input_and_a_stream_of_which_nothing_is_stored() -> None:
-    request = ModelRequest("gpt-6-sol", (said("Hello"),), system="Be kind.")
+    request = ModelRequest("gpt-6-sol", (human("Hello"),), system="Be kind.")
     assert render(request) == (
         b'{"model":"gpt-6-sol","instructions":"Be kind.","input":[{"role":"user","content":"Hello"}],'
         b'"store":false,"include":["reasoning.encrypted_content"],"stream":true}'
@@ -68,7 +68,7 @@ def test_a_plain_request_is_a_model_its_input_and_a_stream_of_which_nothing_is_s
 
 def test_tools_are_functions_with_their_schema_byte_for_byte_and_the_providers_own_follow() -> None:
     body = render(
-        ModelRequest("gpt-6-sol", (said("x"),), tools=(TOOL,), provider_tools=('{"type": "web_search", "n": 1e2}',))
+        ModelRequest("gpt-6-sol", (human("x"),), tools=(TOOL,), provider_tools=('{"type": "web_search", "n": 1e2}',))
     )
     assert TOOL.input_schema.encode() in body
     assert b'{"type": "web_search", "n": 1e2}' in body
@@ -97,7 +97,7 @@ def test_tools_are_functions_with_their_schema_byte_for_byte_and_the_providers_o
         ({"tool_choice": {"type": "any"}}, {}),
     ],
 )  # fmt: skip
-def test_parameters_are_said_in_the_words_of_this_api(params: Json, sent: Json) -> None:
+def test_parameters_are_translated_for_this_api(params: Json, sent: Json) -> None:
     always = {"store": False, "include": ["reasoning.encrypted_content"], "stream": True}
     body = body_of(params=params)
     assert {name: value for name, value in body.items() if name not in {"model", "input"}} == {**always, **sent}
@@ -108,7 +108,7 @@ def test_a_model_that_does_not_think_is_not_asked_for_its_thoughts(model: str) -
     assert "include" not in body_of(model=model)
 
 
-def test_quirks_say_what_a_server_is_not_told_or_always_told() -> None:
+def test_quirks_remove_and_add_members() -> None:
     quirks = Quirks(thinking=None, unsupported=frozenset({"include"}), extra={"top_k": 1})
     body = body_of(quirks=quirks, params={"output_config": {"effort": "low"}})
     assert body.keys() == {"model", "input", "store", "stream", "top_k"}
@@ -125,7 +125,7 @@ def test_quirks_say_what_a_server_is_not_told_or_always_told() -> None:
         ({"type": "web_search"}, {"tool_choice": {"type": "web_search"}}),
     ],
 )
-def test_a_choice_of_tools_is_said_in_the_words_of_this_api(choice: Any, sent: Json) -> None:
+def test_a_choice_of_tools_is_translated_for_this_api(choice: Any, sent: Json) -> None:
     body = body_of(tools=(TOOL,), params={"tool_choice": choice})
     assert {name: body[name] for name in ("tool_choice", "parallel_tool_calls") if name in body} == sent
     assert body_of(tools=(TOOL,), may_use_tools=False, params={"tool_choice": choice})["tool_choice"] == "none"
@@ -138,11 +138,11 @@ def shown(type: str, source: Json | None, **members: Any) -> Block:
     return Block(0, 1, 1, type, data=json.dumps({"type": type, "source": source, **members}))
 
 
-def test_words_are_one_text_and_what_is_shown_has_its_place_among_them() -> None:
+def test_texts_are_joined_and_files_keep_their_place_among_them() -> None:
     image = {"type": "base64", "media_type": "image/png", "data": "iVBO"}
     pdf = {**image, "media_type": "application/pdf"}
     (asked,) = input_of(
-        said(
+        human(
             "a",
             "b",
             shown("image", image),
@@ -169,7 +169,7 @@ def test_words_are_one_text_and_what_is_shown_has_its_place_among_them() -> None
 
 
 def test_where_the_answer_comes_last_the_model_is_asked_to_go_on() -> None:
-    assert input_of(said("a"), answered("Hi"))[-1] == {"role": "user", "content": GO_ON}
+    assert input_of(human("a"), reply("Hi"))[-1] == {"role": "user", "content": GO_ON}
 
 
 # --- what the model said -------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_a_text_is_an_answer_without_its_sources() -> None:
 
 @pytest.mark.parametrize("blocks", [(" ",), (mused(), " "), (redacted(),)])
 def test_an_answer_of_which_nothing_is_left_divides_nothing(blocks: tuple[Block | str, ...]) -> None:
-    assert input_of(said("a"), answered(*blocks), said("b")) == [{"role": "user", "content": "a\n\nb"}]
+    assert input_of(human("a"), reply(*blocks), human("b")) == [{"role": "user", "content": "a\n\nb"}]
 
 
 def test_texts_of_two_phases_are_two_answers() -> None:
@@ -196,11 +196,11 @@ def test_an_opaque_item_goes_back_byte_for_byte() -> None:
     raw = '{"type":"reasoning", "id":"rs_1","encrypted_content":"e","n": 1e2}'
     data = '{"type":"thinking","signature":"s","provider":"openai-responses","item":' + raw + "}"
     block = Block(0, 1, 1, "thinking", "", data)
-    body = render(ModelRequest("gpt-6-sol", (said("a"), answered(block, "Hi"), said("b"))))
+    body = render(ModelRequest("gpt-6-sol", (human("a"), reply(block, "Hi"), human("b"))))
     assert b"," + raw.encode() + b"," in body
 
 
-def test_a_thought_goes_back_before_what_it_led_to_and_not_alone() -> None:
+def test_a_thought_goes_back_before_its_item_and_never_alone() -> None:
     assert answer_of(mused(), "Hi") == [THOUGHT, SAID]
     assert answer_of(mused(), mused(), "Hi") == [THOUGHT, SAID]
     assert answer_of("Hi", mused()) == [SAID]
@@ -247,7 +247,7 @@ def test_a_call_of_the_provider_goes_back_with_its_output_or_not_at_all_and_so_d
 
 def test_calls_and_their_results_keep_their_ids_and_arguments() -> None:
     calls = called("a", '{"q": 1}'), called("b", "")
-    items = input_of(said("x"), answered("Hi", *calls), said(result("a"), result("b", "no", is_error=True)))
+    items = input_of(human("x"), reply("Hi", *calls), human(result("a"), result("b", "no", is_error=True)))
     assert items[2:] == [
         {"type": "function_call", "call_id": "a", "name": "look", "arguments": '{"q": 1}'},
         {"type": "function_call", "call_id": "b", "name": "look", "arguments": "{}"},
@@ -258,19 +258,19 @@ def test_calls_and_their_results_keep_their_ids_and_arguments() -> None:
 
 def test_ids_and_names_that_this_api_refuses_are_changed_in_call_and_result() -> None:
     long = "x" * 65
-    once = answered(called(long, name="look at!")), said(result(long))
-    items = input_of(said("x"), *once, *once)
+    once = reply(called(long, name="look at!")), human(result(long))
+    items = input_of(human("x"), *once, *once)
     calls = [item for item in items if item.get("type") == "function_call"]
     assert len({call["call_id"] for call in calls}) == 2
     assert {call["name"] for call in calls} == {"look_at_"}
 
 
-def test_who_called_a_tool_is_told_with_the_call_and_with_its_result() -> None:
+def test_the_caller_of_a_tool_is_sent_with_the_call_and_with_its_result() -> None:
     caller = {"type": "program", "caller_id": "p"}
     program = {"type": "program", "id": "cm_1", "call_id": "p", "code": "…"}
     asked = own("server_tool_use", program, "{}", tool_use_id="p", name="program")
     call = own("tool_use", {"caller": caller}, '{"q":1}', tool_use_id="a", name="look")
-    items = input_of(said("x"), answered(asked, call), said(result("a")))
+    items = input_of(human("x"), reply(asked, call), human(result("a")))
     assert items[1:] == [
         program,
         {"type": "function_call", "call_id": "a", "name": "look", "caller": caller, "arguments": '{"q":1}'},
@@ -281,7 +281,7 @@ def test_who_called_a_tool_is_told_with_the_call_and_with_its_result() -> None:
 def test_a_custom_call_goes_back_with_its_words() -> None:
     words = '{"input":"select \\"a\\""}'
     call = own("tool_use", {"type": "custom_tool_call"}, words, tool_use_id="a", name="sql")
-    assert input_of(said("x"), answered(call), said(result("a")))[1:] == [
+    assert input_of(human("x"), reply(call), human(result("a")))[1:] == [
         {"type": "custom_tool_call", "call_id": "a", "name": "sql", "input": 'select "a"'},
         {"type": "custom_tool_call_output", "call_id": "a", "output": "seen"},
     ]
@@ -294,7 +294,7 @@ PAPER: Json = {"type": "document", "source": {"type": "base64", "media_type": "a
 @pytest.mark.parametrize("is_error", [False, True])
 def test_files_of_a_result_are_in_their_places(is_error: bool) -> None:
     shown = result("a", "one\ntwo", is_error=is_error, data=layout_of(["one", PICTURE, "two", PAPER]))
-    output = input_of(said("x"), answered(called("a")), said(shown))[2]["output"]
+    output = input_of(human("x"), reply(called("a")), human(shown))[2]["output"]
     assert output == [
         *([{"type": "input_text", "text": "Error:"}] if is_error else []),
         {"type": "input_text", "text": "one"},
@@ -306,4 +306,4 @@ def test_files_of_a_result_are_in_their_places(is_error: bool) -> None:
 
 def test_a_result_of_several_texts_is_one_of_words() -> None:
     told = result("a", "one\ntwo", data=layout_of(["one", "two"]))
-    assert input_of(said("x"), answered(called("a")), said(told))[2]["output"] == "one\ntwo"
+    assert input_of(human("x"), reply(called("a")), human(told))[2]["output"] == "one\ntwo"

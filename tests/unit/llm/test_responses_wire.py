@@ -109,7 +109,7 @@ def test_a_stream_that_ends_without_its_last_event_was_cut() -> None:
     assert [(block.text, block.interrupted) for block in heard.blocks] == [("Hi", True)]
 
 
-def test_an_answer_that_was_not_streamed_is_told() -> None:
+def test_an_answer_that_was_not_streamed_is_read() -> None:
     body = {
         "id": "resp_1",
         "object": "response",
@@ -135,20 +135,20 @@ def test_an_answer_that_was_not_streamed_is_told() -> None:
         (over("cancelled"), {"message": "The response has cancelled.", "code": "server_error"}),
     ],
 )
-def test_a_failure_is_what_the_server_said(event: Json, failure: Json) -> None:
+def test_a_failure_is_decoded_from_its_event(event: Json, failure: Json) -> None:
     heard = Heard(CREATED, event, delta("output_text", "more"))
     assert heard.wire.failure == failure
     assert not heard.wire.ended
     assert heard.said == []
 
 
-def test_what_a_failed_answer_cost_is_known() -> None:
+def test_a_failed_answer_keeps_its_usage() -> None:
     heard = Heard(over("failed", error={"code": "x"}, usage={"output_tokens": 2}))
     assert heard.accumulator.usage == {"output_tokens": 2}
 
 
 @pytest.mark.parametrize("data", [b"<html>", b'{"type": "x"', b'{"type": 3, "new": }', b"\xff\xfe"])
-def test_what_is_no_json_is_a_failure(data: bytes) -> None:
+def test_data_that_is_not_json_is_a_failure(data: bytes) -> None:
     assert isinstance(Heard(CREATED, data).wire.failure, BadStream)
 
 
@@ -200,7 +200,7 @@ def test_an_unknown_event_is_kept(event: Any) -> None:
         {"type": "response.output_text.delta", "delta": None},
     ],
 )
-def test_events_of_what_comes_whole_at_its_end_say_nothing(event: Json) -> None:
+def test_progress_events_of_items_are_ignored(event: Json) -> None:
     assert Heard(event).parts == []
 
 
@@ -266,7 +266,7 @@ def test_a_message_that_says_nothing_is_no_block() -> None:
     assert Heard(CREATED, added(MESSAGE), over()).blocks == []
 
 
-def test_words_of_an_item_that_nobody_announced_are_heard_and_those_of_one_that_is_over_are_not() -> None:
+def test_deltas_of_an_unannounced_item_are_read_and_those_of_a_closed_item_are_not() -> None:
     heard = Heard(
         delta("reasoning_text", "Hm"),
         delta("output_text", "Hi", 1),
@@ -284,14 +284,14 @@ def test_an_item_in_the_place_of_one_that_is_open_ends_it() -> None:
     assert [(block.text, block.interrupted) for block in heard.blocks] == [("a", False)]
 
 
-def test_where_all_items_have_the_same_place_none_is_told_twice() -> None:
+def test_items_that_share_one_place_are_each_read_once() -> None:
     heard = Heard(
         CREATED, done(THOUGHT), done(text("a")), done(text("b")), over(output=[THOUGHT, text("a"), text("b")])
     )
     assert heard.said == [("thinking", ""), ("text", "a"), ("text", "b")]
 
 
-def test_what_was_streamed_otherwise_than_it_ended_stays_as_it_was_streamed() -> None:
+def test_streamed_text_that_differs_from_the_final_form_stays() -> None:
     assert Heard(CREATED, added(MESSAGE), delta("output_text", "a"), done(text("b")), over()).said == [("text", "a")]
 
 
@@ -322,7 +322,7 @@ def test_a_thought_that_was_cut_has_no_signature() -> None:
 # --- calls ---------------------------------------------------------------------------------------------------
 
 
-def test_calls_are_told_apart_by_their_place_and_keep_their_ids() -> None:
+def test_calls_are_distinguished_by_their_place_and_keep_their_ids() -> None:
     second = {**CALL, "id": "fc_2", "call_id": "b"}
     heard = Heard(
         CREATED,
@@ -363,7 +363,7 @@ def test_a_call_without_an_id_or_with_anothers_gets_one_of_its_own_that_is_alway
     assert once.blocks[2].name == "unnamed"
 
 
-def test_what_belongs_to_a_call_besides_is_kept() -> None:
+def test_further_members_of_a_call_are_kept() -> None:
     call = {**CALL, "arguments": "{}", "namespace": "web", "caller": {"type": "program"}, "new": None}
     heard = Heard(CREATED, done(call), over())
     assert heard.data["item"] == {"namespace": "web", "caller": {"type": "program"}}
@@ -378,12 +378,12 @@ def test_what_belongs_to_a_call_besides_is_kept() -> None:
         ([added(CALL)], False),
     ],
 )
-def test_a_call_whose_end_nobody_told_is_one_if_its_arguments_are_whole(events: list[Json], is_call: bool) -> None:
+def test_a_call_without_an_end_event_is_complete_if_its_arguments_are(events: list[Json], is_call: bool) -> None:
     (block,) = Heard(CREATED, *events, over("incomplete")).blocks
     assert block.is_call == is_call
 
 
-def test_the_last_event_makes_up_for_the_end_of_items_that_are_open_or_untold() -> None:
+def test_the_last_event_completes_items_that_are_open_or_were_not_sent() -> None:
     whole = {**CALL, "arguments": '{"q":1}'}
     begun = (done(THOUGHT), added(CALL, 1), delta("function_call_arguments", '{"q', 1))
     heard = Heard(CREATED, *begun, over(output=[THOUGHT, whole, text("Hi")]))
@@ -440,12 +440,12 @@ def test_an_output_that_nothing_asked_for_is_kept() -> None:
     assert "tool_use_id" not in heard.data
 
 
-def test_what_a_thought_led_to_knows_it() -> None:
+def test_an_item_names_the_thought_that_led_to_it() -> None:
     heard = Heard(CREATED, done(THOUGHT), done(SEARCH, 1), over())
     assert json.loads(heard.blocks[-1].data or "")["thought"] == "rs_1"
 
 
-def test_an_image_is_asked_for_by_what_it_was_made_of() -> None:
+def test_an_image_call_has_its_prompt_as_input() -> None:
     image = {"type": "image_generation_call", "id": "ig_1", "revised_prompt": "a fox", "result": "iVBO"}
     assert json.loads(Heard(CREATED, done(image), over()).blocks[0].text) == {"revised_prompt": "a fox"}
 

@@ -11,7 +11,7 @@ from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking
 REQUEST = ModelRequest("m", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 
 
-async def heard(provider: ScriptedProvider, request: ModelRequest = REQUEST) -> list[Block]:
+async def reply_of(provider: ScriptedProvider, request: ModelRequest = REQUEST) -> list[Block]:
     accumulator = Accumulator(1, 1, 0)
     changes = [change async for parts in provider.stream(request) for change in accumulator.feed(parts)]
     return [change for change in changes if isinstance(change, Block)]
@@ -19,22 +19,22 @@ async def heard(provider: ScriptedProvider, request: ModelRequest = REQUEST) -> 
 
 async def test_replies_come_in_their_order_and_requests_are_kept() -> None:
     provider = ScriptedProvider([message_of(text("a", "b")), message_of(thinking("c"), text("d"))])
-    assert [block.text for block in await heard(provider)] == ["ab"]
-    assert [block.text for block in await heard(provider)] == ["c", "d"]
+    assert [block.text for block in await reply_of(provider)] == ["ab"]
+    assert [block.text for block in await reply_of(provider)] == ["c", "d"]
     assert provider.requests == [REQUEST, REQUEST]
 
 
 async def test_a_script_that_is_over_fails_for_good() -> None:
     with pytest.raises(PermanentError, match="no reply for call 1"):
-        await heard(ScriptedProvider([]))
+        await reply_of(ScriptedProvider([]))
 
 
-async def test_a_function_may_answer_what_it_is_asked() -> None:
+async def test_a_function_may_answer_by_the_request() -> None:
     provider = ScriptedProvider(lambda request: message_of(text(request.messages[0].blocks[0].text)))
-    assert [block.text for block in await heard(provider)] == ["Hello"]
+    assert [block.text for block in await reply_of(provider)] == ["Hello"]
 
 
-async def test_a_message_that_calls_tools_stops_for_them_unless_told_otherwise() -> None:
+async def test_a_message_with_calls_stops_for_its_tools_unless_the_script_has_a_reason() -> None:
     call = tool_use("look", {"n": 1}, "a")
     for stop_reason, told in [(None, "tool_use"), ("max_tokens", "max_tokens")]:
         accumulator = Accumulator(1, 1, 0)

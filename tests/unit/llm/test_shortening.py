@@ -35,14 +35,14 @@ def shortened(path: Sequence[Turn]) -> list[Turn]:
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]
 
 
-def said(path: Sequence[Turn], kind: str) -> list[str]:
+def texts(path: Sequence[Turn], kind: str) -> list[str]:
     return [block.text for message in build_messages(path) for block in message.blocks if block.type == kind]
 
 
-def test_what_is_left_of_a_result_says_how_much_is_missing() -> None:
+def test_a_shortened_result_says_how_much_is_missing() -> None:
     path = shortened(path_of(3))
-    assert [len(words) for words in said(path, "tool_result")] == [585, 585, 4000]
-    assert said(path, "tool_result")[0].startswith("x" * 500 + "\n\n[Left out here: 3,500 of 4,000 characters, since")
+    assert [len(words) for words in texts(path, "tool_result")] == [585, 585, 4000]
+    assert texts(path, "tool_result")[0].startswith("x" * 500 + "\n\n[Left out here: 3,500 of 4,000 characters, since")
     assert all(len(block.text) == 4000 for block in path[-1].blocks if block.type == "tool_result")
 
 
@@ -75,7 +75,7 @@ def test_of_a_result_with_files_its_words_are_left(parts: list[ResultPart], left
     assert shortened_text(of_files, 500, [READ]).startswith(left)
 
 
-def test_what_is_shortened_has_no_files_any_more() -> None:
+def test_a_shortened_result_has_no_files() -> None:
     path = path_of(3)
     layout = layout_of([LONG, IMAGE])
     with_files = [replace(block, data=layout) if block.type == "tool_result" else block for block in path[-1].blocks]
@@ -84,14 +84,14 @@ def test_what_is_shortened_has_no_files_any_more() -> None:
     assert [block.data for block in sent] == [None, None, layout]
 
 
-def test_thoughts_behind_what_was_sent_whole_when_they_were_thought_are_left_out() -> None:
-    assert said(path_of(3), "thinking") == ["thought 1", "thought 2", "thought 3"]
+def test_thoughts_behind_a_result_that_is_sent_shortened_now_are_left_out() -> None:
+    assert texts(path_of(3), "thinking") == ["thought 1", "thought 2", "thought 3"]
     path = shortened(path_of(3))
-    assert said(path, "thinking") == ["thought 1"]
+    assert texts(path, "thinking") == ["thought 1"]
     later = [replace(block, round=4) for block in (thinking("thought 4"), call("c4"), result("c4"))]
     made = assistant([], [], [], []).rounds
     grown = [path[0], replace(path[-1], blocks=(*path[-1].blocks, *later), rounds=made)]
-    assert said(grown, "thinking") == ["thought 1", "thought 4"]
+    assert texts(grown, "thinking") == ["thought 1", "thought 4"]
     assert build_messages(grown)[:6] == build_messages(path)[:6]
 
 

@@ -44,7 +44,7 @@ def test_how_the_bytes_arrive_makes_no_difference(parts: list[bytes]) -> None:
     assert split(*parts) == split(stream)
 
 
-def test_an_event_is_told_as_soon_as_its_blank_line_is_there_whatever_ends_the_lines() -> None:
+def test_an_event_is_complete_with_its_blank_line_for_all_line_ends() -> None:
     for newline in (b"\n", b"\r\n", b"\r"):
         assert EventSplitter().feed(b"data: x" + newline * 2) == [b"x"]
 

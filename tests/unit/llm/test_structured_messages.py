@@ -20,21 +20,21 @@ def structured(*rounds: list[Block], native: bool = True) -> Turn:
     return assistant(*rounds, request=replace(REQUEST, output=output))
 
 
-def said(*path: Turn) -> list[str]:
+def texts_of(*path: Turn) -> list[str]:
     messages = rendered(build_messages(path))
     assert message_problems(messages) == []
     return [block["text"] for block in messages[-1]["content"]]
 
 
-def test_what_is_wrong_with_an_output_is_said_by_the_user() -> None:
-    assert said(ASKED, structured([text('{"year":1}'), verdict(REJECTED)])) == ["The output is not right."]
+def test_the_fault_of_an_output_is_a_user_message() -> None:
+    assert texts_of(ASKED, structured([text('{"year":1}'), verdict(REJECTED)])) == ["The output is not right."]
 
 
 def test_an_output_that_was_taken_needs_no_word() -> None:
     answered = structured([text('{"year":1}'), verdict(ACCEPTED)])
-    assert said(ASKED, answered, user(text("Thanks.")), assistant()) == ["Thanks."]
+    assert texts_of(ASKED, answered, user(text("Thanks.")), assistant()) == ["Thanks."]
 
 
 def test_a_reply_without_an_output_is_asked_for_one_in_the_words_of_its_way() -> None:
-    assert said(ASKED, structured([thinking("Hm.")]))[-1] == NO_TEXT
-    assert said(ASKED, structured([text("In 1969.")], native=False)) == [NO_OUTPUT]
+    assert texts_of(ASKED, structured([thinking("Hm.")]))[-1] == NO_TEXT
+    assert texts_of(ASKED, structured([text("In 1969.")], native=False)) == [NO_OUTPUT]

@@ -24,7 +24,7 @@ from app.llm.scripted import message_of, text, thinking, tool_use
 THROUGH = UUID(int=7)
 
 
-async def told(*batches: Sequence[Part]) -> list[Part]:
+async def kept(*batches: Sequence[Part]) -> list[Part]:
     async def stream() -> AsyncGenerator[Sequence[Part], None]:
         for batch in batches:
             yield batch
@@ -33,7 +33,7 @@ async def told(*batches: Sequence[Part]) -> list[Part]:
 
 
 async def test_the_words_become_one_summary_and_the_rest_is_left_out() -> None:
-    parts = await told(*message_of(thinking("Hm"), text("In ", "short."), tool_use("look", {}, "a"), text("And more.")))
+    parts = await kept(*message_of(thinking("Hm"), text("In ", "short."), tool_use("look", {}, "a"), text("And more.")))
     started, opened, *words, delta, closed, ended = parts
     assert isinstance(opened, BlockOpened)
     assert opened.type == SUMMARY
@@ -50,16 +50,16 @@ async def test_words_may_come_with_the_block() -> None:
         BlockClosed(0),
         MessageEnded(),
     ]
-    parts = await told(batch)
+    parts = await kept(batch)
     assert [type(part) for part in parts] == [BlockOpened, BlockClosed, MessageEnded]
 
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "refusal", "model_context_window_exceeded"])
-async def test_what_was_cut_off_is_no_summary(stop_reason: str) -> None:
+async def test_an_answer_that_was_cut_off_is_no_summary(stop_reason: str) -> None:
     with pytest.raises(TransientError, match="no_summary"):
-        await told(*message_of(text("In sh"), stop_reason=stop_reason))
+        await kept(*message_of(text("In sh"), stop_reason=stop_reason))
 
 
 async def test_a_summary_without_words_is_none() -> None:
     with pytest.raises(TransientError, match="empty_summary"):
-        await told(*message_of(text(" ")))
+        await kept(*message_of(text(" ")))

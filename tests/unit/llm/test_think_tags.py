@@ -33,7 +33,7 @@ def pieces(words: str, size: int) -> list[str]:
     return [words[place : place + size] for place in range(0, len(words), size)]
 
 
-def said(parts: Sequence[Part]) -> list[tuple[str, str]]:
+def texts(parts: Sequence[Part]) -> list[tuple[str, str]]:
     tags, accumulator = ThinkTags(), Accumulator(1, 1, 0)
     told = [part for one in parts for part in tags.feed([one])] + tags.end()
     changes = [*accumulator.feed(told), *accumulator.interrupt()]
@@ -62,19 +62,22 @@ def test_a_thought_at_the_beginning_of_an_answer_is_a_block_of_its_own(
     words: str, blocks: list[tuple[str, str]], size: int, cut: bool
 ) -> None:
     parts = parts_of(text(*pieces(words, size)))
-    assert said([part for part in parts if not (cut and isinstance(part, BlockClosed | MessageEnded))]) == blocks
+    assert texts([part for part in parts if not (cut and isinstance(part, BlockClosed | MessageEnded))]) == blocks
 
 
-def test_what_comes_with_the_opening_of_a_block_counts() -> None:
+def test_text_in_the_opening_of_a_block_counts() -> None:
     opened = BlockOpened(3, "text", None, "<think>a</think>b")
-    assert said([MessageStarted({}), opened, BlockText(3, "c"), BlockClosed(3)]) == [("thinking", "a"), ("text", "bc")]
+    assert texts([MessageStarted({}), opened, BlockText(3, "c"), BlockClosed(3)]) == [
+        ("thinking", "a"),
+        ("text", "bc"),
+    ]
 
 
 @pytest.mark.parametrize("first", [thinking("Hm."), tool_use("look", {}, "a")])
 def test_only_the_first_block_is_looked_at(first: list[Part]) -> None:
-    kinds = [kind for kind, _ in said(parts_of(first, text("<think>Hm.</think>")))]
+    kinds = [kind for kind, _ in texts(parts_of(first, text("<think>Hm.</think>")))]
     assert kinds[1:] == ["text"]
-    assert said(parts_of(text("Hi"), text("<think>a"))) == [("text", "Hi"), ("text", "<think>a")]
+    assert texts(parts_of(text("Hi"), text("<think>a"))) == [("text", "Hi"), ("text", "<think>a")]
 
 
 def test_sources_stay_with_the_answer() -> None:
@@ -98,7 +101,7 @@ def test_sources_stay_with_the_answer() -> None:
     ]
 
 
-async def heard(provider: Any) -> list[Sequence[Part]]:
+async def batches_of(provider: Any) -> list[Sequence[Part]]:
     return [parts async for parts in provider.stream(REQUEST)]
 
 
@@ -107,7 +110,7 @@ class Counted(ScriptedProvider):
         return 7
 
 
-async def test_a_model_that_tags_its_thoughts_is_heard_so_and_others_are_not() -> None:
+async def test_only_a_model_with_think_tags_is_filtered() -> None:
     provider = Counted(lambda _: message_of(text("<think>a</think>", "b")))
     models = Models(
         [
@@ -120,7 +123,7 @@ async def test_a_model_that_tags_its_thoughts_is_heard_so_and_others_are_not() -
         asked = models.provider_for(name)
         assert asked.name == "scripted"
         assert await count_tokens(asked, REQUEST) == 7
-        opened = [part.type for parts in await heard(asked) for part in parts if isinstance(part, BlockOpened)]
+        opened = [part.type for parts in await batches_of(asked) for part in parts if isinstance(part, BlockOpened)]
         assert opened == ["thinking", "text"]
     assert models.provider_for("other") is provider
 
@@ -135,5 +138,5 @@ class Cut:
 
 
 async def test_nothing_is_lost_where_a_stream_ends_in_the_middle_of_a_tag() -> None:
-    assert await heard(ThinkTagFilter(Cut())) == [[BlockOpened(0, "text", None, "<thi")]]
+    assert await batches_of(ThinkTagFilter(Cut())) == [[BlockOpened(0, "text", None, "<thi")]]
     assert await count_tokens(ThinkTagFilter(Cut()), REQUEST) is None
