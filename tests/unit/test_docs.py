@@ -85,8 +85,8 @@ def test_the_table_of_calls_is_the_calls() -> None:
     assert sorted(told) == sorted(calls)
 
 
-def test_the_table_of_what_may_be_said_with_a_turn_is_its_body() -> None:
-    told = {name for names, _ in rows_after(API, "## What may be said with a turn") for name in _CODE.findall(names)}
+def test_the_table_of_the_body_of_a_turn_is_its_schema() -> None:
+    told = {name for names, _ in rows_after(API, "## The body of a turn") for name in _CODE.findall(names)}
     assert told == NewTurnInNewChat.model_fields.keys() - {"role"}
 
 
