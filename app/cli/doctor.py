@@ -23,7 +23,7 @@ def doctor() -> None:
     try:
         count = asyncio.run(_count_tokens(settings))
     except TurnstreamError as error:
-        raise click.ClickException(f"The database cannot be used: {error}") from None
+        raise click.ClickException(str(error)) from None
     click.echo(f"database: reachable, up to date\ntokens: {count or 'none (local use only)'}")
 
 

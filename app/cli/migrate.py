@@ -11,12 +11,10 @@ from app.setup.databases import database_name, open_database
 @click.command()
 def migrate() -> None:
     """Migrate the database, as `serve` does at its start."""
-
     settings = read_settings()
 
     async def run() -> None:
         async with open_database(settings):
-            name = database_name(settings)
-            click.echo(f"{name[0].upper()}{name[1:]} is up to date.")
+            click.echo(f"Migrated {database_name(settings)} to the newest revision.")
 
     asyncio.run(run())

@@ -94,17 +94,17 @@ class ApprovalLoop:
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
-class ReadLine(Protocol):
-    """Reads a line after `prompt`. Raises EOFError at the end of the input."""
-
-    def __call__(self, prompt: str, /) -> str: ...
-
-
 class ApprovalPrompt:
-    """`edit` opens a text in an editor and returns the result; None if nothing was changed."""
+    """`read` reads a line after a prompt, or raises EOFError. `edit` opens a text in an editor and returns the result;
+    None if nothing was changed.
+    """
 
     def __init__(
-        self, console: Console, read: ReadLine, edit: Callable[[str], str | None], now: Callable[[], datetime]
+        self,
+        console: Console,
+        read: Callable[[str], str],
+        edit: Callable[[str], str | None],
+        now: Callable[[], datetime],
     ) -> None:
         self._console = console
         self._read = read

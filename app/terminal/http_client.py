@@ -80,9 +80,9 @@ class Client:
             found += [chat for chat in page["chats"] if chat["id"].startswith(prefix.lower())]
         if len(found) == 1:
             return found[0]
-        matches = f"{len(found)} chats have an id that begins" if found else "no chat has an id that begins"
-        lists = "/list at the prompt and `turnstream chat --list` show the ids"
-        raise RequestRejected(404, f"{matches} with {prefix}; {lists}")
+        matches = f"{len(found)} chats have" if found else "no chat has"
+        remedy = "/list at the prompt and `turnstream chat --list` show the ids"
+        raise RequestRejected(404, f"{matches} an id that begins with {prefix}; {remedy}")
 
     async def path(self, chat: str, limit: int) -> Json:
         """Returns the newest `limit` turns of the chat, oldest first; `next` is set if there are older ones."""
