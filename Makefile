@@ -16,7 +16,8 @@ PYTEST_ARGS ?=
 
 RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
-NPM := $(shell command -v npm)
+# Empty where Node is older than eslint needs.
+NPM := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' && command -v npm)
 NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
 TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
@@ -60,7 +61,7 @@ ifdef NPM
 	@node_modules/.bin/tsc --project tsconfig.client.json
 	@cmp $(GENERATED_TYPES) $(TYPES) || { echo '$(TYPES) is not what turnstream.js says: run `make fmt`'; exit 1; }
 else
-	@echo 'JavaScript was not checked: that needs Node 20 with npm (apt-get install nodejs npm)'
+	@echo 'JavaScript was not checked: that needs Node 20.19 or newer with npm (apt-get install nodejs npm)'
 endif
 
 bench: $(DEV) ## CPU per delta and added latency, as ratios against a bare relay
