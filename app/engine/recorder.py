@@ -65,7 +65,7 @@ class Recorder:
     """Writes the turn of `view`. Every write raises ClaimLost once another attempt owns the turn.
 
     `holds` is true until the turn has ended, waits for a person, or went back into the queue because of an answer or
-    words that came meanwhile. `leaves_work` then tells whether the queue has work: this turn, or one behind it.
+    words that came meanwhile. `leaves_work` is then true if the queue has work: this turn, or one behind it.
     """
 
     def __init__(self, records: Records, view: LiveView) -> None:

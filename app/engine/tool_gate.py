@@ -85,7 +85,7 @@ class ToolGate:
         return [self._ask(call, kind, now) for call in calls if (kind := self._ask_kind(call))]
 
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | SettleUnrun:
-        """What becomes of a call that waits for nobody. With `refusal`, no call of its round may run."""
+        """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         if refusal is not None:
             return SettleUnrun(Outcome(refusal, kind="refused"))
         if self._may_have_happened(call):
@@ -165,7 +165,7 @@ class ToolGate:
         return None if ask is None or ask.answer is None else ask.answer.input
 
     def _may_have_happened(self, call: Block) -> bool:
-        """An earlier attempt started the call, nobody knows how it ended, and a second run may do harm."""
+        """An earlier attempt started the call, its outcome is unknown, and a second run may do harm."""
         spec = self.spec(call)
         return key_of(call) in self.started_before and spec is not None and not repeatable(spec)
 
@@ -179,7 +179,7 @@ class ToolGate:
         return earlier_result(call, self.turn.blocks, read_only) if self._has_memo(call) else None
 
     def _has_memo(self, call: Block) -> bool:
-        """Whether identical calls have one outcome. With an edited input, a call is not what it says any more."""
+        """Whether identical calls share one outcome. A call with an edited input is not what the model wrote."""
         spec = self.spec(call)
         return spec is not None and spec.read_only and self._policy(call).memo and self._edited_input(call) is None
 

@@ -67,7 +67,7 @@ class Fleet:
         toolset, database = toolset_of(self.workshop), Mortal(self.harness.database)
         harness = Harness(self.harness.url, database)
         replica = await self.stack.enter_async_context(
-            harness.replica(self.provider, toolset=toolset, policy=IMPATIENT, hears=True)
+            harness.replica(self.provider, toolset=toolset, policy=IMPATIENT, listens=True)
         )
         self.stack.callback(database.live)
         return replica

@@ -1,4 +1,4 @@
-"""The loop: model, tools, model, whatever either of them does. Real rows, real workers, scripted models."""
+"""The loop: model, tools, model, in all their ways to end. Real rows, real workers, scripted models."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -99,8 +99,10 @@ async def test_five_rounds_of_three_tools_that_run_side_by_side_end_in_an_answer
     }
     assert [request.may_use_tools for request in provider.requests] == [True] * 5 + [False]
     for number, request in enumerate(provider.requests):
-        told = [[block.tool_use_id for block in message.blocks] for message in request.messages[2::2]]
-        assert told == [[f"{n}{letter}" for letter in "abc"] for n in range(1, number + 1)], "in the order of the calls"
+        answered = [[block.tool_use_id for block in message.blocks] for message in request.messages[2::2]]
+        assert answered == [[f"{n}{letter}" for letter in "abc"] for n in range(1, number + 1)], (
+            "in the order of the calls"
+        )
 
 
 async def test_results_go_back_in_the_order_of_the_calls_however_they_came(harness: Harness) -> None:
@@ -188,19 +190,19 @@ async def test_read_only_tools_start_when_their_block_closes_and_others_wait_for
 
 
 async def test_a_tool_gets_its_context_and_may_show_progress(harness: Harness) -> None:
-    told: list[ToolContext] = []
+    contexts: list[ToolContext] = []
 
     @tool()
     async def work(context: ToolContext) -> str:
         """Show progress."""
         context.progress("halfway")
-        told.append(context)
+        contexts.append(context)
         return "done"
 
     async with harness.replica(ScriptedProvider([calls("work"), answer()]), [work]) as replica:
         asked = await harness.ask(tools=[work])
         await harness.finish(replica, asked)
-    (context,) = told
+    (context,) = contexts
     assert (context.owner, context.chat_id, context.turn_id) == ("ada", asked.chat, asked.turn)
     assert context.idempotency_key == f"{asked.turn}:1:0"
 
@@ -301,8 +303,8 @@ async def test_a_paused_reply_goes_on_from_what_it_said(harness: Harness) -> Non
 async def test_a_call_that_was_cut_by_max_tokens_is_not_run_and_whole_ones_are(
     harness: Harness, whole: list[list[Part]]
 ) -> None:
-    *said, _, _, _ = message_of(*whole, tool_use("look", {"what": "a ship"}, "cut"))
-    provider = ScriptedProvider([[*said, ending("max_tokens")], answer()])
+    *whole_parts, _, _, _ = message_of(*whole, tool_use("look", {"what": "a ship"}, "cut"))
+    provider = ScriptedProvider([[*whole_parts, ending("max_tokens")], answer()])
     async with harness.replica(provider, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     assert set(results_of(turn)) == ({"whole"} if whole else set())
@@ -328,8 +330,8 @@ async def test_a_conversation_is_told_from_its_start(harness: Harness) -> None:
         first = await harness.ask("first", system="Be brief.")
         await harness.finish(replica, first)
         await harness.finish(replica, await harness.ask("second", after=first, system="Be brief."))
-    said = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
-    assert said == [("user", "first"), ("assistant", "One."), ("user", "second")]
+    sent = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
+    assert sent == [("user", "first"), ("assistant", "One."), ("user", "second")]
     assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
 
 

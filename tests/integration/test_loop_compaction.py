@@ -29,7 +29,7 @@ def words_of(messages: Iterable[Message]) -> str:
 
 @dataclass
 class Small:
-    """A model with a small window: it knows what it is told, and refuses more than it can take."""
+    """A model with a small window: it knows the facts in its request, and refuses a request that is too long."""
 
     window: int = WINDOW
     largest: int = 0
@@ -38,18 +38,18 @@ class Small:
     facts: list[set[str]] = field(default_factory=list)
 
     def __call__(self, request: ModelRequest) -> Reply:
-        told = words_of(request.messages)
-        size = len(told) // 4
+        words = words_of(request.messages)
+        size = len(words) // 4
         if size > self.window:
             self.refused += 1
             return [TooLong("invalid_request_error", f"prompt is too long: {size} tokens > {self.window} maximum")]
         self.largest = max(self.largest, size)
         usage = {"input_tokens": size, "output_tokens": 20}
-        if SUMMARISE in told:
+        if SUMMARISE in words:
             self.summaries += 1
-            known = sorted(set(FACT.findall(told)), key=lambda fact: int(fact.split()[1]))
+            known = sorted(set(FACT.findall(words)), key=lambda fact: int(fact.split()[1]))
             return message_of(text("Known: ", ", ".join(known[-60:])), usage=usage)
-        self.facts.append(set(FACT.findall(told)))
+        self.facts.append(set(FACT.findall(words)))
         return message_of(text("I will remember. " + "Hm. " * 20), usage=usage)
 
 

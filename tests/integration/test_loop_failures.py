@@ -1,4 +1,4 @@
-"""The loop when the provider fails: before it has said anything, in mid-sentence, after a call, for good."""
+"""The loop when the provider fails: before the first text, in mid-sentence, after a call, for good."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +80,7 @@ async def test_a_call_that_was_accepted_and_then_broke_is_made_again_and_its_usa
     provider = ScriptedProvider([[*started, overloaded()], answer()])
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask(limits=Limits(max_recoveries=0)))
-    assert (turn.status, turn.recoveries) == ("complete", 0), "nobody had seen anything yet"
+    assert (turn.status, turn.recoveries) == ("complete", 0), "no reader had seen anything yet"
     assert [(round.number, round.voided) for round in turn.rounds] == [(1, True), (1, False)]
     assert turn.usage == {"input_tokens": 20, "output_tokens": 6}
 
@@ -143,10 +143,10 @@ async def test_a_permanent_error_is_not_tried_again(harness: Harness) -> None:
 
 
 async def test_a_model_that_nobody_serves_any_more_ends_the_turn(harness: Harness) -> None:
-    def nobody(model: str) -> ScriptedProvider:
+    def unavailable(model: str) -> ScriptedProvider:
         raise PermanentError("model_not_available", f"no provider for {model}")
 
-    async with harness.replica(nobody) as replica:
+    async with harness.replica(unavailable) as replica:
         turn = await harness.finish(replica, await harness.ask(model="gone"))
     assert turn.error is not None
     assert (turn.error.type, turn.error.message) == ("model_not_available", "no provider for gone")
@@ -186,8 +186,8 @@ async def test_what_broke_off_is_kept_and_gone_on_with_where_the_policy_says_so(
     assert [block.interrupted for block in turn.blocks] == [True, False]
     assert [round.stop_reason for round in turn.rounds] == ["interrupted", "end_turn"]
     assert client.resets == []
-    said = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
-    assert said == [("user", "Hello"), ("assistant", "Half a sentence"), ("user", GO_ON)]
+    sent = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
+    assert sent == [("user", "Hello"), ("assistant", "Half a sentence"), ("user", GO_ON)]
 
 
 async def test_thinking_alone_is_nothing_to_go_on_with(harness: Harness) -> None:
@@ -227,7 +227,7 @@ async def test_interruptions_without_progress_come_to_an_end(harness: Harness, l
     assert (turn.status, turn.error.type) == ("error", "overloaded_error")
     assert turn.error.message == "Overloaded; given up after too many interruptions"
     assert len(provider.requests) == 3
-    assert texts_of(turn) == ["Half"] * (3 if limits.recovery == "continue" else 1), "what was said last stays"
+    assert texts_of(turn) == ["Half"] * (3 if limits.recovery == "continue" else 1), "the last text stays"
     assert turn.blocks[-1].interrupted
 
 
@@ -268,9 +268,9 @@ async def test_a_recovery_after_the_last_tool_round_still_may_use_no_tools(harne
 IMPATIENT = with_model(POLICY, stall_timeout=0.03)
 
 
-@pytest.mark.parametrize("said", [[], list(message_of())[:1], list(message_of(text("Half")))[:3]])
-async def test_a_provider_that_goes_silent_is_given_up_and_asked_again(harness: Harness, said: list[Step]) -> None:
-    provider = ScriptedProvider([[*said, Pause()], answer()])
+@pytest.mark.parametrize("begun", [[], list(message_of())[:1], list(message_of(text("Half")))[:3]])
+async def test_a_provider_that_goes_silent_is_given_up_and_asked_again(harness: Harness, begun: list[Step]) -> None:
+    provider = ScriptedProvider([[*begun, Pause()], answer()])
     async with harness.replica(provider, policy=IMPATIENT) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
@@ -329,7 +329,7 @@ async def test_a_reply_that_ends_without_a_reason_is_the_end_of_the_turn(harness
 async def test_nothing_that_comes_after_the_end_of_a_reply_takes_it_back(
     harness: Harness, after: Callable[[], Step], parts: int
 ) -> None:
-    """A connection that breaks, or stays open, once everything was said."""
+    """A connection that breaks, or stays open, after the last event."""
     *_, last = message_of()
     provider = ScriptedProvider([[*_at_the_end(last[:parts]), after()]])
     async with harness.replica(provider, policy=IMPATIENT) as replica:
@@ -374,8 +374,8 @@ async def test_a_reply_that_cannot_be_stored_ends_its_turn_and_harms_no_other(
 async def test_a_last_block_that_cannot_be_stored_is_taken_back_and_the_turn_ends(harness: Harness) -> None:
     """Whatever ends the turn while the call with an id that is taken is still open."""
     stopped = Pause()
-    *said, _, _ = message_of(*TWICE)
-    replies: list[Reply] = [[*said, PermanentError("api_error", "no")], [*said, stopped], answer()]
+    *reply, _, _ = message_of(*TWICE)
+    replies: list[Reply] = [[*reply, PermanentError("api_error", "no")], [*reply, stopped], answer()]
     async with harness.replica(ScriptedProvider(_by_question(replies)), [look]) as replica:
         failed = await harness.finish(replica, await harness.ask("0", tools=[look]))
         asked = await harness.ask("1", tools=[look])
@@ -419,8 +419,8 @@ async def test_a_bug_of_ours_ends_the_turn_as_an_error_that_does_not_tell_it(har
 
 
 async def _attached(replica: Replica, turn: Any) -> None:
-    """Returns when somebody waits for news of the turn."""
+    """Returns when a reader waits for the turn."""
     view = replica.directory.running(turn)
     assert view is not None
-    while not view.wakeup.has_waiters:  # noqa: ASYNC110, a reader tells nobody
+    while not view.wakeup.has_waiters:  # noqa: ASYNC110, a reader has no event for it
         await asyncio.sleep(0)

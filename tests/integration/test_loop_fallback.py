@@ -73,5 +73,5 @@ async def test_what_one_model_thought_is_not_told_to_another(harness: Harness, t
         turn = await harness.finish(replica, await harness.ask(model="first", tools=[look]))
     assert [round.model for round in turn.rounds] == ["first", "second"]
     assert results_of(turn)["a"].text == "seen"
-    told = models["second"].requests[0].messages[1].blocks
-    assert [block.type for block in told] == ["text", "tool_use"]
+    sent = models["second"].requests[0].messages[1].blocks
+    assert [block.type for block in sent] == ["text", "tool_use"]

@@ -1,4 +1,4 @@
-"""Tools that return images and documents: what the row says, what the model gets, and what stays stored."""
+"""Tools that return images and documents: their rows, what the model gets, and the uploads."""
 
 import json
 from base64 import b64encode
@@ -66,8 +66,8 @@ async def test_files_are_told_in_their_places_and_the_row_names_them(harness: Ha
     assert [file["type"] for file in (image, pdf)] == ["image", "document"]
     assert [file["source"]["media_type"] for file in (image, pdf)] == ["image/png", "application/pdf"]
     assert await Uploads(harness.database).read(OWNER, image["source"]["id"]) == ("image/png", PIXEL)
-    (told,) = sent(provider.requests[1])
-    assert parts_of(told) == [
+    (result,) = sent(provider.requests[1])
+    assert parts_of(result) == [
         {"type": "text", "text": "Before:"},
         {"type": "image", "source": inline(PIXEL, "image/png")},
         {"type": "text", "text": "After: é"},
@@ -119,7 +119,7 @@ async def test_what_a_result_says_is_kept_until_its_chat_is_deleted(harness: Har
 
 @tool()
 async def mixed() -> Outcome:
-    """Returns what nobody can see, and too much of what somebody can."""
+    """Returns a file of an unknown kind, and one that is too large."""
     more = [File(b"\0\1", "audio/wav"), File("Grüße\0".encode()), File("Grüße".encode()), File(PIXEL + bytes(2000))]
     return Outcome("Here:", more=(*more, *[File(PIXEL + bytes([n])) for n in range(MOST_FILES + 1)]))
 
@@ -141,7 +141,7 @@ async def test_a_file_of_an_unknown_kind_is_described_in_words(harness: Harness)
 
 @tool(max_result_chars=100)
 async def talk() -> list[str | File]:
-    """Says more than is shown, around a picture."""
+    """Returns a text that is cut, around a picture."""
     return ["a" * 90, File(PIXEL), "b" * 90]
 
 
@@ -161,10 +161,10 @@ async def test_a_model_gets_words_for_files_that_it_cannot_see(harness: Harness,
     models = Models([ProviderModels(provider, [Model("scripted", can=can)])])
     async with harness.replica(models.provider_for, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
-    (told,) = sent(provider.requests[1])
+    (result,) = sent(provider.requests[1])
     unseen = "image" if "documents" in can else "document"
-    said = [part["text"] for part in parts_of(told) if part["type"] == "text"]
-    assert LEFT_OUT.format(type=unseen) in said
-    assert len(said) == 3
+    texts = [part["text"] for part in parts_of(result) if part["type"] == "text"]
+    assert LEFT_OUT.format(type=unseen) in texts
+    assert len(texts) == 3
     (result,) = results_of(turn).values()
     assert len(parts_of(result)) == 4, "the row knows all of it"

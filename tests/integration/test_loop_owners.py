@@ -208,7 +208,7 @@ async def test_a_turn_that_kills_every_replica_comes_to_an_end(harness: Harness)
     assert turn.error is not None
     assert (turn.status, provider.requests) == ("error", [])
     assert "too often without progress" in turn.error.message
-    assert texts_of(turn) == ["Half"], "what was said last stays"
+    assert texts_of(turn) == ["Half"], "the last text stays"
 
 
 async def test_turns_of_a_replica_without_a_row_are_taken_over(harness: Harness) -> None:
@@ -261,7 +261,7 @@ async def test_running_tools_are_stopped_by_a_stop_and_started_again(harness: Ha
 
     @tool(retry_safe=True)
     async def work() -> str:
-        """Work until told to stop, the first time."""
+        """Work until it is cancelled, the first time."""
         if started.is_set():
             return "worked"
         started.set()
@@ -288,7 +288,7 @@ async def test_turns_that_end_in_the_grace_period_are_not_stopped(harness: Harne
         replica.worker.wake()
         await pause.reached.wait()
         stopping = asyncio.create_task(replica.stop())
-        while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
+        while not replica.worker.draining:  # noqa: ASYNC110, a worker has no event for it
             await asyncio.sleep(0)
         pause.go.set()
         await stopping
@@ -303,7 +303,7 @@ async def test_a_second_stop_waits_for_nothing(harness: Harness) -> None:
         replica.worker.wake()
         await pause.reached.wait()
         draining = asyncio.create_task(replica.worker.drain())
-        while not replica.worker.draining:  # noqa: ASYNC110, a worker tells nobody
+        while not replica.worker.draining:  # noqa: ASYNC110, a worker has no event for it
             await asyncio.sleep(0)
         await asyncio.wait_for(replica.stop(), 10)
         await draining
@@ -330,7 +330,7 @@ async def test_a_stop_comes_to_an_end_though_postgres_is_away(
 
 
 async def test_a_notification_that_cannot_be_sent_fails_no_request(harness: Harness) -> None:
-    """The row says it already; whoever asked for it must not be told that it failed."""
+    """The row has the request already; the client must not get an error for it."""
     async with (
         proxied(harness.url) as (url, way),
         connect(url, size=5) as database,
@@ -380,7 +380,7 @@ async def test_a_turn_is_read_at_a_replica_that_does_not_run_it(harness: Harness
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(there, asked, client))
-        while not client.blocks or client.blocks[0].text != "Half a ":  # noqa: ASYNC110, a client tells nobody
+        while not client.blocks or client.blocks[0].text != "Half a ":  # noqa: ASYNC110, a client has no event for it
             await asyncio.sleep(0.001)
         pause.go.set()
         turn = await harness.finish(here, asked)
@@ -390,7 +390,7 @@ async def test_a_turn_is_read_at_a_replica_that_does_not_run_it(harness: Harness
 async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: Harness) -> None:
     pause, reply = paused_after(3, text("Half", "."))
     async with (
-        harness.replica(ScriptedProvider([reply]), hears=True) as here,
+        harness.replica(ScriptedProvider([reply]), listens=True) as here,
         harness.replica(ScriptedProvider([])) as there,
         harness.locker() as other,
     ):
@@ -405,15 +405,18 @@ async def test_a_turn_is_cancelled_from_a_replica_that_does_not_run_it(harness: 
 
 async def test_a_session_that_died_silently_does_not_keep_the_next_one_from_listening(harness: Harness) -> None:
     """Postgres may take hours to notice, and holds the dead one's lock until then."""
-    heard = asyncio.Event()
-    sessions = [ReplicaSession(harness.url, 7, lambda _: None), ReplicaSession(harness.url, 7, lambda _: heard.set())]
+    received = asyncio.Event()
+    sessions = [
+        ReplicaSession(harness.url, 7, lambda _: None),
+        ReplicaSession(harness.url, 7, lambda _: received.set()),
+    ]
     async with harness.locker() as other:
         tasks = []
         for count, session in enumerate(sessions, 1):
             tasks.append(asyncio.create_task(session.run()))
             await asyncio.wait_for(_listens(other.connection, count), 10)
         await other.connection.execute("SELECT pg_notify($1, 'ring')", CHANNEL)
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(received.wait(), 10)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -472,33 +475,33 @@ async def test_a_full_replica_notifies_others_and_full_replicas_do_not_notify_fo
     pause, reply = paused_after(0, text("Hello."))
     second = Pause()
     async with (
-        harness.replica(ScriptedProvider([reply]), policy=full, hears=True) as here,
+        harness.replica(ScriptedProvider([reply]), policy=full, listens=True) as here,
         harness.locker() as other,
     ):
         await _listens(other.connection, 1)
-        rung: list[str] = []
-        heard = asyncio.Event()
+        payloads: list[str] = []
+        received = asyncio.Event()
 
-        def hear(*args: Any) -> None:
-            rung.append(args[-1])
-            heard.set()
+        def receive(*args: Any) -> None:
+            payloads.append(args[-1])
+            received.set()
 
-        await other.connection.add_listener(CHANNEL, hear)
+        await other.connection.add_listener(CHANNEL, receive)
         first = await harness.ask()
         here.worker.wake()
         await pause.reached.wait()
         later = await harness.ask()
         here.worker.wake()
-        await heard.wait()
-        async with harness.replica(ScriptedProvider([[second, *answer()]]), policy=full, hears=True) as there:
+        await received.wait()
+        async with harness.replica(ScriptedProvider([[second, *answer()]]), policy=full, listens=True) as there:
             await _listens(other.connection, 2)
             await second.reached.wait()
-            rung.clear()
+            payloads.clear()
             for number in range(20):
                 await other.connection.execute(f"NOTIFY {CHANNEL}, '{QUEUED}'")
-                while len(rung) <= number:  # noqa: ASYNC110, the driver calls no coroutine
+                while len(payloads) <= number:  # noqa: ASYNC110, the driver calls no coroutine
                     await asyncio.sleep(0.001)
-            assert rung == [QUEUED] * 20, "what is heard is not said again"
+            assert payloads == [QUEUED] * 20, "a notification that was received is not sent on"
             second.go.set()
             await harness.finish(there, later)
             pause.go.set()
@@ -509,8 +512,8 @@ async def test_turns_beyond_the_room_of_a_replica_are_announced_to_others_at_onc
     pause, reply = paused_after(0, text("Hello."))
     full = replace(POLICY, concurrent_turns=1)
     async with (
-        harness.replica(ScriptedProvider([reply]), policy=full, hears=True) as here,
-        harness.replica(ScriptedProvider([answer()]), hears=True) as there,
+        harness.replica(ScriptedProvider([reply]), policy=full, listens=True) as here,
+        harness.replica(ScriptedProvider([answer()]), listens=True) as there,
         harness.locker() as other,
     ):
         await _listens(other.connection, 2)
@@ -525,7 +528,7 @@ async def _listens(connection: Any, count: int) -> None:
     """Returns when so many replicas listen, and have done with asking for it."""
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     listening = f"{sessions} AND query LIKE 'LISTEN%' AND state = 'idle'"
-    while await connection.fetchval(listening) < count:  # noqa: ASYNC110, Postgres tells nobody
+    while await connection.fetchval(listening) < count:  # noqa: ASYNC110, Postgres has no event for it
         await asyncio.sleep(0.002)
 
 

@@ -34,7 +34,7 @@ FIND = ToolSpec("find", "Finds what the user sees.", '{"type":"object"}', client
 
 @dataclass
 class Office:
-    """`done` is what took effect. `dig` goes on until it is told to stop."""
+    """`done` is what took effect. `dig` goes on until it is cancelled."""
 
     done: list[str] = field(default_factory=list)
     digging: Pause = field(default_factory=Pause)
@@ -105,14 +105,14 @@ def ask_of(turn: Turn, call: str) -> Ask:
 
 
 async def decide(harness: Harness, asked: Asked, **answers: AskAnswer) -> None:
-    """Answers calls by their ids. Nobody is rung for it."""
+    """Answers calls by their ids. No worker is notified."""
     turn = await harness.turn(asked)
     decisions = [Decision(call, ask_of(turn, call).digest, answer, "actions") for call, answer in answers.items()]
     await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, decisions, None)
 
 
 async def steer(harness: Harness, asked: Asked, words: str) -> bool:
-    """False when the turn could not be spoken to any more. Nobody is rung for it."""
+    """False when the turn takes no more steers. No worker is notified."""
     async with Exchanges(harness.database).after(Target(OWNER, asked.chat, on_busy="steer"), None) as draft:
         if draft.steered is not None:
             assert draft.steered.id == asked.turn
@@ -123,7 +123,7 @@ async def steer(harness: Harness, asked: Asked, words: str) -> bool:
 async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
     """The turn once it waits and has let go of the replica that ran it."""
     replica.worker.wake()
-    while not replica.directory.running(asked.turn):  # noqa: ASYNC110, a directory tells nobody
+    while not replica.directory.running(asked.turn):  # noqa: ASYNC110, a directory has no event for it
         await asyncio.sleep(0.001)
     await replica.idle(asked)
     turn = await harness.turn(asked)
@@ -132,7 +132,7 @@ async def waits(harness: Harness, replica: Replica, asked: Asked) -> Turn:
 
 
 async def ends(harness: Harness, replica: Replica, asked: Asked) -> Turn:
-    """The turn when it has ended, without anybody who rings for it."""
+    """The turn when it has ended, without a notification."""
     client = await harness.follow(replica, asked)
     await replica.idle(asked)
     turn = await harness.turn(asked)
@@ -179,7 +179,7 @@ async def test_a_turn_whose_replica_dies_while_it_waits_goes_on_elsewhere(harnes
         client = Client()
         watching = asyncio.create_task(harness.follow(replica, asked, client))
         await waits(harness, replica, asked)
-        while not client.asked:  # noqa: ASYNC110, a client tells nobody
+        while not client.asked:  # noqa: ASYNC110, a client has no event for it
             await asyncio.sleep(0.001)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -220,7 +220,7 @@ async def test_an_approved_call_that_was_running_at_a_crash_is_not_run_again(har
         await waits(harness, replica, asked)
         await decide(harness, asked, a=AskAnswer("approve"))
         await replica.worker.refresh(asked.turn)
-        while not office.done:  # noqa: ASYNC110, a list tells nobody
+        while not office.done:  # noqa: ASYNC110, a list has no event for it
             await asyncio.sleep(0.001)
         await replica.kill()
     async with harness.replica(ScriptedProvider([answer()]), tools_of(office), address=HERE) as replica:
@@ -346,11 +346,11 @@ async def test_of_two_answers_at_once_one_is_taken(harness: Harness, office: Off
     assert (results_of(turn)["a"].text, turn.arrivals) == ("first", 1)
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("notified", [True, False])
 async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_after_them(
-    harness: Harness, office: Office, told: bool
+    harness: Harness, office: Office, notified: bool
 ) -> None:
-    """Told, by the same run; otherwise where it would have waited, which nobody must ring for."""
+    """With a notification by the same run; without one when the turn would begin to wait."""
     provider = ScriptedProvider([calls(("find", "a"), ("dig", "b")), answer()])
     async with harness.replica(provider, tools_of(office)) as replica:
         asked = await harness.ask(tools=[*tools_of(office), FIND])
@@ -358,12 +358,12 @@ async def test_an_answer_to_a_turn_that_is_busy_with_other_calls_is_taken_up_aft
         await office.digging.reached.wait()
         await decide(harness, asked, a=AskAnswer("result", "3 cats"))
         assert (await harness.turn(asked)).status == "running"
-        if told:
+        if notified:
             await replica.worker.refresh(asked.turn)
         office.digging.go.set()
         turn = await ends(harness, replica, asked)
     assert {id: result.text for id, result in results_of(turn).items()} == {"a": "3 cats", "b": "a hole"}
-    assert turn.attempt == (1 if told else 2)
+    assert turn.attempt == (1 if notified else 2)
 
 
 @pytest.mark.parametrize("order", ["the answer first", "the wait first"])
@@ -453,9 +453,9 @@ async def test_words_to_a_turn_that_waits_stand_for_all_answers(harness: Harness
     assert (office.done, approval_of(turn, "b")) == ([], {"decision": "superseded"})
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("notified", [True, False])
 async def test_words_that_come_before_a_call_is_asked_about_stand_for_its_answer_too(
-    harness: Harness, office: Office, told: bool
+    harness: Harness, office: Office, notified: bool
 ) -> None:
     pause = Pause()
     reply = [pause, *calls(("find", "a"), ("dig", "b"), ("pay", "c", {"euros": 5}))]
@@ -466,7 +466,7 @@ async def test_words_that_come_before_a_call_is_asked_about_stand_for_its_answer
         replica.worker.wake()
         await pause.reached.wait()
         await steer(harness, asked, "But pay nobody")
-        if told:
+        if notified:
             await replica.worker.refresh(asked.turn)
         pause.go.set()
         turn = await asyncio.wait_for(ends(harness, replica, asked), 10)
@@ -515,7 +515,7 @@ async def test_words_start_the_count_of_failures_anew(harness: Harness) -> None:
     assert [words_to(request) for request in provider.requests[1:]] == [["no", "Try again"], ["no", GIVEN_UP]]
 
 
-# --- nobody answers --------------------------------------------------------------------------------------------------
+# --- without an answer -----------------------------------------------------------------------------------------------
 
 EXPIRE = "UPDATE asks SET expires_at = now() WHERE turn_id = $1"
 
@@ -533,8 +533,8 @@ async def test_an_expired_ask_ends_the_wait_of_its_turn(harness: Harness, office
         actions = Actions(harness.database)
         assert await actions.expire() == [], "it has all the time"
         await _expire(harness, asked)
-        rescuer = ReplicaMonitor(replica.queue, Journal(harness.database), actions, 60, replica.worker.wake)
-        await rescuer._look(0.0)
+        monitor = ReplicaMonitor(replica.queue, Journal(harness.database), actions, 60, replica.worker.wake)
+        await monitor._look(0.0)
         turn = await ends(harness, replica, asked)
         assert await actions.expire() == []
     assert {result.text for result in results_of(turn).values()} == {"This call was not run: nobody answered in time."}

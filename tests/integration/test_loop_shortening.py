@@ -77,7 +77,7 @@ async def test_a_turn_reads_more_than_its_model_can_take_at_once(harness: Harnes
     assert last[-1] == f"Page 12. {PAGE}", "the newest is as it was"
     assert {len(block.text) for block in results_of(turn).values()} <= {len(PAGE) + 8, len(PAGE) + 9}
     anew = [later for earlier, later in pairwise(model.seen) if later[: len(earlier)] != earlier]
-    assert len(anew) == len(notes), "but for those places, a request says what the one before it said"
+    assert len(anew) == len(notes), "except for the shortened results, a request repeats the one before it"
 
 
 async def test_a_refusal_as_too_long_shortens_them_and_the_call_is_made_again(harness: Harness) -> None:
@@ -114,6 +114,6 @@ async def test_shortened_results_can_be_read_again(harness: Harness) -> None:
     async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness, read)) as replica:
         asked = await harness.ask("Read", limits=LIMITS, tools=[look, read])
         await harness.finish(replica, asked)
-    told = model.seen[-1][0]
-    assert told.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
+    seen = model.seen[-1][0]
+    assert seen.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
     assert await ToolResults(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"

@@ -55,7 +55,7 @@ async def cancelled(harness: Harness, replica: Replica, asked: Asked) -> Turn:
     return turn
 
 
-# --- before the model has said anything ------------------------------------------------------------------------------
+# --- before the first text -------- ------------------------------------------------------------------------------
 
 
 async def test_a_turn_in_the_queue_is_cancelled_at_once(harness: Harness) -> None:
@@ -178,7 +178,7 @@ async def test_changes_of_one_read_are_not_lost_when_the_turn_is_cancelled_betwe
             replica.worker.receive(f"cancel {asked.turn}")
         turn = await harness.finish(replica, asked)
     assert turn.status == "cancelled"
-    assert texts_of(turn) in ([], ["One.", "Two."]), "all that was heard, or nothing of it"
+    assert texts_of(turn) in ([], ["One.", "Two."]), "all that was read, or nothing of it"
     assert set(results_of(turn)) in (set(), {"a", "b"})
 
 
@@ -206,7 +206,7 @@ async def test_a_cancellation_that_meets_a_write_waits_for_it(harness: Harness, 
 
 
 class Bench:
-    """A tool that works until it is told to stop, or let go."""
+    """A tool that works until it is cancelled, or released."""
 
     def __init__(self) -> None:
         self.started, self.go, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -316,8 +316,8 @@ async def test_a_conversation_goes_on_after_a_turn_that_was_cancelled(harness: H
         await cancelled(harness, replica, first)
         turn = await harness.finish(replica, await harness.ask("again", after=first, tools=[look]))
     assert texts_of(turn) == ["There."]
-    said = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[1].messages]
-    assert said == [("user", ["text"]), ("assistant", ["tool_use"]), ("user", ["tool_result", "text"])]
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[1].messages]
+    assert sent == [("user", ["text"]), ("assistant", ["tool_use"]), ("user", ["tool_result", "text"])]
 
 
 # --- when the chat is gone -------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ async def test_a_chat_that_is_deleted_stops_its_turn_and_ends_its_streams(harnes
         await pause.reached.wait()
         client = Client()
         watching = asyncio.create_task(harness.follow(replica, asked, client))
-        while not client.blocks:  # noqa: ASYNC110, a client tells nobody
+        while not client.blocks:  # noqa: ASYNC110, a client has no event for it
             await asyncio.sleep(0)
         await Chats(harness.database).delete(OWNER, asked.chat)
         pause.go.set()

@@ -73,21 +73,21 @@ async def test_a_model_works_with_its_tools_and_then_puts_out(harness: Harness) 
 
 
 @pytest.mark.parametrize(
-    ("spec", "wrong", "said"),
+    ("spec", "wrong", "complaint"),
     [
         (PLAIN, {"year": "never"}, "`year`: 'never' is not of type 'integer'"),
         (OutputSpec(SCHEMA, validator="plausible"), {"year": 2345}, "that year is in the future"),
     ],
 )
 async def test_a_wrong_output_starts_the_next_attempt_with_what_is_wrong(
-    harness: Harness, spec: OutputSpec, wrong: dict[str, Any], said: str
+    harness: Harness, spec: OutputSpec, wrong: dict[str, Any], complaint: str
 ) -> None:
     turn, provider = await run(harness, spec, message_of(out("a", **wrong)), message_of(out("b", year=1969)))
     assert ended(turn) == ("complete", "output", None, '{"year":1969}')
-    told = results_of(turn)["a"]
-    assert told.is_error
-    assert said in told.text
-    assert provider.requests[1].messages[-1].blocks[-1].text == told.text
+    result = results_of(turn)["a"]
+    assert result.is_error
+    assert complaint in result.text
+    assert provider.requests[1].messages[-1].blocks[-1].text == result.text
 
 
 async def test_attempts_are_used_up(harness: Harness) -> None:
@@ -174,22 +174,22 @@ async def test_a_crash_between_draft_and_submission_loses_nothing(harness: Harne
     assert ended(turn) == ("complete", "output", None, '{"year":7}')
 
 
-class Told(Hooks):
+class Listener(Hooks):
     def __init__(self) -> None:
-        self.said: list[tuple[str | None, str]] = []
+        self.calls: list[tuple[str | None, str]] = []
 
     async def before_tool(self, event: BeforeTool) -> None:
-        self.said.append((event.call.name, event.input))
+        self.calls.append((event.call.name, event.input))
 
     async def after_tool(self, event: AfterTool) -> None:
-        self.said.append((event.call.name, event.outcome.text))
+        self.calls.append((event.call.name, event.outcome.text))
 
 
 async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harness) -> None:
-    told, provider = Told(), ScriptedProvider([message_of(out("a", year=1)), message_of(submit("b"))])
-    async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS), hooks=[told]) as replica:
+    listener, provider = Listener(), ScriptedProvider([message_of(out("a", year=1)), message_of(submit("b"))])
+    async with harness.replica(provider, toolset=Toolset([look], outputs=OUTPUTS), hooks=[listener]) as replica:
         await harness.finish(replica, await ask(harness, REFLECTED))
-    assert told.said == [
+    assert listener.calls == [
         (OUTPUT, '{"year":1}'),
         (OUTPUT, "1 is a draft of ada"),
         (SUBMIT, "{}"),

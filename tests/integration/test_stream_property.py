@@ -196,8 +196,8 @@ async def test_what_any_reader_puts_together_is_what_the_database_holds(harness:
     async with (
         playing() as stage,
         AnthropicProvider("key", stage.url) as provider,
-        harness.replica(provider, tools, hears=True) as here,
-        harness.replica(provider, tools, hears=True) as there,
+        harness.replica(provider, tools, listens=True) as here,
+        harness.replica(provider, tools, listens=True) as there,
     ):
         world = World(stage, harness, [here, there])
         for number in range(0, TURNS, AT_ONCE):

@@ -46,7 +46,7 @@ from tests.support.stream_client import Client, encode
 OWNER = "ada"
 TICK = 0.01  # seconds
 QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, max_retry_after=0.05)
-# Nothing is found by looking again in time: whoever waits must be rung for.
+# Long intervals: no test passes because of polling, every wait needs its notification.
 POLICY = WorkerPolicy(poll_interval=60, grace_period=60, model=ModelPolicy(QUICK, stall_timeout=60))
 
 
@@ -83,23 +83,23 @@ class Replica:
         return view
 
     async def cancel(self, asked: Asked) -> Turn:
-        """As the API does it: the row first, then the ring."""
+        """Cancels like the API: the row first, then the notification."""
         turn = await Turns(self.database).cancel(OWNER, asked.chat, asked.turn)
         await self.worker.cancel(turn.id)
         return turn
 
     async def idle(self, asked: Asked) -> None:
-        """Returns when the turn does not run here, or no more."""
+        """Returns when the turn does not run here (any more)."""
         while view := self.directory.running(asked.turn):
             await view.wakeup.wait()
 
     async def stop(self) -> None:
-        """As a process ends that is asked to."""
+        """Ends like a process that shuts down."""
         await self._end()
         await self.queue.leave()
 
     async def kill(self) -> None:
-        """As a process ends that is not asked. Its rows stay as they are."""
+        """Ends like a process that is killed: its rows stay as they are."""
         self.worker.killed = True
         await self._end()
 
@@ -125,7 +125,7 @@ class Harness:
         tools: Iterable[Tool | ToolSpec] = (),
         **request: Any,
     ) -> Asked:
-        """Posts a turn. Nobody is rung for it yet."""
+        """Posts a turn. No worker is notified yet."""
         specs = tuple(tool if isinstance(tool, ToolSpec) else tool.spec for tool in tools)
         asked = TurnRequest(request.pop("model", "scripted"), tools=specs, limits=limits or Limits(), **request)
         now = datetime.now(UTC)
@@ -145,10 +145,10 @@ class Harness:
         policy: WorkerPolicy = POLICY,
         address: str | None = None,
         toolset: Toolset | None = None,
-        hears: bool = False,
+        listens: bool = False,
         hooks: Sequence[Hooks] = (),
     ) -> AsyncIterator[Replica]:
-        """`address`: that of an earlier one whose place it takes. `hears`: the doorbell rings between replicas."""
+        """`address`: that of an earlier one whose place it takes. `listens`: it receives notifications of others."""
         directory, clock = Directory(), FrameClock()
         session = hash(new_id()) % 2**62
         queue = Queue(self.database, new_id(), address or str(new_id()), session)
@@ -159,23 +159,23 @@ class Harness:
         work: list[Coroutine[Any, Any, None]] = [
             journaling.run(),
             Mirror(Snapshots(self.database), directory, TICK).run(),
-            *([ReplicaSession(self.url, session, worker.receive).run()] if hears else []),
+            *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
         await ReplicaMonitor(queue, Journal(self.database), Actions(self.database), 60, worker.wake).start()
         replica = Replica(self.database, directory, worker, queue, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:
-            while not worker._woken._waiters:  # noqa: ASYNC110, a worker tells nobody
+            while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it
                 await asyncio.sleep(0)  # until its first look into the queue is over: what comes later is not in it
             yield replica
         except BaseException:
-            await replica.kill()  # nobody waits for what a failed test has left
+            await replica.kill()  # no test waits for the rest of a failed one
             raise
         await replica.stop()
 
     @asynccontextmanager
     async def locker(self) -> AsyncIterator[Locker]:
-        """Another connection, which may hold locks and do what it likes."""
+        """Another connection, to hold locks and to change rows."""
         connection, watcher = await asyncpg.connect(self.url), await asyncpg.connect(self.url)
         try:
             yield Locker(connection, watcher)
@@ -187,7 +187,7 @@ class Harness:
         return await Turns(self.database).get(OWNER, asked.chat, asked.turn)
 
     async def follow(self, replica: Replica, asked: Asked, client: Client | None = None) -> Client:
-        """Reads the turn's stream to its end. What the client puts together is what the rows hold."""
+        """Reads the turn's stream to its end. The client assembles what the rows hold."""
         client = client or Client()
         view = replica.directory.view(await self.turn(asked))
         async for frames in follow(replica.directory, view, lambda: self.turn(asked), client.cursor, encode):
@@ -195,7 +195,7 @@ class Harness:
         return client
 
     async def finish(self, replica: Replica, asked: Asked) -> Turn:
-        """Rings for the turn, and returns it when it has ended and every promise about it was found kept."""
+        """Wakes the worker. Returns the turn when it has ended and all its invariants were checked."""
         replica.worker.wake()
         client = await self.follow(replica, asked)
         await replica.idle(asked)
@@ -208,7 +208,7 @@ class Harness:
 
 
 def assert_is_whole(turn: Turn) -> None:
-    """What holds for every turn that has ended, however it came to that."""
+    """Checks the invariants of every ended turn."""
     assert turn.ended
     assert [block.index for block in turn.blocks] == list(range(len(turn.blocks)))
     calls = Counter((block.round, block.tool_use_id) for block in turn.blocks if block.is_call)
@@ -237,7 +237,7 @@ def with_model(policy: WorkerPolicy, **changes: Any) -> WorkerPolicy:
 
 
 async def rows_of(database: Database, asked: Asked) -> Sequence[Sequence[Any]]:
-    """Everything that is stored about a turn, to be compared with later."""
+    """All rows of a turn, for a later comparison."""
     tables = ("turns", "rounds", "blocks", "tool_calls")
     async with database.transaction() as connection:
         raw = connection._raw

@@ -1,4 +1,4 @@
-"""The frame clock makes streams wait together, never for long, and lets go of everyone."""
+"""The frame clock makes streams wait together, never for long, and releases all of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -55,7 +55,7 @@ async def test_streams_that_come_in_one_beat_go_on_together_and_a_tick_has_sever
 
     async def beat() -> None:
         strikes.pop()()
-        for _ in range(3):  # from the bell to the stream, and to its next breath
+        for _ in range(3):  # from the notification to the stream, and to its next wait
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as streams:

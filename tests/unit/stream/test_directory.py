@@ -75,7 +75,7 @@ def test_a_view_that_lost_its_claim_is_not_the_view_of_the_turn() -> None:
         view = directory.view(turn_of(attempt=2))
         assert view is not lost
         assert directory.is_fed(view)
-        assert directory.is_fed(lost), "its readers hear when it finds out"
+        assert directory.is_fed(lost), "its readers are notified when its writer stops"
         assert directory.mirrored() == [view]
 
 

@@ -21,7 +21,7 @@ COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="c
 
 
 async def _never() -> Turn:
-    raise AssertionError("nobody asked for rows")
+    raise AssertionError("no rows were needed")
 
 
 def _read(
@@ -223,7 +223,7 @@ async def test_a_reader_does_not_move_to_a_view_that_is_behind_its_cursor() -> N
 
 
 async def test_no_client_is_reset_before_the_journal_was_read() -> None:
-    """The turn has a new owner, who keeps the open text; whoever comes here now has seen it already."""
+    """The turn has a new owner, who keeps the open text; the client has seen it already."""
     directory = Directory()
     mirror = directory.view(turn_of(rounds=[begun()], attempt=2))
     async with aclosing(_read(directory, mirror, Cursor(1, 3, 4))) as frames:

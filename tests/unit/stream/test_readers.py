@@ -136,7 +136,7 @@ async def _act(act: Act, writer: Writer, readers: Sequence[Reader]) -> None:
 
 
 def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -> None:
-    """A view made from rows says what the live one says, as far as rows go; once the turn has ended, all of it."""
+    """A view made from rows has the events of the live one, as far as rows go; of an ended turn, all of them."""
     if writer.view is None:
         return
     rows = LiveView(writer.rows)
@@ -149,24 +149,24 @@ def _assert_rows_answer_as_the_view_does(writer: Writer, cursors: set[Cursor]) -
             assert cursor._replace(attempt=0) > end_cursor(rows)._replace(attempt=0), "what a row holds is known"
             assert not rows.ended
             continue
-        said, said_live = _letters(rows, there), _letters(writer.view, here)
-        assert said == (said_live if rows.ended else said_live[: len(said)])
+        events, live = _letters(rows, there), _letters(writer.view, here)
+        assert events == (live if rows.ended else live[: len(events)])
 
 
 def _letters(log: Log, cursor: Cursor) -> list[tuple[Any, ...] | Mark]:
     """What follows, in pieces that do not depend on how the text was cut."""
-    said: list[tuple[Any, ...] | Mark] = []
+    events: list[tuple[Any, ...] | Mark] = []
     while step := next_event(log, cursor):
         event, cursor = step
         match event:
             case BlockDelta(index, offset, text):
-                said += [(index, offset + n, letter) for n, letter in enumerate(text)]
+                events += [(index, offset + n, letter) for n, letter in enumerate(text)]
             case TurnStart():
-                said.append(("turn_start",))
+                events.append(("turn_start",))
             case _:
                 assert not isinstance(event, Reset)
-                said.append(event)
-    return said
+                events.append(event)
+    return events
 
 
 @settings(max_examples=100, deadline=None)

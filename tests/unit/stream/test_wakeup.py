@@ -3,38 +3,38 @@ import asyncio
 from app.stream.wakeup import Wakeup
 
 
-async def _waiting(bell: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(bell.wait()) for _ in range(count)]
+async def _waiting(wakeup: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.create_task(wakeup.wait()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_a_notification_wakes_all_tasks_that_wait() -> None:
-    bell = Wakeup()
-    waiting = await _waiting(bell, 3)
-    bell.notify()
+    wakeup = Wakeup()
+    waiting = await _waiting(wakeup, 3)
+    wakeup.notify()
     await asyncio.gather(*waiting)
 
 
 async def test_a_notification_wakes_no_task_that_waits_later() -> None:
-    bell = Wakeup()
-    bell.notify()
-    (late,) = await _waiting(bell)
+    wakeup = Wakeup()
+    wakeup.notify()
+    (late,) = await _waiting(wakeup)
     await asyncio.sleep(0)
     assert not late.done()
-    bell.notify()
+    wakeup.notify()
     await late
 
 
 async def test_a_reader_that_looks_before_it_waits_misses_nothing() -> None:
-    bell = Wakeup()
+    wakeup = Wakeup()
     written: list[int] = []
     seen: list[int] = []
 
     async def read() -> None:
         while len(seen) < 100:
             if len(seen) == len(written):
-                await bell.wait()
+                await wakeup.wait()
             seen.extend(written[len(seen) :])
 
     async with asyncio.TaskGroup() as group:
@@ -42,50 +42,50 @@ async def test_a_reader_that_looks_before_it_waits_misses_nothing() -> None:
             group.create_task(read())
         for number in range(100):
             written.append(number)
-            bell.notify()
+            wakeup.notify()
             if number % 7 == 0:
                 await asyncio.sleep(0)
     assert seen == written
 
 
 async def test_two_notifications_wake_a_waiting_task_once_and_the_second_one_wakes_a_new_waiter() -> None:
-    bell = Wakeup()
-    (first,) = await _waiting(bell)
-    bell.notify()
-    bell.notify()
+    wakeup = Wakeup()
+    (first,) = await _waiting(wakeup)
+    wakeup.notify()
+    wakeup.notify()
     await first
-    (second,) = await _waiting(bell)
+    (second,) = await _waiting(wakeup)
     assert not second.done()
-    bell.notify()
+    wakeup.notify()
     await second
 
 
 async def test_a_waiter_that_was_cancelled_is_forgotten() -> None:
-    bell = Wakeup()
-    gone, stays = await _waiting(bell, 2)
+    wakeup = Wakeup()
+    gone, stays = await _waiting(wakeup, 2)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    assert bell.has_waiters is True
+    assert wakeup.has_waiters is True
     stays.cancel()
     await asyncio.gather(stays, return_exceptions=True)
-    assert bell.has_waiters is False
+    assert wakeup.has_waiters is False
 
 
 async def test_a_waiter_that_is_cancelled_after_the_notification_does_no_harm() -> None:
-    bell = Wakeup()
-    gone, stays = await _waiting(bell, 2)
-    bell.notify()
+    wakeup = Wakeup()
+    gone, stays = await _waiting(wakeup, 2)
+    wakeup.notify()
     gone.cancel()
     outcome, _ = await asyncio.gather(gone, stays, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
-    bell.notify()
+    wakeup.notify()
 
 
 async def test_a_waiter_may_be_cancelled_and_notified_at_the_same_moment() -> None:
-    bell = Wakeup()
-    gone, stays = await _waiting(bell, 2)
+    wakeup = Wakeup()
+    gone, stays = await _waiting(wakeup, 2)
     gone.cancel()
-    bell.notify()
+    wakeup.notify()
     outcome, _ = await asyncio.gather(gone, stays, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError)
-    assert bell.has_waiters is False
+    assert wakeup.has_waiters is False

@@ -1,4 +1,4 @@
-"""Replicas that do to their live views whatever an executor, a journal and a mirror may do, over several attempts."""
+"""Replicas that change their live views as an executor, a journal and a mirror may do, over several attempts."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -76,7 +76,7 @@ class Writer:
         self.rows = turn
 
     def crash(self) -> None:
-        """Somebody noticed, and put the turn back into the queue."""
+        """Puts the turn back into the queue, as the recovery does."""
         if self.view is not None:
             self._leave()
             self.rows = replace(self.rows, status="queued")
@@ -182,9 +182,9 @@ class Writer:
         round = calls[0].round
         known = {*(ask.round for ask in self.rows.asks), *(b.round for b in self.rows.blocks if b.type == TOOL_RESULT)}
         if round not in known:
-            wanted = [call for place, call in enumerate(calls) if place == 0 or number >> place & 1]
+            asked = [call for place, call in enumerate(calls) if place == 0 or number >> place & 1]
             self.view.ask(
-                [Ask(round, call.tool_use_id or "", "look", "client", "", self.rows.attempt) for call in wanted]
+                [Ask(round, call.tool_use_id or "", "look", "client", "", self.rows.attempt) for call in asked]
             )
             self._wrote()
 
@@ -206,7 +206,7 @@ class Writer:
                 self.rows = replace(self.rows, status="queued")
 
     def say(self, text: str) -> None:
-        """What the user said is taken in behind the last sealed round."""
+        """Applies a steer behind the last sealed round."""
         if self.view is not None and self._unsealed() is None and not unanswered_calls(self.rows.blocks):
             round = max((round.number for round in self.rows.rounds if round.sealed), default=0)
             self.view.close_block(Block(len(self.rows.blocks), round, self.rows.attempt, USER_TEXT, text))
