@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.schemas.events import EVENTS
+from app.api.events import EVENTS
 from app.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
