@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.api.events import EVENTS
+from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 SOURCES = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py"))}
+ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS}
 TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 # Words of everyday speech where the field has its own: decode, append, notify, return, name, must.
@@ -38,7 +39,7 @@ def _entries() -> set[str]:
 
 
 def _names_of_the_code() -> set[str]:
-    names = set(EVENTS) | set(metadata.tables)
+    names = ALL_EVENTS | set(metadata.tables)
     for tree in TREES.values():
         for node in ast.walk(tree):
             match node:
@@ -55,7 +56,7 @@ def _names_of_the_code() -> set[str]:
 
 def test_the_glossary_has_every_class_of_the_domain_every_table_and_every_event() -> None:
     domain = {name for name, path in _public_classes() if path.parent == ROOT / "app/domain"}
-    assert sorted((domain | set(metadata.tables) | set(EVENTS)) - _entries()) == []
+    assert sorted((domain | set(metadata.tables) | ALL_EVENTS) - _entries()) == []
 
 
 def test_every_name_in_the_glossary_exists() -> None:
