@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from app.domain.errors import StorageUnavailable as StorageUnavailable
     from app.domain.errors import TransientError as TransientError
     from app.domain.errors import TurnstreamError as TurnstreamError
+    from app.domain.turns import ToolSpec as ToolSpec
     from app.engine.hooks import AfterRound as AfterRound
     from app.engine.hooks import AfterTool as AfterTool
     from app.engine.hooks import BeforeTool as BeforeTool
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from app.main import create_app as create_app
     from app.tools.assembly import ToolSettings as ToolSettings
     from app.tools.assembly import open_toolset as open_toolset
+    from app.tools.library.documents import Library as Library
+    from app.tools.library.documents import document_tools as document_tools
     from app.tools.outputs import Outputs as Outputs
     from app.tools.policy import Breaker as Breaker
     from app.tools.policy import Policy as Policy
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from app.tools.tool import Tool as Tool
     from app.tools.tool import ToolContext as ToolContext
     from app.tools.tool import ToolError as ToolError
+    from app.tools.tool import ToolSource as ToolSource
     from app.tools.tool import ToolUnavailable as ToolUnavailable
     from app.tools.tool import tool as tool
     from app.tools.tool import tools_of as tools_of
@@ -56,10 +60,12 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TransientError",
         "TurnstreamError",
     ),
+    "app.domain.turns": ("ToolSpec",),
     "app.engine.hooks": ("AfterRound", "AfterTool", "BeforeTool", "Hooks", "TurnEnded"),
     "app.kit.signature": ("verify",),
     "app.main": ("create_app",),
     "app.tools.assembly": ("ToolSettings", "open_toolset"),
+    "app.tools.library.documents": ("Library", "document_tools"),
     "app.tools.outputs": ("Outputs",),
     "app.tools.policy": ("Breaker", "Policy"),
     "app.tools.tool": (
@@ -68,6 +74,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Tool",
         "ToolContext",
         "ToolError",
+        "ToolSource",
         "ToolUnavailable",
         "tool",
         "tools_of",

@@ -51,6 +51,8 @@ def _names_of_the_code() -> set[str]:
                     | ast.AnnAssign(target=ast.Name(id=name))
                 ):
                     names.add(name)
+                case _:
+                    pass
     return names
 
 
