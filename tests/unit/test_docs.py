@@ -52,7 +52,7 @@ def functions_in(path: Path) -> set[str]:
 
 def test_every_must_has_a_number() -> None:
     numbered = sum(text.count("MUST") for text in promises().values())
-    introduction = PROTOCOL.split("## Words")[0].count("MUST")
+    introduction = PROTOCOL.split("## Terminology")[0].count("MUST")
     assert PROTOCOL.count("MUST") == numbered + introduction
 
 
