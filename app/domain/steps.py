@@ -31,7 +31,7 @@ _NOT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Call the model for round `round`. With `tools` False the model is told not to use any."""
+    """Call the model for round `round`. With `tools` False the model must not use any."""
 
     round: int
     tools: bool = True

@@ -1,8 +1,8 @@
-"""What is new in a chat: for readers who know all of its turns up to some place.
+"""Changes of one chat, for readers that know all of its turns up to a place.
 
-The place of a turn says when it was made, twice the microseconds since 1970, and one more for an answer. The turns of a
-chat are made one after another, under its lock and by its clock (`chats.updated_at`), so whoever has seen one place has
-seen all that are below it.
+The place of a turn is its time of creation: twice the microseconds since 1970, and one more for an answer. The turns of
+a chat are made one after another, under its lock and by its clock (`chats.updated_at`). So no turn appears later below
+a place that a reader has seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ GET_LAST_AND_OPEN = Statement(
     """
 )
 GET_NEWEST_ANSWER = Statement(
-    "SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :said ORDER BY created_at DESC, id DESC LIMIT 1"
+    "SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :question ORDER BY created_at DESC, id DESC LIMIT 1"
 )
 GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:chats AS uuid[]))")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatUpdate:
-    """The chat as it is, and turns that were made in it, with their places, the oldest first."""
+    """The chat as it is now, and new turns of it with their places, the oldest first."""
 
     chat: Chat
     turns: Sequence[tuple[int, UUID]]
@@ -60,7 +60,7 @@ class ChatUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ChatState:
-    """How far a chat has come: its newest turn, that one's place (0 where there is none), and its open turns."""
+    """The newest turn of a chat, its place (0 where there is none), and the open turns with their places."""
 
     newest: UUID | None
     last: int
@@ -72,7 +72,7 @@ class ChatChanges:
         self._database = database
 
     async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
-        """What was made after `place`, at most `limit` turns of it. None when there is no such chat."""
+        """The changes after `place`, with at most `limit` turns. None when there is no such chat."""
         row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
         if row is None:
             return None
@@ -84,7 +84,7 @@ class ChatChanges:
         return {row["place"]: row["id"] for row in rows}
 
     async def last_place(self, chat: UUID) -> int:
-        """That of the newest turn; 0 where there is none."""
+        """The place of the newest turn; 0 where there is none."""
         row = await self._database.row(GET_LAST_PLACE, chat=chat)
         return (row and row["place"]) or 0
 
@@ -95,13 +95,13 @@ class ChatChanges:
         open = {row["id"]: row["place"] for row in rows if row["open"]}
         return ChatState(newest["id"] if newest else None, last, open)
 
-    async def newest_answer(self, chat: UUID, said: UUID) -> UUID | None:
-        """The last of the turns that answer the user turn `said`."""
-        row = await self._database.row(GET_NEWEST_ANSWER, chat=chat, said=said)
+    async def newest_answer(self, chat: UUID, question: UUID) -> UUID | None:
+        """The newest turn that answers the user turn `question`."""
+        row = await self._database.row(GET_NEWEST_ANSWER, chat=chat, question=question)
         return row["id"] if row else None
 
     async def times(self, chats: Sequence[UUID]) -> Mapping[UUID, datetime]:
-        """When each was last changed. One that was deleted is absent."""
+        """The time of the last change of each chat. A deleted chat is absent."""
         rows = await self._database.rows(GET_TIMES, chats=chats)
         return {row["id"]: row["updated_at"] for row in rows}
 

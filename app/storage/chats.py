@@ -60,9 +60,9 @@ SEARCH_CHATS = Statement(
           )
         ORDER BY updated_at DESC, id DESC LIMIT :limit
     )
-    SELECT hits.*, said.turn_id AS said_in, place > CAST(:margin_before AS integer) + 1 AS cut_before,
-        place + length(shown) + :margin_after <= length(said.text) AS cut_after,
-        substr(said.text, greatest(place - :margin_before, 1),
+    SELECT hits.*, found.turn_id AS found_in, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(found.text) AS cut_after,
+        substr(found.text, greatest(place - :margin_before, 1),
             least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
     FROM hits LEFT JOIN LATERAL (
         SELECT block.* FROM turns CROSS JOIN LATERAL (
@@ -71,7 +71,7 @@ SEARCH_CHATS = Statement(
             ORDER BY index LIMIT 1
         ) AS block
         WHERE shown IS NOT NULL AND chat_id = hits.id ORDER BY turns.id LIMIT 1
-    ) AS said ON true
+    ) AS found ON true
     ORDER BY updated_at DESC, hits.id DESC
     """
 )
@@ -190,10 +190,10 @@ class Chats:
 
 
 def _excerpt_from(row: Row, words: Sequence[str]) -> Excerpt:
-    if row["said_in"] is None:
+    if row["found_in"] is None:
         return Excerpt(None, pieces_of(row["title"], words))
     line = line_of(row["around"], cut_before=row["cut_before"], cut_after=row["cut_after"])
-    return Excerpt(row["said_in"], pieces_of(line, words))
+    return Excerpt(row["found_in"], pieces_of(line, words))
 
 
 def _too_slow() -> RequestRefused:

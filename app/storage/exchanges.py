@@ -33,8 +33,8 @@ GET_BRANCH = Statement(
         SELECT turns.*, 0 AS depth FROM turns WHERE chat_id = :chat AND id = :turn
         UNION ALL
         SELECT before.*, depth + 1 FROM branch
-        JOIN turns AS said ON said.id = branch.parent_id
-        JOIN turns AS before ON before.id = said.parent_id
+        JOIN turns AS question ON question.id = branch.parent_id
+        JOIN turns AS before ON before.id = question.parent_id
         WHERE branch.status IN {OPEN_STATUSES}
     )
     SELECT * FROM branch ORDER BY depth DESC
@@ -80,7 +80,7 @@ GET_KEY = Statement(
     WHERE owner = :owner AND key = :key
     """
 )
-# What arrives at a turn that is open. One that waited has something to do again.
+# An answer or a steer arrives at an open turn. A waiting turn has something to do again.
 ARRIVE = Statement(
     """
     UPDATE turns
@@ -109,7 +109,7 @@ KEEP_KEY = Statement(
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The client's key, and a digest (32 bytes) of what it asked for."""
+    """The client's key, and a digest (32 bytes) of its request."""
 
     key: str
     digest: bytes
@@ -343,7 +343,7 @@ async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tu
 
 
 def _basis(place: Preview) -> tuple[object, ...]:
-    """All that a request is made from. Which turn comes before is not: most answers of a chat were asked the same."""
+    """Everything that a request is made from. The id of the turn before is not part of it: its request is."""
     chat, before = place.chat, place.before
     return chat.system_prompt, chat.settings, before.request if before else None, place.steered
 

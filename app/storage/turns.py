@@ -93,8 +93,8 @@ CANCEL_TURN = Statement(
     f"""
     WITH wanted AS (
         SELECT turns.id, turns.status = 'queued' AND turns.attempt = 0 AND turns.arrivals = 0 AND NOT EXISTS (
-            SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
-            WHERE said.id = turns.parent_id AND before.status IN {OPEN_STATUSES}
+            SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
+            WHERE question.id = turns.parent_id AND before.status IN {OPEN_STATUSES}
         ) AS ends
         FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE
     )

@@ -135,8 +135,8 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 async def _to_its_end(work: Callable[[], _Result]) -> _Result:
-    """Runs `work` in a thread, to its end even when cancelled: an abandoned start would leave a server that nobody
-    stops.
+    """Runs `work` in a thread, to its end even when cancelled: an abandoned start would leave a server
+    that is never stopped.
     """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:

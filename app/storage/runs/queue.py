@@ -19,8 +19,8 @@ CLAIM_TURNS = Statement(
     WHERE id IN (
         SELECT id FROM turns AS next
         WHERE status = 'queued' AND NOT EXISTS (
-            SELECT FROM turns AS said JOIN turns AS before ON before.id = said.parent_id
-            WHERE said.id = next.parent_id AND before.status IN {OPEN_STATUSES}
+            SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
+            WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
         )
         ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
     )

@@ -197,7 +197,7 @@ END_TURN = Statement(
         usage = CAST(:usage AS json), replica = NULL
     FROM fenced WHERE turns.id = fenced.id
     RETURNING turns.ended_at, EXISTS (
-        SELECT FROM turns AS said WHERE said.chat_id = turns.chat_id AND said.parent_id = turns.id
+        SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
     ) AS followed
     """
 )

@@ -328,7 +328,7 @@ async def two_replicas(database_url: str, document: Document) -> AsyncIterator[t
 async def test_a_ring_at_one_replica_is_heard_at_the_other(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 3600.0)
+    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 3600.0)
     async with two_replicas(database_url, document) as (here, near, far):
         chat = await near.chat()
         picture = ChatPicture()
@@ -346,7 +346,7 @@ async def test_a_ring_at_one_replica_is_heard_at_the_other(
 async def test_a_ring_that_is_lost_is_found_by_looking(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 0.02)
+    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 0.02)
     monkeypatch.setattr("app.stream.broadcast.Broadcast.receive", lambda self, payload: None)
     async with two_replicas(database_url, document) as (_, near, far):
         chat = await near.chat()
@@ -359,7 +359,7 @@ async def test_a_ring_that_is_lost_is_found_by_looking(
 
 
 async def test_while_the_database_is_away_readers_wait(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.setup.engine._CHAT_LOOK", 0.01)
+    monkeypatch.setattr("app.setup.engine._CHAT_POLL", 0.01)
     async with proxied(database_url) as (url, proxy), serving(url) as server, Client(server.url) as api:
         chat = await api.chat(title="One")
         async with api.follow(f"{chat}/stream") as events:
