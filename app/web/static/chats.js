@@ -104,7 +104,11 @@ export class Chats extends EventTarget {
     const page = await this.#read(words, words ? this.nextFound : this.next)
     if (words !== this.words) return
     if (words) Object.assign(this, { found: [...this.found, ...page.chats], nextFound: page.next })
-    else Object.assign(this, { chats: [...this.chats, ...page.chats], next: page.next })
+    else {
+      const known = new Set(this.chats.map(({ id }) => id)) // the feed may have moved one up while the page was read
+      const older = page.chats.filter(({ id }) => !known.has(id))
+      Object.assign(this, { chats: [...this.chats, ...older], next: page.next })
+    }
     this.#draw()
   }
 
@@ -177,11 +181,9 @@ export class Chats extends EventTarget {
     const turn = chat.excerpt?.turn
     link.href = turn ? `#${chat.id}/${turn}` : `#${chat.id}`
     link.addEventListener('click', () => (this.sought = turn))
-    const item = h('li', { 'data-chat': chat.id }, link, mark || null)
-    item.append(
-      iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat)),
-      iconButton('bin', `Delete ${titleOf(chat)}`, () => this.#delete(chat)),
-    )
+    const edit = iconButton('edit', `Rename ${titleOf(chat)}`, () => this.#rename(item, chat))
+    const bin = iconButton('bin', `Delete ${titleOf(chat)}`, () => this.#delete(chat))
+    const item = h('li', { 'data-chat': chat.id }, link, mark || null, edit, bin)
     return item
   }
 
