@@ -1,4 +1,4 @@
-"""What the engine may rely on, whichever provider answers: one suite, run for each of them."""
+"""The contract of providers with the engine: one suite, run for each provider."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ REPLY = (thinking("Let me ", "look."), text("I look ", "it up."), tool_use("doc_
 
 @dataclass
 class Fake:
-    """A provider, and a way to make its next call fail before or after it has said something."""
+    """A provider, and a way to make its next call fail, before or after its first parts."""
 
     provider: Provider
     fail: Callable[[ProviderError, bool], None] | None = None

@@ -34,7 +34,7 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class Api:
-    """`begun` and `said` begin an answer, in which `said` says "Hi"; `end` is its last word."""
+    """`begun` and `said` begin an answer, in which `said` holds the text "Hi"; `end` is its last event."""
 
     make: Callable[..., Adapter]
     path: str

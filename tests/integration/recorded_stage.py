@@ -1,4 +1,4 @@
-"""Recorded conversations, had again: the provider says what it said, the user too, and every tool what it returned."""
+"""Replay of recorded conversations: provider, user and tools repeat their recorded part."""
 
 import json
 from base64 import b64decode
@@ -30,11 +30,11 @@ NOT_PARAMS = frozenset({"model", "messages", "tools", "system", "stream", "conta
 NO_MORE = {"type": "error", "error": {"type": "invalid_request_error", "message": "nothing more was recorded"}}
 
 
-# --- what was recorded -----------------------------------------------------------------------------------------------
+# --- recorded sessions -----------------------------------------------------------------------------------------------
 
 
 def requests_of(name: str) -> list[Conversation]:
-    """What was said until each round. Where no requests were recorded, the user's side is made up."""
+    """The conversation up to each round. Where no requests were recorded, the user's side is made up."""
     if name in sessions():
         return [conversation(asked(name, number)["messages"]) for number in rounds(name)]
     said: Conversation = [("user", [{"type": TEXT, "text": "Hello"}])]
@@ -56,7 +56,7 @@ def message_of(name: str, number: int) -> Json:
 
 
 def results_of(name: str) -> dict[str, Json]:
-    """What the tools of a session returned, by call."""
+    """The results of the tools of a session, by call."""
     blocks = [block for _, blocks in requests_of(name)[-1] for block in blocks]
     return {block["tool_use_id"]: block for block in blocks if block["type"] == TOOL_RESULT}
 
@@ -95,7 +95,7 @@ def _made_up(call: Json) -> Json:
     return {"type": TOOL_RESULT, "tool_use_id": call["id"], "content": [said]}
 
 
-# --- what is done with it --------------------------------------------------------------------------------------------
+# --- the replay -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -117,7 +117,7 @@ class RecordedProvider(CannedServer):
 
 @dataclass
 class RecordedTool:
-    """Returns what the tool of its name returned. `names` are the sessions by their chats; `calls` is what came."""
+    """Returns the recorded result of the tool of that name. `names` are the sessions by chat; `calls` are those so far."""
 
     spec: ToolSpec
     names: Mapping[UUID, str]

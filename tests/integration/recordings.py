@@ -27,7 +27,7 @@ FOLDER = Path(os.environ.get("RECORDED_STREAMS", Path(__file__).parents[2].paren
 REQUEST = TurnRequest("recorded")
 ASKED = ModelRequest("a-model", (Message("user", (Block(0, 0, 0, "text", "Hello"),)),))
 
-# What the recorded client changed on the way back; the provider's own bytes are what we send instead.
+# Changes that the recorded client made when it sent blocks back; we send the provider's own bytes.
 CLIENT_EDITS = {
     "anth-llmanth-tools": "the client put a blank text block before the calls",
     "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": "the client dropped a text block",
@@ -87,17 +87,17 @@ def read(file: str) -> bytes:
 
 
 def oracle(file: str) -> Json:
-    """What the SDK makes of a stream; its beta accumulator where that one keeps more."""
+    """The SDK's result for a stream; that of its beta accumulator where it keeps more."""
     both = json.loads(read(f"oracle/{file}.json"))
     found: Json = both["ga"] if both["beta"] == "same as ga" else both["beta"]
     return found
 
 
-# --- the same thing, said in several ways --------------------------------------------------------------------
+# --- equal forms of the same data -----------------------------------------------------------------------------
 
 
 def plain(block: Mapping[str, Any]) -> Json:
-    """A block without what means nothing: cache marks, empty citations, `is_error: false`, the ordinary caller."""
+    """A block without members of no meaning: cache marks, empty citations, `is_error: false`, the ordinary caller."""
     nothing: Json = {"citations": (None, []), "is_error": (False,), "caller": ({"type": "direct"},)}
     members = {k: v for k, v in block.items() if k != "cache_control" and v not in nothing.get(k, ())}
     if members["type"] == "tool_result":
@@ -147,7 +147,7 @@ def hear(path: list[Turn], blocks: Sequence[Json]) -> None:
 
 
 def _result(said: Json) -> Block:
-    """As our rows keep what a tool returned."""
+    """A tool result in the form of our rows."""
     parts: list[ResultPart] = [part.get("text") or part for part in content(said.get("content") or [])]
     failed = said.get("is_error", False)
     return Block(0, 0, 1, "tool_result", joined_texts(parts), layout_of(parts), said["tool_use_id"], "look", failed)
@@ -202,7 +202,7 @@ def reply_by(wire: Wire, session: str, number: int) -> tuple[list[Block], str | 
 
 
 def recorded_error(file: str) -> tuple[Json, Answer]:
-    """What was recorded, and the server's part of it."""
+    """A recorded exchange, and the server's part of it."""
     recorded: Json = json.loads(read(file))
     hop = {"content-length", "transfer-encoding", "connection"}
     headers = {name: value for name, value in recorded["headers"].items() if name not in hop}

@@ -1,4 +1,4 @@
-"""What is Anthropic's own about its adapter, on a real socket through the real SDK. The rest: test_adapters.py."""
+"""Parts of the adapter that only Anthropic needs, on a real socket through the real SDK. The rest: test_adapters.py."""
 
 import json
 from collections.abc import AsyncIterator

@@ -36,7 +36,7 @@ AT_ONCE = 48
 # Some of the waits that are asked for are longer than anybody here would wait.
 PLAN = ChaosPlan(SEED, share=0.4, longest_wait=0.07, reach=300)
 PATIENCE = 0.4  # seconds
-# Who writes for which models. A chat may change from one to the other.
+# The author of the replies of each model. A chat may change its model.
 AUTHORS = {"claude": Author, "chat": ChatAuthor, "responses": ResponsesAuthor}
 
 
@@ -92,7 +92,7 @@ def _parent(turn: Turn) -> UUID:
 
 
 def _problems(path: list[Turn]) -> list[str]:
-    """What a provider would refuse, were the user to go on."""
+    """The problems of the request that would come next."""
     last = path[-1]
     question = replace(path[0], id=UUID(int=1), blocks=(Block(0, 0, 0, TEXT, "Go on."),))
     running = replace(last, id=UUID(int=2), status="running", blocks=(), rounds=(), usage={}, error=None)

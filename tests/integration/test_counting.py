@@ -1,4 +1,4 @@
-"""The provider's own count of a request's tokens: when it is asked for, how, and what it decides."""
+"""The provider's own count of tokens: when it is requested, how, and its effect."""
 
 import asyncio
 import builtins
@@ -112,11 +112,11 @@ async def test_who_cannot_count_says_nothing() -> None:
     assert await count_tokens(CallPublisher(scripted), REQUEST) is None
 
 
-# --- what it decides --------------------------------------------------------------------------------------------------
+# --- its effect -------------------------------------------------------------------------------------------------------
 
 
 class Counted(ScriptedProvider):
-    """Says what it is told to of every request."""
+    """Returns the given count for every request."""
 
     def __init__(self, count: Callable[[], int | None]) -> None:
         usage = {"input_tokens": 700, "output_tokens": 20}

@@ -1,4 +1,6 @@
-"""What is Chat Completions' own about its adapter, on a real socket and through its SDK. The rest: test_adapters.py."""
+"""Parts of the adapter that only Chat Completions needs, on a real socket through its SDK. The rest:
+test_adapters.py.
+"""
 
 import json
 from collections.abc import AsyncIterator

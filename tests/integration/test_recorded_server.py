@@ -1,4 +1,4 @@
-"""A server records the turns that its settings, or the turns, ask for; and fails on purpose where it is told to."""
+"""A server records turns by its settings or by a turn's own, and makes calls fail by its chaos settings."""
 
 from pathlib import Path
 from typing import Any

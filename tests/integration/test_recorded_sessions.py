@@ -1,4 +1,4 @@
-"""Every recorded Anthropic session, had again with rows, worker, SDK and tools: each request says what it said."""
+"""Every recorded Anthropic session, run again with rows, worker, SDK and tools: each request is the recorded one."""
 
 from collections.abc import AsyncIterator
 
@@ -33,14 +33,14 @@ from tests.support.legal.anthropic import request_problems
 
 pytestmark = needs_recordings
 
-# What some of their tools returned is more than a text.
+# Results of tools that are more than a text.
 OF_PARTS = {
     "anth-ddjs-agent-sdk-ea8af730": ["text", "text"],
     "anth-fantasy-testanthropiccomputeruse-claude-opus-4-6-computer-use-streaming": ["image"],
     "anth-fantasy-testanthropiccomputeruse-claude-sonnet-4-computer-use-streaming": ["image"],
 }
 
-# Only the replies were recorded. What the user and the tools say is made up, and the replies must go back unchanged.
+# Only the replies were recorded. The parts of user and tools are made up, and the replies must go back unchanged.
 ONLY_REPLIES = [
     "anth-prism-anthropic-multi-tool-conversation",
     "anth-prism-anthropic-with-tools",

@@ -52,7 +52,7 @@ OVERLOADED = Answer(
 
 @asynccontextmanager
 async def answering() -> AsyncIterator[CannedServer]:
-    """Until everybody who came has gone."""
+    """Waits until all connections are closed."""
     async with canned_server() as server:
         yield server
         for _ in range(server.connections):
@@ -65,7 +65,7 @@ async def parts_of(provider: Provider, request: ModelRequest = REQUEST) -> list[
 
 
 async def said_by(provider: Provider) -> list[Part] | str:
-    """The parts, or the error but for its words: what an engine decides by."""
+    """The parts, or the error without its message: the data that the engine decides by."""
     try:
         return await parts_of(provider)
     except ProviderError as error:

@@ -42,7 +42,7 @@ from tests.support.legal.anthropic import request_problems
 pytestmark = needs_recordings
 
 # Tool inputs that were cut. The SDK shows what it could guess of them, or spills text of one block into another; we
-# keep what was streamed and close the block as interrupted, so that it is never taken for a call (PROTOCOLS §10.3).
+# keep what was streamed and close the block as interrupted, so that it is never taken for a call.
 CUT_INPUTS = {
     "anthropic/composite-max-tokens-mid-tool-input-unclosed.sse": "max_tokens inside the input, block never closed",
     "anthropic/composite-overloaded-mid-tool-input.sse": "an error inside the input",

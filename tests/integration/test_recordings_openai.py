@@ -49,7 +49,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Right:
-    """What the SDK makes of a stream, and what is right instead; None leaves what it has before it gives up."""
+    """The SDK's result for a stream, or the correct one; None keeps the SDK's state before its error."""
 
     why: str
     text: str | None = None
@@ -63,7 +63,7 @@ def weather(place: str, id: str) -> tuple[str, str, str]:
 
 WRITER = "chatcmpl-tool-"
 NO_TYPE = "the SDK gives up where a piece of a call has a null type or arguments, or comes with the reason to stop"
-# Where the SDK raises or is wrong, and what we say instead. Where it raises only because the answer was cut by its
+# Streams for which the SDK raises or is wrong, and our result. Where it raises only because the answer was cut by its
 # length, what it has by then is right and it is not in this table.
 EXCEPTIONS = {
     "ddpy-azure-chat-completion-streamed": Right(
@@ -136,7 +136,7 @@ EXCEPTIONS = {
         "id and name come with every piece, and the SDK strings them together", calls=[("0", "llm_version", "{}")]
     ),
 }
-# What the recorded client left out on the way back; we send what was said.
+# Members that the recorded client left out when it sent messages back; we send them.
 CLIENT_EDITS = {
     "oai-fantasy-testopenaicompatiblecommon-avian-kimi-multi-tool-streaming": "the text before the calls",
 }
@@ -325,7 +325,7 @@ def results_in(messages: Sequence[Json]) -> Message:
 
 
 def plain(message: Json) -> Json:
-    """A message without what means nothing, or what only this client had reason to send: blanks and thoughts."""
+    """A message without members of no meaning, and without those of this client alone: blanks and thoughts."""
     members: Json = {"role": message["role"]}
     if words := _words(message.get("content")).strip():
         members["content"] = words

@@ -1,4 +1,4 @@
-"""A recorded turn is run again by the same engine, without a network, and comes to the same end or says where not."""
+"""A recorded turn is run again by the same engine, without a network: the end is the same, or differences are named."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""One chat that is answered by three APIs in turns, over tool rounds: what each is sent through its SDK is legal."""
+"""One chat that is answered by three APIs in turns, over tool rounds: each request through their SDKs is legal."""
 
 import json
 from collections.abc import AsyncIterator, Callable

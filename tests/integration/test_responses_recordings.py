@@ -40,7 +40,7 @@ FAILED = "openai-responses/prism-stream-rate-limited-1.sse"
 # Four responses in one file; the first of them is the answer.
 SPLICED = "openai-responses/vercel-openai-reasoning-encrypted-content-1.sse"
 COPILOT = "sessions/resp-rig-copilot-reasoning-roundtrip-streaming/"
-# Where the SDK raises or is wrong; what its items are at their ends is right there.
+# Streams for which the SDK raises or is wrong; the final forms of the items are correct there.
 EXCEPTIONS = {
     SPLICED: "the SDK raises on the second response",
     "openai-responses/langchain-incomplete-response-1.sse": "it was cut by its length, on which the SDK raises",
@@ -49,7 +49,7 @@ EXCEPTIONS = {
     f"{COPILOT}01-response.sse": "the ids of items change from event to event, on which the SDK raises",
     f"{COPILOT}02-response.sse": "the ids of items change from event to event, on which the SDK raises",
 }
-# An item as plain values, which is what the block of it is, too.
+# An item as plain values, the form of its block too.
 Plain = tuple[Any, ...]
 
 
@@ -71,7 +71,7 @@ def events(file: str) -> list[Json]:
 
 
 def right(file: str) -> list[Plain]:
-    """What the SDK makes of a stream, or what its items are at their ends where the SDK raises or is wrong."""
+    """The SDK's result for a stream, or the final forms of its items where the SDK raises or is wrong."""
     sdk = json.loads(read(f"oracle/{file}.json"))["responses"]
     done = [event["item"] for event in events(file) if event["type"] == "response.output_item.done"]
     assert sdk["ok"] or file in {FAILED, *EXCEPTIONS}
@@ -179,7 +179,7 @@ def test_every_exception_is_one_of_the_recordings_and_the_sdk_is_wrong_there() -
 
 @pytest.mark.parametrize("file", [file for file in streams(KIND) if events(file)[-1].get("response", {}).get("output")])
 def test_a_response_that_only_its_last_event_tells_of_is_the_same(file: str) -> None:
-    """Servers differ in what they stream; what they end with makes up for all of it."""
+    """Servers stream different parts; the final event has all of them."""
     streamed, *rest = taken_in(ResponsesWire(), read(file), repeat(100_000))
     last = b"data: " + json.dumps(events(file)[-1]).encode() + b"\n\n"
     alone, *same = taken_in(ResponsesWire(), last, repeat(100_000))
@@ -191,7 +191,7 @@ def test_a_response_that_only_its_last_event_tells_of_is_the_same(file: str) -> 
 
 # --- sessions ------------------------------------------------------------------------------------------------
 
-# What the recorded client changed on the way back; we send what was said.
+# Changes that the recorded client made when it sent items back; we send the original.
 RENAMED_IDS = "resp-pydai-reused-tool-call-ids-stream"
 # xAI's thought is kept by its id alone, which we leave out: we ask for nothing to be stored.
 STORED_THOUGHTS = "resp-rig-permission-control-streaming-example"
@@ -259,7 +259,7 @@ def _with_own_id(item: Plain) -> Plain:
 
 
 def sent_item(item: Json) -> Plain:
-    """An item without what means nothing, or what only its place in a store of the provider's needs."""
+    """An item without members of no meaning, and without those for a store at the provider."""
     match item.get("type", "message"):
         case "message":
             return item["role"], _words(item["content"])
@@ -282,7 +282,7 @@ def _text(words: str) -> Block:
 
 
 def following(asked: Sequence[Plain]) -> Message:
-    """What the user's side says at the end of a request."""
+    """The items of the user's side at the end of a request."""
     results = [Block(0, 0, 1, "tool_result", said, tool_use_id=id) for kind, id, said in _last(asked, "result")]
     words = [_text(said) for _, said in _last(asked, "user")]
     return Message("user", (*results, *words))

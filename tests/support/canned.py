@@ -1,4 +1,4 @@
-"""A model API on a local socket: it answers with prepared bytes, in pieces of any size, and ends as badly as told."""
+"""A model API on a local socket: it answers with prepared bytes, in pieces of any size, and with any end."""
 
 import asyncio
 import itertools

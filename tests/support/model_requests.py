@@ -1,4 +1,4 @@
-"""Short ways to say turns, rounds and blocks."""
+"""Short constructors of turns, rounds and blocks."""
 
 import json
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def server_result(id: str, **fields: Any) -> Block:
 
 
 def words(said: str, **fields: Any) -> Block:
-    """What the user said while the turn ran."""
+    """A steering message of the user."""
     return _block("user_text", text=said, notes='{"steer":"1"}', **fields)
 
 

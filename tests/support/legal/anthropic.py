@@ -1,4 +1,4 @@
-"""What the Anthropic API accepts, as a checker that knows nothing of our code: it reads a request's JSON.
+"""Checker of requests to the Anthropic API. It reads their JSON, independent of our code.
 
 The rules are those of the recorded refusals and of the documentation: one user message with all results right after its
 calls, nothing empty, thinking signed and never last, server tools in pairs, and no more than four cache marks.

@@ -1,4 +1,4 @@
-"""What Chat Completions accepts, as a checker that knows nothing of our code: it reads a request's JSON.
+"""Checker of requests to Chat Completions. It reads their JSON, independent of our code.
 
 The rules are those of the reference and of the recorded refusals, where servers differ the strictest: results right
 after their calls and in no other place, nothing empty, no two messages of the user in a row, arguments that are JSON.

@@ -1,4 +1,4 @@
-"""What the Responses API accepts, as a checker that knows nothing of our code: it reads a request's JSON.
+"""Checker of requests to the Responses API. It reads their JSON, independent of our code.
 
 The rules are those of the reference and of the recorded refusals: every call has one result behind it, no item of the
 provider's goes without what it belongs to, a thought has what it led to right behind it, nothing is empty.

@@ -191,7 +191,7 @@ def test_input_that_is_nested_too_deep_to_read_does_not_stop_us() -> None:
     assert block(accumulator().feed([*call(0, deep), MessageDelta("tool_use", {})])).text == deep
 
 
-# --- what is not text ----------------------------------------------------------------------------------------
+# --- other parts ---------------------------------------------------------------------------------------------
 
 
 def closed_with(opened: BlockOpened, *news: BlockData) -> dict[str, Any]:

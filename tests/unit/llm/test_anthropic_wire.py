@@ -149,7 +149,7 @@ def test_a_message_delta_may_be_empty() -> None:
     assert parts({"type": "message_delta"}) == [MessageDelta(None, {})]
 
 
-# --- what is unknown or wrong --------------------------------------------------------------------------------
+# --- unknown and wrong data ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

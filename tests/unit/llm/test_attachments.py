@@ -1,4 +1,4 @@
-"""Images and documents, from what a row says to what is sent."""
+"""Images and documents, from rows to requests."""
 
 import json
 from collections.abc import Mapping

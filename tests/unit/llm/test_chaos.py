@@ -1,4 +1,4 @@
-"""The plan of chaos is repeatable, and each fault is what its name says."""
+"""The plan of chaos is repeatable, and each fault has the effect of its name."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""From what the registry says to providers that can be asked."""
+"""Clients for the providers of the registry."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A person is told where two requests begin to differ."""
+"""Descriptions of the first difference of two requests."""
 
 import json
 from typing import Any

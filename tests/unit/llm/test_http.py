@@ -22,7 +22,7 @@ LOST = httpx2.ReadError("lost")
 
 
 class Silence:
-    """The server says nothing more, and does not hang up."""
+    """The server sends nothing more, and keeps the connection open."""
 
 
 class Canned(Adapter):

@@ -361,7 +361,7 @@ STAND_INS = [("user", render_block(text(stand_in))) for stand_in in (GO_ON, GIVE
 
 
 def without_stand_in(request: Said, later: Said) -> Said:
-    """Another exception: our own words that the next call was made with in vain, where the user has said some since."""
+    """Another exception: our prompt to continue, if that call failed and the user has sent a message since."""
     spoken = request[-1] in STAND_INS and later[: len(request)] != request
     return request[:-1] if spoken else request
 

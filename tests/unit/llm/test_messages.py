@@ -27,7 +27,7 @@ QUESTION = user(text("Hello?"))
 
 
 def sent(*path: Turn) -> list[tuple[str, list[str]]]:
-    """Who says what, in short: words, or the kind of block and its id."""
+    """The messages in short: texts, or the kind of a block and its id."""
     messages = build_messages(path)
     return [(message.role, [_short(block) for block in message.blocks]) for message in messages]
 
@@ -39,7 +39,7 @@ def _short(block: Block) -> str:
 
 
 def after_question(*rounds: Sequence[Block], stops: Sequence[str] = ()) -> list[tuple[str, list[str]]]:
-    """What the model is told after `rounds` of a running turn."""
+    """The last message of the user's side after `rounds` of a running turn."""
     question, *rest = sent(QUESTION, assistant(*rounds, stops=stops))
     assert question == ("user", ["Hello?"])
     return rest
@@ -162,7 +162,7 @@ def test_a_server_tool_after_the_last_call_stays_unless_the_reply_was_cut() -> N
     assert after_question(blocks, stops=["interrupted"])[0] == ("assistant", ["tool_use a"])
 
 
-# --- what the provider would refuse --------------------------------------------------------------------------
+# --- data that the provider refuses --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_thinking_does_not_hold_under_other_tools_of_the_provider(then: tuple[st
     assert sent(*path, other)[1] == ("assistant", ["Yes."])
 
 
-# --- what the user says while the turn runs --------------------------------------------------------------------------
+# --- steering messages -----------------------------------------------------------------------------------------------
 
 
 def test_steering_messages_come_after_all_results() -> None:

@@ -1,4 +1,4 @@
-"""Which model a name means, who serves it, and what it costs."""
+"""The catalog: names of models, their providers and costs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Failures in every shape they come in: what they are called, and whether trying again may help."""
+"""Failures in every shape: their types, and whether a retry can help."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One chat, three APIs in turns: whatever they leave in the rows, all accept, and none is told anything anew."""
+"""One chat, three APIs in turns: each accepts the rows of all, and each request begins with the bytes of the last."""
 
 import json
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ OF_RESPONSES = st.one_of(
         st.sampled_from(INPUT_TEXTS),
     ),
 )
-# Its own tools have done their work when it has said that it asked them.
+# Its own tools have finished when their calls arrive.
 WHOLE = st.one_of(
     OF_RESPONSES.map(lambda block: [block]),
     WEB_SAID.map(lambda said: [ASKED_WEB, said]),
@@ -83,7 +83,7 @@ SOMEBODYS = st.one_of(
 )
 REQUESTS = st.sampled_from([REQUEST, *(replace(REQUEST, model=model) for model in (OPENAI_MODEL, RESPONSES_MODEL))])
 KINDS = st.sampled_from(sorted(QUIRKS))
-# It stands in for another provider's way to go on, and is not said again when the answer has.
+# It replaces another provider's own way to continue, and is dropped once the answer has continued.
 ASKED_TO_GO_ON = f"\n<user>{GO_ON}"
 
 
@@ -154,7 +154,7 @@ def test_every_item_goes_back_with_the_items_that_it_needs(rounds: list[list[Blo
 
 
 class Talk(Chat):
-    """A chat whose turns go to three models: each says what only it can say, and uses ids of its own making."""
+    """A chat whose turns go to three models: each writes blocks that only it can read, and ids of its own form."""
 
     def __init__(self, draw: Any) -> None:
         super().__init__(draw)
@@ -219,13 +219,13 @@ def _unmarked(block: dict[str, Any]) -> bytes:
 
 
 def said_to_openai(messages: tuple[Message, ...], quirks: Quirks) -> str:
-    """All that is said, in one text."""
+    """All messages as one text."""
     body = openai_body(messages, quirks)["messages"]
     return "".join(f"\n<{message['role']}>" + "".join(map(str, _values(message))) for message in body)
 
 
 def said_to_responses(messages: tuple[Message, ...]) -> str:
-    """The same. Words of one who goes on are more words, not another message."""
+    """The same. A continued answer is one message with more text, not a second one."""
     said, last = "", None
     for item in responses_body(messages)["input"]:
         role = item.get("role", "item")

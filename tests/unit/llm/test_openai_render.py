@@ -1,4 +1,4 @@
-"""A request as Chat Completions wants it: every member, and what becomes of what it cannot say."""
+"""Requests for Chat Completions: every member, and the replacements for blocks that it does not have."""
 
 import json
 from collections.abc import Sequence
@@ -206,7 +206,7 @@ def test_ids_that_are_too_long_and_names_that_were_invented_are_changed_in_call_
     assert [call["function"]["name"] for call in answer["tool_calls"]] == ["my_tool_", "unnamed"]
 
 
-# --- what others said ----------------------------------------------------------------------------------------
+# --- other providers -----------------------------------------------------------------------------------------
 
 
 def test_thoughts_and_blocks_of_server_tools_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""What an OpenAI answer leaves in the rows, as Anthropic is sent it, and what both do with calls of others."""
+"""OpenAI's blocks in requests to Anthropic, and calls of other providers in requests to both."""
 
 import json
 import re

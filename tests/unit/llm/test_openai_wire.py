@@ -1,4 +1,4 @@
-"""Chat completion chunks become parts: what OpenAI says, and what its imitators say instead."""
+"""Parts from chat completion chunks, of OpenAI and of compatible servers."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def text(words: str) -> bytes:
 
 
 def piece(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> Json:
-    """A piece of a call with nothing but what is said."""
+    """A piece of a call with the given members only."""
     function = {"name": name, "arguments": arguments}
     said = {"index": index, "id": id, "function": {k: v for k, v in function.items() if v is not None}}
     return {k: v for k, v in said.items() if v is not None}

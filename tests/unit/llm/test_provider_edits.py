@@ -1,4 +1,4 @@
-"""What a provider is asked for that makes conversations shorter by itself, and when its blocks are sent."""
+"""Compaction by the provider: the edits that are requested, and when its blocks are sent."""
 
 import json
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
     ]
 
 
-# --- what of it a turn is made with -----------------------------------------------------------------------------------
+# --- edits that a turn asks for ---------------------------------------------------------------------------------------
 
 MODELS = Models(
     [

@@ -1,4 +1,4 @@
-"""What a recording holds, what it hides, and that its file says the same."""
+"""The content of recordings, their redaction, and their file format."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The rule book itself: it lets through what is right, and sees what is wrong."""
+"""The checker itself: it accepts correct requests and finds wrong ones."""
 
 from typing import Any
 

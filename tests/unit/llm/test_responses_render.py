@@ -1,4 +1,4 @@
-"""A request as the Responses API wants it: every member, and what becomes of what it cannot say."""
+"""Requests for the Responses API: every member, and the replacements for blocks that it does not have."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ def input_of(*messages: Message, **fields: Any) -> list[Json]:
 
 
 def answer_of(*blocks: Block | str, **fields: Any) -> list[Json]:
-    """What is sent of an answer between two questions."""
+    """The items of an answer between two questions."""
     first, *items, last = input_of(human("a"), reply(*blocks), human("b"), **fields)
     assert (first["content"], last["content"]) == ("a", "b")
     return items
@@ -131,7 +131,7 @@ def test_a_choice_of_tools_is_translated_for_this_api(choice: Any, sent: Json) -
     assert body_of(tools=(TOOL,), may_use_tools=False, params={"tool_choice": choice})["tool_choice"] == "none"
 
 
-# --- what the user says --------------------------------------------------------------------------------------
+# --- the user's parts ----------------------------------------------------------------------------------------
 
 
 def shown(type: str, source: Json | None, **members: Any) -> Block:
@@ -172,7 +172,7 @@ def test_where_the_answer_comes_last_the_model_is_asked_to_go_on() -> None:
     assert input_of(human("a"), reply("Hi"))[-1] == {"role": "user", "content": GO_ON}
 
 
-# --- what the model said -------------------------------------------------------------------------------------
+# --- the model's items ---------------------------------------------------------------------------------------
 
 
 def test_a_text_is_an_answer_without_its_sources() -> None:

@@ -1,4 +1,4 @@
-"""The Responses stream, event by event: what each says, and what becomes of those that nobody expected."""
+"""The Responses stream, event by event, with unknown and unexpected ones."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def over(status: str = "completed", **members: Any) -> Json:
 
 
 class Heard:
-    """What a stream of these events leaves."""
+    """The blocks of a stream of these events."""
 
     def __init__(self, *events: Json | bytes, whole: bytes | None = None) -> None:
         self.wire = ResponsesWire(seed=b"seed")
@@ -170,7 +170,7 @@ def test_half_a_surrogate_pair_and_bytes_that_are_no_utf8_become_replacement_cha
     assert Heard(CREATED, added(MESSAGE), broken, over()).said == [("text", "a��")]
 
 
-# --- what nobody expected ------------------------------------------------------------------------------------
+# --- unexpected events ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the model is sent of results that were shortened, and of thoughts behind them."""
+"""Shortened results in requests, and the thoughts behind them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

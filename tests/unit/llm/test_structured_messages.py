@@ -1,4 +1,4 @@
-"""What a model is told of an output that it wrote as text."""
+"""Messages after an output that a model wrote as text."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a model answers that was asked for a summary."""
+"""Answers to the summary prompt."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence

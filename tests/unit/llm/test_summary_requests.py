@@ -1,4 +1,4 @@
-"""What a model is sent that shall summarise: the turns, their long results cut, and the wish."""
+"""Requests for a summary: the turns with long results cut, and the prompt."""
 
 from dataclasses import replace
 from uuid import UUID
