@@ -117,7 +117,7 @@ class RecordedProvider(CannedServer):
 
 @dataclass
 class RecordedTool:
-    """Returns the recorded result of the tool of that name. `names` are the sessions by chat; `calls` are those so far."""
+    """Returns the recorded results of a tool. `names` are the sessions by chat; `calls` are those so far."""
 
     spec: ToolSpec
     names: Mapping[UUID, str]
