@@ -55,7 +55,7 @@ class Resolver:
         model = self.models.check(options.model or settings.model or inherited)
         tools = self._tools(options.tools if options.tools is not None else settings.tools, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
-            tools = _Tools()  # they were not asked for
+            tools = _Tools()  # neither turn nor chat requests them
         if options.system_prompt is not None:
             system: str | None = options.system_prompt
         elif chat.system_prompt is not None:
@@ -157,13 +157,13 @@ class Resolver:
             ((params.get("thinking") or {}).get("type") not in {None, "disabled"}, "thinking", "params.thinking"),
             ((params.get("output_config") or {}).get("format"), "structured_output", "params.output_config.format"),
         )
-        for wanted, ability, field in checks:
-            if wanted and not model.supports(ability):
+        for used, ability, field in checks:
+            if used and not model.supports(ability):
                 name = ability.replace("_", " ")
                 detail = f"`{field}` must be left out: model {model.id} does not support {name}."
                 raise RequestRefused(detail, field=field)
-        most, asked = model.max_output, params.get("max_tokens")
-        if most is not None and asked is not None and asked > most:
+        most, tokens = model.max_output, params.get("max_tokens")
+        if most is not None and tokens is not None and tokens > most:
             raise RequestRefused(
                 f"`params.max_tokens` must be at most {most:,}, the longest reply of model {model.id}.",
                 field="params.max_tokens",

@@ -100,13 +100,13 @@ Refs = dict[type[BaseModel], Json]
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
     events = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values()]
-    wanted: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
+    modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):
-            wanted[endpoint.takes] = "validation"
+            modes[endpoint.takes] = "validation"
         if isinstance(endpoint.gives, type):
-            wanted[endpoint.gives] = "serialization"
-    refs, schemas = models_json_schema(list(wanted.items()), ref_template="#/components/schemas/{model}")
+            modes[endpoint.gives] = "serialization"
+    refs, schemas = models_json_schema(list(modes.items()), ref_template="#/components/schemas/{model}")
     return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
 
 

@@ -37,7 +37,7 @@ def _refusal(model: type[BaseModel], problem: ErrorDetails) -> dict[str, str]:
 
 def _resolved(model: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
     """The path of a field, and the types that its value may have. pydantic puts the tag of a union's member into the
-    location; a client knows of none.
+    location; a client sends no tags.
     """
     path: list[str] = []
     types: list[Any] = [model]

@@ -92,7 +92,7 @@ async def test_a_chat_of_ours_is_known_by_its_id_and_any_other_id_leads_to_one_c
     assert stolen["messageMetadata"]["chat"] != ours.rpartition("/")[2]
 
 
-async def test_a_message_that_is_sent_twice_is_said_once(api: Client) -> None:
+async def test_a_message_that_is_sent_twice_is_stored_once(api: Client) -> None:
     first = await talk(api, "twice", user("Hi", "m1"))
     second = await talk(api, "twice", user("Hi", "m1"))
     assert first[0]["messageId"] == second[0]["messageId"]
@@ -155,7 +155,7 @@ async def test_resume_tells_from_the_beginning_while_the_turn_runs_or_has_only_j
     assert (await api.get(f"{CHAT}/never/stream")).status_code == 204
 
 
-async def test_stop_cancels_what_runs(api: Client, server: Server) -> None:
+async def test_stop_cancels_the_open_turns(api: Client, server: Server) -> None:
     pause = Pause()
     body = {
         "id": "stop",
@@ -171,9 +171,7 @@ async def test_stop_cancels_what_runs(api: Client, server: Server) -> None:
     assert (await api.json("POST", f"{CHAT}/stop/stop"))["stopped"] == []
 
 
-async def test_an_answer_that_was_given_elsewhere_is_told_to_whoever_comes_with_it_too(
-    api: Client, server: Server
-) -> None:
+async def test_an_answer_that_another_client_gave_is_accepted_again(api: Client, server: Server) -> None:
     model = server.scripts.model(message_of(tool_use("locate", {}, "l1")), message_of(text("There.")))
     asked = await talk(api, "late", user("Hi"), turnstream={"model": model, "tools": [LOCATE]})
     assert asked[-1] == {"type": "finish", "finishReason": "tool-calls", "messageMetadata": {"status": "waiting"}}
@@ -201,7 +199,7 @@ async def test_an_answer_that_was_given_elsewhere_is_told_to_whoever_comes_with_
         {"id": "r", "messages": [user("Hi")], "turnstream": {"modle": "none"}},
     ],
 )
-async def test_what_cannot_be_is_refused_and_makes_no_chat(api: Client, body: Json) -> None:
+async def test_a_request_that_is_not_valid_is_refused_and_creates_no_chat(api: Client, body: Json) -> None:
     answer = await api.post(CHAT, json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"]
@@ -227,7 +225,7 @@ def encoded(turn: Turn, *events: Event | Notice) -> list[Json]:
     return chunks_in(b"".join(encoder(event, START) for event in (events or marks_of(turn))))
 
 
-async def test_what_the_sdk_has_no_word_for_comes_as_data() -> None:
+async def test_a_block_that_the_sdk_does_not_have_is_sent_as_data() -> None:
     turn = turn_of(
         block(0, "user_text", "And fast!", notes='{"steer":"s"}'),
         block(1, "redacted_thinking", data={"type": "redacted_thinking", "data": "x"}),
@@ -278,7 +276,7 @@ async def test_citations_are_sources_and_tools_of_the_provider_have_their_result
     assert parts[1]["state"] == "output-available"
 
 
-async def test_a_step_that_is_begun_anew_is_told_again_as_far_as_it_stands() -> None:
+async def test_after_a_reset_the_valid_parts_of_the_step_are_sent_again() -> None:
     turn = turn_of()
     kept = block(0, "text", "Kept.")
     begun = (TurnStart(0, turn.id, turn.chat_id, "m", 1, "running"), RoundStart(1, 1, 1, ()))

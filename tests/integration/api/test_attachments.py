@@ -63,7 +63,7 @@ async def test_the_same_bytes_are_the_same_upload(api: Client, server: Server) -
     assert sent[0]["source"]["data"] == b64encode(content).decode()
 
 
-async def test_a_document_of_the_library_is_told_as_it_was_when_it_was_sent(api: Client, server: Server) -> None:
+async def test_a_document_of_the_library_keeps_the_text_it_had_when_it_was_sent(api: Client, server: Server) -> None:
     await api.put("/api/documents/notes/tide.md", content="High at noon.")
     turn, sent = await told(api, server, document({"type": "path", "path": "notes/tide.md"}))
     source = {"type": "text", "media_type": "text/plain", "data": "High at noon."}
@@ -84,7 +84,7 @@ async def test_documents_are_pdfs_and_texts(api: Client, server: Server, content
     assert sent == [{"type": "document", "title": "Paper", "source": source}]
 
 
-async def test_an_upload_that_was_removed_is_said_to_be_gone(api: Client, server: Server) -> None:
+async def test_a_deleted_upload_is_shown_as_gone(api: Client, server: Server) -> None:
     model, provider = server.scripts.provider(message_of(text("I see.")), message_of(text("Still.")))
     upload = await api.json("POST", "/api/uploads", 201, content=PNG + uuid4().bytes)
     chat = await api.chat()
@@ -108,7 +108,7 @@ async def test_a_browser_asks_anew_whether_an_upload_is_still_there(api: Client)
     assert (await api.get(url, headers=known)).status_code == 404
 
 
-async def test_what_no_turn_says_is_swept_away_after_a_while(api: Client, server: Server, database: Locker) -> None:
+async def test_an_upload_without_a_turn_is_deleted_after_a_while(api: Client, server: Server, database: Locker) -> None:
     contents = {name: PNG + uuid4().bytes for name in ("said", "never said", "put again", "new")}
     ids = {name: (await api.json("POST", "/api/uploads", 201, content=each))["id"] for name, each in contents.items()}
     chat = await api.chat()
@@ -157,7 +157,7 @@ SEES_NOTHING = Model("blind", can=frozenset({"tools"}))
         ({"type": "film"}, "blocks.0.type"),
     ],
 )
-async def test_what_no_model_takes_is_refused_by_field(api: Client, block: dict[str, Any], field: str) -> None:
+async def test_a_block_that_no_model_takes_is_refused_by_field(api: Client, block: dict[str, Any], field: str) -> None:
     chat = await api.chat()
     refused = await api.json("POST", f"{chat}/turns", 422, json={"role": "user", "blocks": [block]})
     assert [error["field"] for error in refused["errors"]] == [field]

@@ -15,7 +15,7 @@ async def running(api: Client, server: Server) -> Said:
     return turn
 
 
-async def test_a_turn_that_is_cancelled_keeps_what_it_has_said(api: Client, server: Server) -> None:
+async def test_a_cancelled_turn_keeps_its_text(api: Client, server: Server) -> None:
     turn = await running(api, server)
     await api.json("POST", f"{turn.url}/cancel", 202)
     events = await api.events(turn.stream_url)

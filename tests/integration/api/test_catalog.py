@@ -6,6 +6,6 @@ from tests.support.http_server import MODEL
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_model_that_answers_where_nobody_names_one_is_told(api: Client) -> None:
+async def test_the_default_model_is_marked(api: Client) -> None:
     models = (await api.json("GET", "/api/models"))["models"]
     assert [model["id"] for model in models if model["default"]] == [MODEL]

@@ -80,7 +80,7 @@ async def test_a_mark_that_was_never_given_is_refused(api: Client, before: str) 
     assert refused["errors"][0]["field"] == "before"
 
 
-async def test_what_a_change_leaves_out_stays(api: Client) -> None:
+async def test_members_that_a_change_leaves_out_stay(api: Client) -> None:
     chat = await api.chat(title="A", system_prompt="B", settings={"tools": []})
     changed = await api.json("PATCH", chat, json={"title": "C"})
     assert (changed["title"], changed["system_prompt"], changed["settings"]) == ("C", "B", {"tools": []})
@@ -104,7 +104,7 @@ async def test_two_changes_at_once_are_both_kept(api: Client, database: Locker) 
     assert (changed["title"], changed["system_prompt"]) == ("C", "D")
 
 
-async def test_a_chat_without_a_title_is_named_for_the_first_words_said_in_it(api: Client) -> None:
+async def test_a_chat_without_a_title_gets_the_beginning_of_its_first_message(api: Client) -> None:
     chat = await api.chat()
     await api.ask(chat, "  Why are there\n tides? ")
     await api.ask(chat, "And else?")
@@ -156,7 +156,7 @@ async def found(api: Client, q: str, **more: str) -> list[str]:
     return [chat["title"] for chat in (await api.json("GET", "/api/chats", params={"q": q, **more}))["chats"]]
 
 
-async def test_chats_are_found_by_their_title_and_by_what_was_said_in_them(api: Client, server: Server) -> None:
+async def test_chats_are_found_by_their_title_and_their_messages(api: Client, server: Server) -> None:
     model = server.scripts.model(message_of(thinking("Of whales."), text("Die Flut kommt um VIER.")))
     for title, words in (("Ärger im Hafen", "Any ferries?"), ("100% sure_", "Nothing"), ("Sailing", "Tides?")):
         chat = await api.chat(title=title)
@@ -178,7 +178,7 @@ async def excerpts(api: Client, q: str) -> list[tuple[str | None, str]]:
     return [(e["turn"], "".join(marks[piece["found"]].format(piece["text"]) for piece in e["pieces"])) for e in found]
 
 
-async def test_what_is_found_comes_with_the_place_where_it_was_said_first(api: Client) -> None:
+async def test_a_match_has_an_excerpt_of_the_first_message_that_matches(api: Client) -> None:
     chat = await api.chat(title="Sailing")
     await api.ask(chat, "Nothing of that.")
     long = f"{'before ' * 40}the LIGHTHOUSE\n\nof the <b>harbour</b> {'behind ' * 40}"
@@ -210,7 +210,7 @@ async def test_an_excerpt_is_of_an_answer_and_of_other_branches_too(api: Client,
     assert await excerpts(api, "tide") == [(asked.assistant["id"], "A pilot's [tide].")]
 
 
-async def test_what_is_found_comes_page_by_page(api: Client) -> None:
+async def test_matches_are_returned_page_by_page(api: Client) -> None:
     for number in range(5):
         await api.chat(title=f"{'even' if number % 2 == 0 else 'odd'} {number}")
     page = await api.json("GET", "/api/chats", params={"q": "even", "limit": 2})
@@ -218,7 +218,7 @@ async def test_what_is_found_comes_page_by_page(api: Client) -> None:
     assert await found(api, "even", before=page["next"]) == ["even 0"]
 
 
-async def test_nobody_finds_what_others_said(api: Client, new_owner: NewOwner) -> None:
+async def test_no_owner_finds_messages_of_another(api: Client, new_owner: NewOwner) -> None:
     await api.ask(await api.chat(title="Mine"), "The secret harbour")
     stranger = await new_owner()
     await stranger.ask(await stranger.chat(title="Theirs"), "Another harbour")
@@ -227,7 +227,7 @@ async def test_nobody_finds_what_others_said(api: Client, new_owner: NewOwner) -
 
 
 @pytest.mark.parametrize("q", ["x" * 201, "a\0b", "1 2 3 4 5 6 7 8 9"])
-async def test_what_cannot_be_searched_for_is_refused(api: Client, q: str) -> None:
+async def test_a_search_that_is_not_valid_is_refused(api: Client, q: str) -> None:
     problem = await api.json("GET", "/api/chats", 422, params={"q": q})
     assert [error["field"] for error in problem["errors"]] == ["q"]
 

@@ -82,7 +82,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended(database_url: str, tmp_pa
     assert json.loads(found[1])["questions"][0]["first"]["status"] == "cancelled"
 
 
-async def test_what_a_server_refuses_is_said_in_a_sentence(database_url: str, tmp_path: Path) -> None:
+async def test_a_refusal_of_the_server_is_printed_as_a_sentence(database_url: str, tmp_path: Path) -> None:
     questions = tmp_path / "questions.txt"
     questions.write_text("Hello?\n")
     async with serving(database_url) as server:

@@ -64,7 +64,7 @@ async def test_documents_are_listed_by_path_page_by_page(api: Client) -> None:
         ("x" * 1024, "x" * 1024),
     ],
 )
-async def test_a_path_may_hold_what_a_file_name_may(api: Client, address: str, path: str) -> None:
+async def test_a_path_may_hold_all_characters_of_file_names(api: Client, address: str, path: str) -> None:
     assert (await api.put(f"{DOCUMENTS}/{address}", content="x")).json()["path"] == path
     assert await paths(api) == [path]
     assert (await api.get(f"{DOCUMENTS}/{address}")).text == "x"
@@ -93,7 +93,7 @@ def exactly(api: Client, method: str, path: str) -> httpx2.Request:
     [(b"\xff\xfe", 415), (b"\xed\xa0\x80", 415), (b"a\0b", 422), ("x" * 4_000_001, 413)],
     ids=["not UTF-8", "an encoded surrogate", "NUL", "too large"],
 )
-async def test_what_is_no_text_or_too_much_of_it_is_refused(api: Client, body: bytes, status: int) -> None:
+async def test_bytes_that_are_no_text_or_too_many_are_refused(api: Client, body: bytes, status: int) -> None:
     await api.json("PUT", f"{DOCUMENTS}/a", status, content=body)
     assert await paths(api) == []
 

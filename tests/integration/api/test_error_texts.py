@@ -263,7 +263,7 @@ async def test_wrong_headers_documents_and_uploads_are_refused_in_sentences(plai
 # --- what the rows do not allow --------------------------------------------------------------------------------------
 
 
-async def test_what_does_not_fit_the_present_state_is_refused_in_a_sentence(plain: Client, server: Server) -> None:
+async def test_a_request_that_does_not_fit_the_state_is_refused_in_a_sentence(plain: Client, server: Server) -> None:
     posted = (await plain.post("/api/turns", json=said("Hi"))).json()
     await plain.get(posted["stream_url"])
     user, assistant = posted["user_turn"], posted["assistant_turn"]
@@ -285,7 +285,7 @@ async def test_what_does_not_fit_the_present_state_is_refused_in_a_sentence(plai
     pause.go.set()
 
 
-async def test_what_the_server_does_not_have_is_refused_by_name(plain: Client) -> None:
+async def test_a_name_that_the_server_does_not_have_is_refused_by_field(plain: Client) -> None:
     look = {"type": "client", "name": "look", "description": "x", "input_schema": {"type": "object"}}
     image = {"type": "image", "source": {"type": "base64", "data": "eA=="}}
     for member, field in (
@@ -307,7 +307,7 @@ async def test_what_the_server_does_not_have_is_refused_by_name(plain: Client) -
     check(await plain.post("/api/chats", json=settings), "settings.tools.0")
 
 
-async def test_an_unknown_member_is_told_the_known_ones(plain: Client, document: Document) -> None:
+async def test_the_refusal_of_an_unknown_member_names_the_known_ones(plain: Client, document: Document) -> None:
     refused = (await plain.post("/api/turns", json={**said("x"), "limits": {"rounds": 1}})).json()
     known = document.json["components"]["schemas"]["LimitsIn"]["properties"]
     assert refused["detail"].startswith("`limits.rounds` is not known here; known are ")

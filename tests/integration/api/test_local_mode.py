@@ -41,7 +41,7 @@ async def test_a_name_that_is_not_this_machines_is_refused(local: Client) -> Non
         assert (await local.get("/api/chats", headers={"Host": host})).status_code == 401, host
 
 
-async def test_what_a_foreign_page_makes_a_browser_send_is_refused(local: Client, local_server: Server) -> None:
+async def test_a_request_that_a_foreign_page_makes_is_refused(local: Client, local_server: Server) -> None:
     for origin in ("https://example.org", "http://example.org:8000", "null", "http://localhost.example.org"):
         answer = await local.post("/api/chats", headers={"Origin": origin})
         assert answer.status_code == 401, origin
@@ -53,7 +53,7 @@ async def test_what_a_foreign_page_makes_a_browser_send_is_refused(local: Client
         assert (await local.post("/api/chats", headers={"Origin": origin})).status_code == 201, origin
 
 
-async def test_a_token_that_nobody_made_is_refused_all_the_same(local: Client) -> None:
+async def test_a_token_that_was_never_created_is_refused_as_well(local: Client) -> None:
     assert (await local.get("/api/chats", headers={"Authorization": "Bearer x"})).status_code == 401
 
 

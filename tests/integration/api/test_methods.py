@@ -42,7 +42,7 @@ async def test_head_of_a_stream_does_not_follow_it(api: Client) -> None:
     assert not head.content
 
 
-async def test_whoever_hangs_up_in_the_middle_of_a_body_is_no_failure_of_ours(server: Server) -> None:
+async def test_a_client_that_disconnects_in_the_middle_of_a_body_is_no_failure(server: Server) -> None:
     host, port = urlsplit(server.url).netloc.split(":")
     with capture_logs() as logs:
         _, writer = await asyncio.open_connection(host, int(port))

@@ -61,7 +61,7 @@ async def test_every_endpoint_is_in_the_document_under_a_name_of_its_own(documen
     assert len(names) == len(set(names))
 
 
-async def test_what_needs_no_token_is_said_to(document: Document) -> None:
+async def test_calls_that_need_no_token_are_listed_as_such(document: Document) -> None:
     for endpoint in ENDPOINTS:
         assert (operation(document, endpoint).get("security") == []) == endpoint.open
     assert document.json["security"] == [{"bearer": []}, {}]
@@ -288,7 +288,7 @@ async def failing(document: Document, server: Server, status: int) -> None:
             assert (answer.status_code == status) == listed, f"{endpoint.method} {endpoint.path}"
 
 
-async def test_whatever_fails_is_a_problem_that_tells_nothing(database_url: str, document: Document) -> None:
+async def test_a_failure_is_a_problem_without_details(database_url: str, document: Document) -> None:
     async with serving(database_url) as server:
         services, server.app.state.services = server.services, None
         await failing(document, server, 500)

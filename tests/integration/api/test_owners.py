@@ -72,7 +72,7 @@ async def test_another_owners_document_is_as_if_it_were_not_there(
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_token_nothing_is_told(server: Server, document: Document) -> None:
+async def test_without_a_token_every_call_is_refused(server: Server, document: Document) -> None:
     async with Client(server.url, document) as nobody:
         refused = await nobody.get("/api/chats")
         assert refused.status_code == 401
@@ -90,7 +90,7 @@ async def test_without_a_token_nothing_is_told(server: Server, document: Documen
         *("Bearer ts_" + "²" * 32 + "_x", "Bearer ts_-" + "1" * 31 + "_x", "Bearer ts_0x" + "1" * 30 + "_x"),
     ],
 )
-async def test_what_is_no_token_of_ours_is_refused(server: Server, document: Document, header: str) -> None:
+async def test_an_unknown_token_is_refused(server: Server, document: Document, header: str) -> None:
     token = await server.token("somebody")
     prefix, identity, secret = token.split("_", 2)
     value = header.format(

@@ -140,7 +140,7 @@ async def test_a_bad_chat_is_refused_by_field(api: Client, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-async def test_what_is_no_json_is_refused(api: Client, what: str) -> None:
+async def test_a_body_that_is_not_json_is_refused(api: Client, what: str) -> None:
     turn = await api.ask(await api.chat())
     chat = turn.url.partition("/turns")[0]
     before = await stored(api)
@@ -153,14 +153,14 @@ async def test_what_is_no_json_is_refused(api: Client, what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/json5"])
-async def test_a_body_that_is_not_said_to_be_json_is_refused(api: Client, kind: str | None) -> None:
+async def test_a_body_without_the_media_type_of_json_is_refused(api: Client, kind: str | None) -> None:
     headers = {"Content-Type": kind} if kind else {}
     await api.json("POST", "/api/turns", 415, content=json.dumps(said("Hi")), headers=headers)
     assert (await stored(api))[0] == []
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
-async def test_a_body_is_json_whatever_else_is_said_of_it(api: Client, kind: str) -> None:
+async def test_the_media_type_of_json_may_have_parameters(api: Client, kind: str) -> None:
     await api.json("POST", "/api/turns", 201, content=json.dumps(said("Hi")), headers={"Content-Type": kind})
 
 

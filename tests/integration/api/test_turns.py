@@ -45,7 +45,7 @@ async def test_the_answer_can_be_read_with_its_rounds_and_usage(api: Client, ser
     assert turn["usage"] == {"input_tokens": 20, "output_tokens": 12}
 
 
-async def test_an_input_that_cannot_be_said_back_is_shown_as_its_text(api: Client, server: Server) -> None:
+async def test_an_input_that_cannot_be_encoded_again_is_shown_as_its_text(api: Client, server: Server) -> None:
     inputs = ["{", '{"a":' * 300 + "1" + "}" * 300, '{"a":' * 2000 + "1" + "}" * 2000, '{"a":NaN}']
     calls = [written(f"call_{number}", text) for number, text in enumerate(inputs)]
     model = server.scripts.model(message_of(*calls, written("big", '{"a":' + "9" * 50 + "}")), message_of(text("So.")))
@@ -187,7 +187,7 @@ async def test_a_user_turn_cannot_be_generated_again(api: Client) -> None:
 # --- one running turn for each branch --------------------------------------------------------------------------------
 
 
-async def test_while_a_turn_runs_nothing_can_be_said_after_it(api: Client, server: Server) -> None:
+async def test_while_a_turn_runs_no_message_can_follow_it(api: Client, server: Server) -> None:
     pause = Pause()
     chat = await api.chat()
     earlier = await api.ask(chat, "Earlier")
@@ -224,9 +224,7 @@ async def test_of_two_regenerations_at_once_exactly_one_is_made(api: Client, dat
     await api.json("DELETE", chat)
 
 
-async def test_a_turn_that_runs_shows_what_it_has_said_and_where_to_go_on_without_a_seam(
-    api: Client, server: Server
-) -> None:
+async def test_a_running_turn_shows_its_text_and_a_cursor_behind_it(api: Client, server: Server) -> None:
     message = list(message_of(thinking("H", "m"), text("One ", "two.")))
     for place in range(len(message) + 1):
         pause = Pause()

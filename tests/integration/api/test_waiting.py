@@ -148,7 +148,7 @@ async def test_a_turn_waits_for_every_client_tool_and_goes_on_with_their_results
     assert [block.tool_use_id for block in sent.blocks] == ["a", "b"]
 
 
-async def test_a_reader_that_kept_its_cursor_sees_what_was_asked_once_and_then_the_rest(
+async def test_a_reader_that_kept_its_cursor_gets_the_request_once_and_then_the_rest(
     api: Client, server: Server
 ) -> None:
     model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("Done.")))
@@ -163,7 +163,7 @@ async def test_a_reader_that_kept_its_cursor_sees_what_was_asked_once_and_then_t
     assert [event.name for event in rest if event.id] == names[after:]
 
 
-async def test_the_empty_result_of_a_client_tool_is_told_in_words(api: Client, server: Server) -> None:
+async def test_the_empty_result_of_a_client_tool_is_sent_as_a_text(api: Client, server: Server) -> None:
     model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("None.")))
     turn = await api.say(await api.chat(), model=model, tools=[FIND])
     await until_asked(api, turn)
@@ -208,7 +208,7 @@ async def test_a_client_tool_may_return_files_among_its_words(api: Client, serve
     assert [part["type"] for part in parts_of(told)] == ["text", "image", "text"]
 
 
-async def test_an_answer_is_repeated_though_what_it_meant_is_gone(api: Client, server: Server) -> None:
+async def test_an_answer_is_repeated_though_its_upload_is_gone(api: Client, server: Server) -> None:
     await api.put("/api/documents/notes/tom.md", content="Tom")
     shown = {"type": "document", "source": {"type": "path", "path": "notes/tom.md"}}
     model = server.scripts.model(calls_of(("findNodes", CATS, "a")), message_of(text("I see.")))
@@ -369,7 +369,7 @@ async def test_changed_arguments_are_validated_again(desk: Server, clerk: Client
     assert office.sent == [("ada", "Hi")]
 
 
-async def test_nobody_answers_in_time(desk: Server, clerk: Client, office: Office) -> None:
+async def test_a_call_without_an_answer_expires(desk: Server, clerk: Client, office: Office) -> None:
     model = desk.scripts.model(calls_of(("launch", {}, "a")), message_of(text("No launch.")))
     turn = await clerk.ask(await clerk.chat(), model=model)
     assert results_of(turn.assistant) == {"a": ("This call was not run: nobody answered in time.", True)}
@@ -417,7 +417,7 @@ def words_to(request: ModelRequest) -> list[str]:
     return [block.text for message in request.messages for block in message.blocks if message.role == "user"]
 
 
-async def test_what_is_said_meanwhile_goes_in_with_the_results_of_the_tools(
+async def test_a_message_during_a_round_is_added_with_the_results_of_its_tools(
     database_url: str, document: Document
 ) -> None:
     gate = Gate()
@@ -439,7 +439,7 @@ async def test_what_is_said_meanwhile_goes_in_with_the_results_of_the_tools(
         assert words_to(provider.requests[-1]) == ["Dig", "a hole", "Not so deep"]
 
 
-async def test_what_is_said_while_the_last_words_are_spoken_is_answered_too(api: Client, server: Server) -> None:
+async def test_a_message_during_the_last_round_is_answered_too(api: Client, server: Server) -> None:
     pause = Pause()
     first = list(message_of(text("All ", "done.")))
     model = server.scripts.model([*first[:3], pause, *first[3:]], message_of(text("You are welcome.")))

@@ -27,7 +27,7 @@ def test_a_misspelt_name_is_refused_in_the_file_too(tmp_path: Path) -> None:
         read_settings()
 
 
-def test_what_is_the_clients_and_what_is_nobodys_may_stand_in_the_file(tmp_path: Path) -> None:
+def test_the_file_may_hold_settings_of_the_client_and_foreign_variables(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         "TURNSTREAM_TOKEN=ts_1\nTURNSTREAM_URL=http://x\nSECRET_OF_A_TOOL=1\nTURNSTREAM_PORT=9000\n"
     )
