@@ -31,8 +31,8 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """After the answer `before`, or at the root; or into the first of `steerable` turns that is still open. The turns
-    in `interrupted` are to stop.
+    """The place of a message: after the answer `before`, or at the root; or into the first of `steerable` turns that is
+    still open. The turns in `interrupted` are to stop.
     """
 
     before: Turn | None

@@ -32,11 +32,15 @@ class RequestRefused(TurnstreamError):
 
 
 class NotFound(RequestRefused):
+    """The request names nothing that the caller may see."""
+
     status = 404
     title = "Not found"
 
 
 class Conflict(RequestRefused):
+    """The request does not fit the present state."""
+
     status = 409
     title = "Conflict with the present state"
 
@@ -75,6 +79,8 @@ class ClaimLost(TurnstreamError):
 
 
 class IllegalTransition(TurnstreamError):
+    """A bug: the table of states does not allow this change of status."""
+
     def __init__(self, now: str, then: str) -> None:
         super().__init__(f"a turn cannot go from {now} to {then}")
 

@@ -19,6 +19,8 @@ from app.domain.turns import Status, TurnError
 
 @dataclass(frozen=True, slots=True)
 class TurnStart:
+    """The first mark of a turn; `turn_attempt` is the attempt that the turn is in."""
+
     attempt: int
     turn: UUID
     chat: UUID
@@ -38,6 +40,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
+    """The start of a model call: `messages` were sent, after the calls in `answered` had their results."""
+
     attempt: int
     round: int
     messages: int
@@ -46,6 +50,8 @@ class RoundStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockStart:
+    """The start of a block, whose text follows as deltas."""
+
     attempt: int
     index: int
     round: int
@@ -56,12 +62,16 @@ class BlockStart:
 
 @dataclass(frozen=True, slots=True)
 class BlockStop:
+    """The end of a block, as it is stored."""
+
     attempt: int
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStop:
+    """The end of a model call whose round is sealed."""
+
     attempt: int
     round: int
     stop_reason: str | None
@@ -82,6 +92,8 @@ class RequiredAction:
 
 @dataclass(frozen=True, slots=True)
 class ActionRequired:
+    """The calls of one round that wait for a person."""
+
     attempt: int
     round: int
     actions: tuple[RequiredAction, ...]
@@ -89,6 +101,8 @@ class ActionRequired:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
+    """The last mark of a turn that has ended."""
+
     attempt: int
     status: Status
     stop_reason: str | None
@@ -100,7 +114,7 @@ class TurnEnd:
 
 @dataclass(frozen=True, slots=True)
 class BlockDelta:
-    """`offset` and the length of `text` count Unicode code points."""
+    """A piece of the text of a block. `offset` and the length of `text` count Unicode code points."""
 
     index: int
     offset: int

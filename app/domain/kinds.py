@@ -35,7 +35,7 @@ Size = Literal["none", "text", "text_and_data", "text_and_files", "one_file"]
 
 @dataclass(frozen=True, slots=True)
 class BlockKind:
-    """One row of the table.
+    """One row of the table: how a type of block is treated.
 
     `streams` is the member of the block's JSON object that arrives piece by piece; without one the block arrives
     whole. `after_seal` blocks are written once the model's reply is sealed, so the log has them behind the round's
