@@ -280,6 +280,9 @@ class Exchanges:
         where a request that was made for `preview` would be another one now.
         """
         async with self._locked(target.owner, target.chat, key) as (connection, chat):
+            if preview is not None and _is_unchanged(preview, chat):
+                yield Draft(chat, preview.before, connection, key)
+                return
             place = await _place(connection, target)
             for turn in place.interrupted:
                 await connection.row(CANCEL_TURN, turn=turn)
@@ -340,6 +343,14 @@ async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Tu
         if await connection.row(LOCK_OPEN_TURN, turn=turn.id):
             return turn
     return None
+
+
+def _is_unchanged(preview: Preview, locked: Chat) -> bool:
+    """Whether the place that was read still holds without a second read: every turn that is added to a chat moves
+    `updated_at`, and an answer that had ended stays as it is.
+    """
+    ended = preview.before is None or preview.before.ended
+    return ended and not preview.steered and preview.chat == locked
 
 
 def _basis(place: Preview) -> tuple[object, ...]:
