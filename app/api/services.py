@@ -1,4 +1,4 @@
-"""What the handlers work with, grouped by what a reader needs, and how every handler begins."""
+"""Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from app.api.http.auth import Authenticator
 from app.api.resolve import Resolver
 from app.storage.actions import Actions
-from app.storage.chat_changes import ChatChanges
+from app.storage.chat_changes import ChatUpdates
 from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
@@ -28,7 +28,7 @@ class Storage:
 
     database: Database
     chats: Chats
-    chat_changes: ChatChanges
+    chat_changes: ChatUpdates
     turns: Turns
     exchanges: Exchanges
     actions: Actions
@@ -41,7 +41,7 @@ class Storage:
         return cls(
             database,
             Chats(database),
-            ChatChanges(database),
+            ChatUpdates(database),
             Turns(database),
             Exchanges(database),
             Actions(database),

@@ -40,7 +40,7 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
 
 @click.group()
 def tokens() -> None:
-    """Manage bearer tokens, which say who may use the server."""
+    """Manage bearer tokens, which give access to the server."""
 
 
 @tokens.command()

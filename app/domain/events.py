@@ -123,7 +123,7 @@ class BlockDelta:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Tells the client to drop the blocks from `index` on: `attempt` writes them again."""
+    """Makes the client drop the blocks from `index` on: `attempt` writes them again."""
 
     attempt: int
     index: int

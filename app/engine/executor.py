@@ -37,7 +37,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.hooks import AfterRound
 from app.engine.metrics import count_usage
 from app.engine.reply import Reply
-from app.engine.requests import ModelStep, Requests, TokenCounter
+from app.engine.requests import ModelStep, Requests, TokenCounts
 from app.engine.retries import Retries, RetryPolicy, StallTimeout
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
@@ -77,7 +77,7 @@ class Executor:
         self._tool_runs = tool_runs
         self._models = models
         self._requests = Requests(context.ancestors, context.uploads)
-        self._token_counter = TokenCounter(context.ancestors, self._requests)
+        self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._retries = Retries(models.policy.retries)
         self._reply: Reply | None = None
         self._model = self.request.model

@@ -68,7 +68,7 @@ class Requests:
         return with_uploads(messages, contents)
 
 
-class TokenCounter:
+class TokenCounts:
     """Token counts of one turn's next request, as the provider counts. It is asked only where an estimate is too close
     to a limit, once per request, and not again for a model after it failed to answer.
     """

@@ -20,7 +20,7 @@ from app.llm.models.catalog import Models
 from app.setup.background import background
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
-from app.storage.chat_changes import ChatChanges
+from app.storage.chat_changes import ChatUpdates
 from app.storage.database import Database
 from app.storage.owner_changes import OwnerChanges
 from app.storage.runs.journal import Journal
@@ -63,7 +63,7 @@ async def started(
     deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
     directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
     queue = Queue(database, new_id(), _address(settings), session_key)
-    chat_wakeups = ChatWakeups(ChatChanges(database), queue.notify, _CHAT_POLL)
+    chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     policy = worker_policy(settings, models.fallbacks)

@@ -67,7 +67,7 @@ class ChatState:
     open: Mapping[UUID, int]
 
 
-class ChatChanges:
+class ChatUpdates:
     def __init__(self, database: Database) -> None:
         self._database = database
 

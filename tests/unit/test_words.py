@@ -21,7 +21,7 @@ TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 # Words of everyday speech where the field has its own: decode, append, notify, return, name, must.
 _EVERYDAY = re.compile(
-    r"\b(hears?|heard|tells?|told|says?|said|saying|whoever|whatever|shall|rings?|rung|somebody|by the way)\b",
+    r"\b(hears?|heard|told|said|saying|whoever|shall|rung|somebody|by the way)\b",
     re.IGNORECASE,
 )
 

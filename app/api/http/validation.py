@@ -77,6 +77,6 @@ def _is_model(value: Any) -> bool:
 
 
 def _tags_of(model: Any) -> tuple[Any, ...]:
-    """The values of `type`, by which the members of a union are told apart."""
+    """The values of `type`, by which the members of a union are distinguished."""
     kind = model.model_fields.get("type") if _is_model(model) else None
     return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()

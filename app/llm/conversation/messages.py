@@ -167,7 +167,7 @@ def _result_of(turn: Turn, call: Block) -> Block:
 
 
 def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
-    """Returns what the user's side said behind a round while the turn ran, 0 for before any of them: steering
+    """Returns what was sent from the user's side behind a round while the turn ran, 0 for before any of them: steering
     messages, and the reasons why an output was not taken.
     """
     return [

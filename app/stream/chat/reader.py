@@ -11,7 +11,7 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatChanges
+from app.storage.chat_changes import ChatUpdates
 from app.storage.database import retry_while_unavailable
 from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
@@ -36,7 +36,7 @@ EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
 class Sources(NamedTuple):
-    changes: ChatChanges
+    changes: ChatUpdates
     turns: Turns
     directory: Directory
     wakeups: ChatWakeups

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from app.domain.errors import StorageUnavailable
-from app.storage.chat_changes import ChatChanges
+from app.storage.chat_changes import ChatUpdates
 from app.stream.broadcast import Broadcast, CountedWakeup
 
 log = structlog.get_logger(__name__)
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 class ChatWakeups:
     """`notify` reaches every replica. A notification that is lost is found after `interval` seconds."""
 
-    def __init__(self, changes: ChatChanges, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
+    def __init__(self, changes: ChatUpdates, notify: Callable[[str], Awaitable[None]], interval: float) -> None:
         self.broadcast = Broadcast("chat", notify)
         self._changes = changes
         self._interval = interval

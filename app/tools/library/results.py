@@ -35,7 +35,7 @@ class _ResultTools:
     ) -> str:
         """Read more of an earlier tool result of which a part was left out because it is long.
 
-        Use it only where a result says so, with the tool_use_id that is told there.
+        Use it only where a result says so, with the tool_use_id that is given there.
         """
         whole = await self._results.whole(context.turn_id, tool_use_id)
         if whole is None:

@@ -29,7 +29,7 @@ _GOODBYE = httpx2.Timeout(2)
 class McpSession:
     """The session of one connection. Its methods may be called from any task.
 
-    `doubted`: a call has failed in a way that may mean that the server is gone; listing the tools again tells.
+    `doubted`: a call failed as calls do when the server is gone; listing the tools again shows whether it is.
     """
 
     def __init__(self) -> None:

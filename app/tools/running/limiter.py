@@ -43,7 +43,7 @@ class Limiter:
                             last = await self._time(tool, input_json, context, notes)
                         if last.broke:
                             state.circuit.failed()
-                        elif last.outcome.kind != "bad_input":  # a bad input tells nothing about the tool
+                        elif last.outcome.kind != "bad_input":  # a bad input is no failure of the tool
                             state.circuit.succeeded()
                         return replace(last.outcome, notes={**last.outcome.notes, **notes})
         when = f"in {ceil(wait)} s" if wait else "in a moment"
