@@ -55,7 +55,12 @@ class Arguments:
             if hints.get(name) is context_type:
                 context = name
                 continue
-            _check_parameter(parameter, hints)
+            if parameter.kind not in _BY_NAME:
+                raise TypeError(f"a tool cannot have the parameter {parameter}: a model sends arguments by name")
+            if isinstance(parameter.default, FieldInfo):
+                raise TypeError(f"the Field of {name} belongs into its type: Annotated[…, Field(…)] = default")
+            if name not in hints:
+                raise TypeError(f"the parameter {name} needs a type: the schema for the model is made from it")
             default = ... if parameter.default is Parameter.empty else parameter.default
             options = _description(hints[name], descriptions.get(name))
             # Fields are numbered, and the parameter is the alias: pydantic has no fields called `schema` or `copy`.
@@ -74,19 +79,17 @@ class Arguments:
         try:
             values = self.model.model_validate_json(input_json)
         except ValidationError as error:
-            raise BadArguments(self._describe(error, input_json)) from None
-        return dict(zip(self.names, vars(values).values(), strict=True))
-
-    def _describe(self, error: ValidationError, input_json: str) -> str:
-        details = error.errors(include_url=False)
+            details = error.errors(include_url=False)
+        else:
+            return dict(zip(self.names, vars(values).values(), strict=True))
         try:
             value = from_json(input_json)
         except ValueError as problem:
-            return f"It is not valid JSON: {problem}."
+            raise BadArguments(f"It is not valid JSON: {problem}.") from None
         sentences = [self._sentence(detail, value) for detail in details[:_MAX_ERRORS]]
         if len(details) > _MAX_ERRORS:
             sentences.append(f"There are {len(details) - _MAX_ERRORS} more errors.")
-        return " ".join(sentences)
+        raise BadArguments(" ".join(sentences))
 
     def _sentence(self, detail: ErrorDetails, value: Any) -> str:
         path = _path(detail["loc"], value)
@@ -96,16 +99,9 @@ class Arguments:
             known = f"the arguments are {', '.join(self.names)}" if self.names else "it takes no arguments"
             return f"There is no `{path}`" + (f"; {known}." if len(detail["loc"]) == 1 else ".")
         message = detail["msg"].removeprefix("Value error, ")
-        return f"`{path or 'input'}`: {message} (got {_excerpt(detail['input'])})."
-
-
-def _check_parameter(parameter: Parameter, hints: Mapping[str, Any]) -> None:
-    if parameter.kind not in _BY_NAME:
-        raise TypeError(f"a tool cannot have the parameter {parameter}: a model sends arguments by name")
-    if isinstance(parameter.default, FieldInfo):
-        raise TypeError(f"the Field of {parameter.name} belongs into its type: Annotated[…, Field(…)] = default")
-    if parameter.name not in hints:
-        raise TypeError(f"the parameter {parameter.name} needs a type: the schema for the model is made from it")
+        got = json.dumps(detail["input"], ensure_ascii=False, default=str)
+        got = got if len(got) <= _MAX_VALUE_CHARS else f"{got[:_MAX_VALUE_CHARS]}…"
+        return f"`{path or 'input'}`: {message} (got {got})."
 
 
 def _description(hint: Any, of_docstring: str | None) -> dict[str, Any]:
@@ -130,11 +126,6 @@ def _path(loc: tuple[int | str, ...], value: Any) -> str:
                 continue
         steps.append(str(part))
     return ".".join(steps)
-
-
-def _excerpt(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
 
 
 def split_docstring(text: str) -> tuple[str, dict[str, str]]:

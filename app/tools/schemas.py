@@ -77,7 +77,12 @@ class InputSchema:
             return None
         finally:
             _budget.reset(token)
-        return " ".join(_sentence(best_match([error]) or error) for error in errors) or None
+        sentences = []
+        for error in errors:
+            match = best_match([error]) or error
+            path = ".".join(map(str, match.absolute_path))
+            sentences.append(f"`{path}`: {_shorten(match.message)}." if path else f"{_shorten(match.message)}.")
+        return " ".join(sentences) or None
 
 
 def _count_objects(value: object) -> int:
@@ -97,10 +102,10 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
 @cache
 def _limited_dialect(dialect: Any, *, with_patterns: bool) -> Any:
     """The same dialect with a budget, and without Python's regular expressions, whose time has no bound."""
-    checks = {**dialect.VALIDATORS, "pattern": _pattern}
+    checks = {**dialect.VALIDATORS, "pattern": _match_pattern}
     # Three checks of the library match names with Python's regular expressions.
     for keyword in ("patternProperties", "additionalProperties", "unevaluatedProperties") if with_patterns else ():
-        checks[keyword] = _skip
+        checks[keyword] = lambda *_: None
     if "uniqueItems" in checks:
         checks["uniqueItems"] = _unless_many(checks["uniqueItems"])
     return extend(dialect, {keyword: _limited(check) for keyword, check in checks.items()})  # type: ignore[no-untyped-call]
@@ -130,22 +135,16 @@ def _unless_many(check: _Check) -> _Check:
     return bounded
 
 
-def _skip(validator: Any, value: Any, instance: Any, schema: Any) -> None:
-    pass
-
-
-def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
-    if isinstance(instance, str) and not _matches(value, instance):
-        yield ValidationError(f"{instance!r} does not match {value!r}")
-
-
-def _matches(pattern: str, text: str) -> bool:
+def _match_pattern(validator: Any, pattern: str, text: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
     """Matches in linear time. A pattern that this engine does not support (lookaround) counts as matched."""
+    if not isinstance(text, str):
+        return
     try:
         expression = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except InvalidPattern:
-        return True
-    return expression.isinstance_python(text)
+        return
+    if not expression.isinstance_python(text):
+        yield ValidationError(f"{text!r} does not match {pattern!r}")
 
 
 def _without_dialect(schema: dict[str, Any]) -> dict[str, Any]:
@@ -153,11 +152,6 @@ def _without_dialect(schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(schema.get("$schema"), str):
         del schema["$schema"]
     return schema
-
-
-def _sentence(error: ValidationError) -> str:
-    path = ".".join(str(step) for step in error.absolute_path)
-    return f"`{path}`: {_shorten(error.message)}." if path else f"{_shorten(error.message)}."
 
 
 def _shorten(message: str) -> str:

@@ -30,42 +30,28 @@ def _lines(value: Any) -> Iterator[str]:
     match value:
         case dict() if value:
             for key, inner in value.items():
-                yield from _entry(f"{key}:", inner)
+                lines = list(_lines(inner))
+                if len(lines) == 1 and not (inner and isinstance(inner, list | dict)):
+                    yield f"{key}: {lines[0]}".rstrip()
+                else:
+                    yield f"{key}:"
+                    yield from _indented(lines)
         case list() if value:
             for inner in value:
-                yield from _bullet(inner)
+                first, *others = _lines(inner)
+                yield f"- {first}".rstrip()
+                yield from _indented(others)
+        case dict() | list():
+            yield "(empty)"
         case str():
             yield from value.split("\n")
+        case None:
+            yield "none"
+        case bool():
+            yield "yes" if value else "no"
         case _:
-            yield _word(value)
-
-
-def _entry(key: str, value: Any) -> Iterator[str]:
-    lines = list(_lines(value))
-    if len(lines) == 1 and not (value and isinstance(value, list | dict)):
-        yield f"{key} {lines[0]}".rstrip()
-    else:
-        yield key
-        yield from _indented(lines)
-
-
-def _bullet(value: Any) -> Iterator[str]:
-    first, *others = _lines(value)
-    yield f"- {first}".rstrip()
-    yield from _indented(others)
+            yield str(value)
 
 
 def _indented(lines: list[str]) -> Iterator[str]:
     return (f"  {line}".rstrip() for line in lines)
-
-
-def _word(value: Any) -> str:
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return "yes" if value else "no"
-        case dict() | list():
-            return "(empty)"
-        case _:
-            return str(value)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.declared.tables import HttpTable, McpTable, PolicyTable, ToolsFile, read_file
+from app.tools.declared.tables import McpTable, PolicyTable, ToolsFile, read_file
 from app.tools.policy import Policy, PolicyOptions, policy_of
 from app.tools.tool import Outcome, Tool, ToolContext
 
@@ -96,9 +96,13 @@ def read_declarations(path: Path, environment: Mapping[str, str]) -> Declaration
     """Reads a tools file and fills in the variables that it names. Raises ConfigError with a sentence."""
     file, variables = read_file(path), _Variables(environment)
     http = []
-    for name, http_table in file.http.items():
+    for name, table in file.http.items():
         with _errors_named(f"{path}: [http.{name}]"):
-            http.append(_http(name, http_table, variables))
+            headers = variables.fill_all("headers", table.headers)
+            call = HttpCall(variables.fill("url", table.url), headers=headers)
+            schema, description = table.input_schema, table.description
+            spec = ToolSpec(name, description, schema, table.read_only, table.retry_safe, http=call)
+            http.append(HttpDeclaration(spec, policy_of(spec, table.options()), table.internal))
     servers = []
     for name, mcp_table in file.mcp.items():
         with _errors_named(f"{path}: [mcp.{name}]"):
@@ -147,12 +151,6 @@ class _Variables:
 
     def fill_all(self, key: str, texts: Mapping[str, str]) -> dict[str, str]:
         return {name: self.fill(f"{key}.{name}", text) for name, text in texts.items()}
-
-
-def _http(name: str, table: HttpTable, variables: _Variables) -> HttpDeclaration:
-    call = HttpCall(variables.fill("url", table.url), headers=variables.fill_all("headers", table.headers))
-    spec = ToolSpec(name, table.description, table.input_schema, table.read_only, table.retry_safe, http=call)
-    return HttpDeclaration(spec, policy_of(spec, table.options()), table.internal)
 
 
 def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) -> McpServer:

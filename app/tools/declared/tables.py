@@ -30,15 +30,6 @@ class _Table(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _false_as_none(value: object) -> object:
-    """TOML has no null: `false` stands for it."""
-    return None if value is False else value
-
-
-def _as_json(value: object) -> object:
-    return json.dumps(value, default=str) if isinstance(value, dict) else value
-
-
 def _keys_of(options: Any) -> dict[str, Any]:
     """The fields of a dataclass as keys of a table, with types and defaults."""
     types = get_type_hints(options)
@@ -53,7 +44,9 @@ def _key_type(hint: Any) -> Any:
     if get_origin(hint) not in {Union, UnionType}:
         return hint
     union = reduce(or_, [_key_type(kind) for kind in get_args(hint) if get_origin(kind) is not Callable])
-    return Annotated[union, BeforeValidator(_false_as_none)] if NoneType in get_args(hint) else union
+    if NoneType not in get_args(hint):
+        return union
+    return Annotated[union, BeforeValidator(lambda value: None if value is False else value)]
 
 
 def _with_keys_of_policy(table: type[BaseModel]) -> type[BaseModel]:
@@ -73,7 +66,9 @@ class PolicyTable(_Table):
 class HttpTable(PolicyTable):
     url: str
     description: str = Field(min_length=1)
-    input_schema: Annotated[str, BeforeValidator(_as_json)]
+    input_schema: Annotated[
+        str, BeforeValidator(lambda value: json.dumps(value, default=str) if isinstance(value, dict) else value)
+    ]
     headers: dict[str, str] = {}
     read_only: bool = False
     retry_safe: bool = False
@@ -133,16 +128,12 @@ def _sentence(problem: Any) -> str:
         if not table:
             return f"there is no table [{key}]; the tables are {', '.join(f'[{name}.NAME]' for name in _TABLES)}"
         known = PolicyTable if depth == 4 else _TABLES[str(loc[0])]
-        return f"[{table}] has no key `{key}`{_hint(key, known)}"
+        close = difflib.get_close_matches(key, known.model_fields, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"the keys are {', '.join(known.model_fields)}"
+        # A key with a dot is in a table of its own, such as `breaker`.
+        return f"[{table}] has no key `{key}`" + ("" if "." in key else f"; {hint}")
     message = problem["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
     if problem["type"] == "missing":
         message = "is missing"
     message = f"{message[0].lower()}{message[1:]}"
     return " ".join(filter(None, (table and f"[{table}]", key and f"`{key}`"))) + f": {message}"
-
-
-def _hint(key: str, table: type[_Table]) -> str:
-    if "." in key:  # it is in a table of its own, such as `breaker`
-        return ""
-    close = difflib.get_close_matches(key, table.model_fields, n=1)
-    return f"; did you mean `{close[0]}`?" if close else f"; the keys are {', '.join(table.model_fields)}"

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import (
@@ -103,9 +102,7 @@ class HttpClient:
         self._free = await self._stack.enter_async_context(_session())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
@@ -125,7 +122,12 @@ class HttpClient:
         hop = Hop(parse_url(request.url), request.body)
         for _ in range(_MAX_REDIRECTS + 1):
             request.allowed.check(hop.url)
-            async with self._send(hop, request) as response:
+            session = self._free if request.allowed.allows_host(hop.url.host or "") else self._guarded
+            method = "GET" if hop.body is None else "POST"
+            headers = hop.headers(request, self._clock())
+            async with session.request(
+                method, hop.url, data=hop.body, headers=headers, allow_redirects=False
+            ) as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
                 if location is None:
                     return HttpResponse(
@@ -134,12 +136,6 @@ class HttpClient:
                 response.close()
             hop = hop.next(response, location)
         raise UrlRefused("it redirects too often")
-
-    def _send(self, hop: Hop, request: HttpRequest) -> Any:
-        session = self._free if request.allowed.allows_host(hop.url.host or "") else self._guarded
-        method = "GET" if hop.body is None else "POST"
-        headers = hop.headers(request, self._clock())
-        return session.request(method, hop.url, data=hop.body, headers=headers, allow_redirects=False)
 
     async def _read(self, response: ClientResponse) -> bytes:
         body = bytearray()

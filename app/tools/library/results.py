@@ -45,17 +45,12 @@ class _ResultTools:
             )
         if offset >= len(whole):
             raise ToolError(f"This result has {len(whole):,} characters: there is nothing at offset {offset}.")
-        return _part(whole, offset, min(length or self._part, self._part))
+        end = min(offset + min(length or self._part, self._part), len(whole))
+        more = f"{len(whole) - end:,} more: go on with offset {end}" if end < len(whole) else "this is the end"
+        return f"[characters {offset} to {end} of {len(whole)}]\n\n{whole[offset:end]}\n\n[{more}]"
 
 
 def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
     """`part` is the maximum number of characters of one call."""
     made = _ResultTools(results, part).read_result
     return [replace(made, policy=replace(made.policy, max_result_chars=part + _FRAME))]
-
-
-def _part(whole: str, offset: int, length: int) -> str:
-    end = min(offset + length, len(whole))
-    left = len(whole) - end
-    more = f"{left:,} more: go on with offset {end}" if left else "this is the end"
-    return f"[characters {offset} to {end} of {len(whole)}]\n\n{whole[offset:end]}\n\n[{more}]"

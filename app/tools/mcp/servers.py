@@ -1,14 +1,166 @@
-"""The MCP servers of a replica, as one source of tools. Tools stay listed while their server is away."""
+"""The MCP servers of a replica, as one source of tools. Each connects again after a failure; its tools stay listed."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import NoReturn, Self
+from time import monotonic
+from typing import Any, NoReturn, Self
 
+import structlog
+from mcp import MCPError, types
+from mcp.shared.dispatcher import ProgressFnT
+
+from app.telemetry import MCP_CONNECTED
 from app.tools.declared.declarations import McpServer
-from app.tools.mcp.connection import Changes, McpConnection
-from app.tools.tool import Tool
+from app.tools.mcp.session import McpSession, session_with
+from app.tools.mcp.tool import McpTool, tool_of
+from app.tools.policy import repeatable
+from app.tools.tool import Tool, ToolError, ToolUnavailable
+
+log = structlog.get_logger(__name__)
+
+_STEADY = 10.0  # a connection that lasted for so many seconds is made again at once
+_LONGEST_PAUSE = 60.0
+# Errors inside a client leave its task groups as an ExceptionGroup.
+_FAILURES = (OSError, ValueError, MCPError, ExceptionGroup)
+
+
+class Changes:
+    """Wakes all tasks that wait for a change."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._next.wait()
+
+
+class McpConnection:
+    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile.
+
+    Times are seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. A call
+    waits up to `connect_timeout` for a try to connect that is under way.
+    """
+
+    def __init__(
+        self,
+        server: McpServer,
+        changes: Changes,
+        *,
+        connect_timeout: float,
+        start_timeout: float,
+        answer_timeout: float,
+        pause: float,
+    ) -> None:
+        self.server = server
+        self.tools: Mapping[str, McpTool] = {}
+        self.tried = False
+        self._changes = changes
+        self._connect_timeout = connect_timeout
+        self._start_timeout = start_timeout
+        self._answer_timeout = answer_timeout
+        self._pause = pause
+        self._session: McpSession | None = None
+        self._connected_at: float | None = None
+        self._pausing = False
+        MCP_CONNECTED.labels(server.name).set(0)
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None and not self._session.doubted
+
+    # --- staying connected -------------------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        """Runs in one task: a client must be left in the task that entered it."""
+        failures = 0
+        while True:
+            self._connected_at = None
+            try:
+                async with asyncio.timeout(self._start_timeout) as limit, session_with(self.server) as session:
+                    await self._list_tools(session)
+                    limit.reschedule(None)
+                    await self._keep(session)
+            except _FAILURES as error:
+                self._log_failure(error)
+            failures = 0 if self._was_steady() else failures + 1
+            if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
+                self._pausing = True
+                self._publish()
+                pause = min(_LONGEST_PAUSE, self._pause * 2.0 ** (failures - 2))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
+                self._pausing = False
+
+    async def _keep(self, session: McpSession) -> None:
+        """Offers the session to calls until it ends."""
+        self._session, self._connected_at = session, monotonic()
+        self._publish()
+        missing = sorted(set(self.server.tools or ()) - {tool.name for tool in self.tools.values()})
+        log.info("mcp.connected", server=self.server.name, tools=len(self.tools), missing=missing)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(session.listen())
+                while True:
+                    await session.wait_for_refresh()
+                    async with asyncio.timeout(self._answer_timeout):
+                        await self._list_tools(session)
+                    self._publish()
+        finally:
+            self._session = None
+            self._publish()
+
+    async def _list_tools(self, session: McpSession) -> None:
+        names = self.server.tools
+        listed = await session.list_tools()
+        tools = [tool_of(self.server, tool, self.call) for tool in listed if names is None or tool.name in names]
+        self.tools = {tool.spec.name: tool for tool in tools}
+
+    def _was_steady(self) -> bool:
+        return self._connected_at is not None and monotonic() - self._connected_at > _STEADY
+
+    def _publish(self) -> None:
+        self.tried = True
+        MCP_CONNECTED.labels(self.server.name).set(self.connected)
+        self._changes.notify()
+
+    def _log_failure(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        if self._connected_at is None:
+            log.warning("mcp.failed", server=self.server.name, reason=reason)
+        else:
+            log.warning("mcp.lost", server=self.server.name, reason=reason)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
+        """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._connect_timeout):
+                await self._changes.until(lambda: self.connected or self._pausing)
+        session = self._session
+        if session is None or session.doubted:
+            raise ToolUnavailable(
+                f"The MCP server {self.server.name} cannot be reached now. It is tried again; do without it meanwhile."
+            )
+        try:
+            return await session.call(tool.name, arguments, progress)
+        except MCPError as error:
+            if error.code == types.INVALID_PARAMS:
+                raise ToolError(error.message) from error
+            event = "went away" if error.code == types.CONNECTION_CLOSED else f"failed (error {error.code})"
+            text = f"The MCP server {self.server.name} {event} in the middle of the call."
+            if not repeatable(tool.spec):
+                text += " What the call had done by then is not known."
+            raise ToolUnavailable(text) from error
 
 
 class McpServers:
@@ -63,9 +215,7 @@ class McpServers:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from importlib.metadata import version
 from types import TracebackType
@@ -115,17 +115,15 @@ async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
 
 @asynccontextmanager
 async def _transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
-    async with _streams(server) as (read, write):
-        yield _WatchedStream(read, ended), write
-
-
-def _streams(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
     if server.url is not None:
-        return _over_http(server.url, dict(server.headers))
-    # The process gets a group of its own. It ends when its standard input does, or is killed.
-    command, arguments = server.command or "", list(server.args)
-    parameters = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
-    return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+        streams = _over_http(server.url, dict(server.headers))
+    else:
+        # The process gets a group of its own. It ends when its standard input does, or is killed.
+        command, arguments = server.command or "", list(server.args)
+        parameters = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
+        streams = stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+    async with streams as (read, write):
+        yield _WatchedStream(read, ended), write
 
 
 @asynccontextmanager

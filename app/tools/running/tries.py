@@ -42,7 +42,10 @@ async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes,
     while True:
         last = await try_once(tool, input_json, context)
         tries += 1
-        if not last.broke or tries > retries or last.outcome.kind == "timeout" or _is_cancelled():
+        task = asyncio.current_task()
+        # Some tools turn their cancellation into an error: they must not start again.
+        cancelled = task is not None and task.cancelling() > 0
+        if not last.broke or tries > retries or last.outcome.kind == "timeout" or cancelled:
             break
         notes["retries"] = tries  # at once: a timeout or a cancellation may end the next try
         log.warning("tool.retry", retry=tries)
@@ -50,12 +53,6 @@ async def retry(tool: Tool, input_json: str, context: ToolContext, notes: Notes,
     if last.broke and tries > 1:
         return Try(replace(last.outcome, text=f"{last.outcome.text} It was tried {tries} times."), broke=True)
     return last
-
-
-def _is_cancelled() -> bool:
-    """Some tools turn their cancellation into an error: they must not start again."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def try_once(tool: Tool, input_json: str, context: ToolContext) -> Try:

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.policy import Breaker, Policy
-from app.tools.running.state import Circuit
+from app.tools.running.limiter import Circuit
 from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted

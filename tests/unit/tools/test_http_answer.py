@@ -1,7 +1,7 @@
 import pytest
 
-from app.tools.http.answer import outcome_of
 from app.tools.http.client import HttpResponse
+from app.tools.http.tool import outcome_of
 from app.tools.tool import File, Outcome
 from tests.support.pictures import PIXEL
 

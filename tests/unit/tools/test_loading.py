@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from app.domain.errors import ConfigError
-from app.tools import loading
-from app.tools.loading import load_installed, load_toolset
+from app.tools import assembly
+from app.tools.assembly import load_installed, load_toolset
 from app.tools.tool import Tool
 
 SOURCE = """
@@ -172,14 +172,14 @@ async def test_installed_packages_offer_tools_by_entry_points(
     installed = tmp_path / "shop-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[{loading.GROUP}]\nb = {module}:holder\na = {module}:both\n")
+    (installed / "entry_points.txt").write_text(f"[{assembly.GROUP}]\nb = {module}:holder\na = {module}:both\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert names(await load_installed(stack)) == ["first", "second", "third"]
 
 
 async def test_a_broken_entry_point_is_reported(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = EntryPoint("shop", "no_such_module:tools", loading.GROUP)
-    monkeypatch.setattr(loading, "entry_points", partial(_only, broken))
+    broken = EntryPoint("shop", "no_such_module:tools", assembly.GROUP)
+    monkeypatch.setattr(assembly, "entry_points", partial(_only, broken))
     with pytest.raises(ConfigError, match=r"the entry point shop of turnstream\.tools: no_such_module:tools cannot be"):
         await load_installed(stack)
 

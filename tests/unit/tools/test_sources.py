@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 
 from app.domain.turns import HttpCall, ToolSpec
 from app.tools.policy import Breaker, Policy
-from app.tools.running.state import ToolStates
+from app.tools.running.limiter import ToolStates
 from app.tools.tool import Outcome, Tool, ToolContext
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import DEFAULT, SCHEMA, Clock, Gate, Logged, Script
