@@ -99,18 +99,13 @@ def chat(
                 if state.actions:
                     for line in answer_commands(state, client.server, token=token is not None):
                         print(f"turnstream: {line}", file=sys.stderr)
-                sys.exit(_exit_code(state))
+                    sys.exit(_EXIT_WAITING)
+                sys.exit({"turn_complete": 0, "turn_cancelled": _EXIT_INTERRUPTED}.get(state.end or "", 1))
             runner.run(client.chats(1))  # fails here, before the prompt, if there is no server
             prepare_prompt()
             ChatPrompt(client, session, approvals, run).loop(chosen)
         finally:
             runner.run(client.aclose())
-
-
-def _exit_code(state: Assembler) -> int:
-    if state.actions:
-        return _EXIT_WAITING
-    return {"turn_complete": 0, "turn_cancelled": _EXIT_INTERRUPTED}.get(state.end or "", 1)
 
 
 def _question(words: tuple[str, ...]) -> str | None:

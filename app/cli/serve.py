@@ -112,15 +112,10 @@ def _bound(settings: Settings) -> socket.socket:
 
 def _welcome(settings: Settings, port: int) -> str:
     host = "127.0.0.1" if settings.host in _ALL_ADDRESSES else settings.host
+    called, here = Path(sys.argv[0]).absolute(), Path.cwd()
     return WELCOME.format(
         url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
         model=default_model(settings),
         database="DATABASE_URL" if settings.database_url else f"embedded in {settings.data_dir}",
-        command=_command(),
+        command=shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called)),
     )
-
-
-def _command() -> str:
-    """Returns the path of this program for a shell, relative where it is in the current folder."""
-    called, here = Path(sys.argv[0]).absolute(), Path.cwd()
-    return shlex.quote(str(called.relative_to(here) if called.is_relative_to(here) else called))

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _LONGEST_NAME = 100
 
 
-def _with_tokens(
+def with_tokens(
     settings: Settings,
     work: Callable[[Tokens], Awaitable[T]],
     opened: Callable[[Settings], AbstractAsyncContextManager[Database]] = open_present_database,
@@ -49,7 +49,7 @@ def tokens() -> None:
 def create(name: str, owner: str | None) -> None:
     """Create a token called NAME and print it once. While there is a token, the server asks every client for one."""
     settings = read_settings()
-    token = _with_tokens(settings, lambda stored: stored.create(name, owner or name), open_database)
+    token = with_tokens(settings, lambda stored: stored.create(name, owner or name), open_database)
     click.echo(f"Created a token of {owner or name} in {database_name(settings)}. It is shown only once:", err=True)
     click.echo(token)
 
@@ -57,7 +57,7 @@ def create(name: str, owner: str | None) -> None:
 @tokens.command("list")
 def list_tokens() -> None:
     """List names and owners. The tokens themselves are not stored."""
-    for token in _with_tokens(read_settings(), lambda stored: stored.list()):
+    for token in with_tokens(read_settings(), lambda stored: stored.list()):
         click.echo(f"{token.name}\t{token.owner}\t{token.created_at:%Y-%m-%d}")
 
 
@@ -65,5 +65,5 @@ def list_tokens() -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Delete the token called NAME. A running server refuses it within seconds."""
-    if not _with_tokens(read_settings(), lambda stored: stored.delete(name)):
+    if not with_tokens(read_settings(), lambda stored: stored.delete(name)):
         raise NotFound(f"there is no token named {name}; `turnstream tokens list` shows the names")

@@ -1,6 +1,6 @@
 """Descriptions of the first difference between two requests or other JSON values, for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import takewhile, zip_longest
 from operator import eq
 from typing import Any
@@ -30,9 +30,15 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
     """Describes the first difference of two JSON values; None if they are equal."""
     match then, now:
         case Mapping(), Mapping():
-            return _difference_of_members(then, now, path)
+            for name in dict.fromkeys((*then, *now)):
+                if found := difference(then.get(name, _MISSING), now.get(name, _MISSING), (*path, name)):
+                    return found
+            return None
         case list(), list():
-            return _difference_of_items(then, now, path)
+            for place, (before, after) in enumerate(zip_longest(then, now, fillvalue=_MISSING)):
+                if found := difference(before, after, (*path, place)):
+                    return found
+            return None
         case str(), str() if then != now:
             place = _common_length(then, now)
             start = max(0, place - 10)
@@ -52,20 +58,6 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
 def _common_length(then: str | bytes, now: str | bytes) -> int:
     """Returns the length of the common beginning."""
     return sum(takewhile(bool, map(eq, then, now)))
-
-
-def _difference_of_members(then: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> str | None:
-    for name in dict.fromkeys((*then, *now)):
-        if found := difference(then.get(name, _MISSING), now.get(name, _MISSING), (*path, name)):
-            return found
-    return None
-
-
-def _difference_of_items(then: Sequence[Any], now: Sequence[Any], path: Path) -> str | None:
-    for place, (before, after) in enumerate(zip_longest(then, now, fillvalue=_MISSING)):
-        if found := difference(before, after, (*path, place)):
-            return found
-    return None
 
 
 def _named(path: Path) -> str:

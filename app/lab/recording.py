@@ -103,11 +103,14 @@ def decode(file: bytes) -> Recording:
     try:
         first, request, *lines, end = (msgspec.json.decode(line) for line in file.splitlines())
         head = lines.pop(0) if lines and "status" in lines[0] else {}
+        call = None
+        if "turn" in first:
+            call = ModelCall(UUID(first["turn"]), first["round"], first["attempt"], first["model"])
         return Recording(
             began=first["began"],
             url=first["url"],
             request=_from_json(request["request"]),
-            call=_call_of(first),
+            call=call,
             status=head.get("status"),
             headers=head.get("headers", {}),
             head_at=head.get("at", 0.0),
@@ -118,12 +121,6 @@ def decode(file: bytes) -> Recording:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"The file is no recording: {error!r}.") from None
-
-
-def _call_of(first: Mapping[str, Any]) -> ModelCall | None:
-    if "turn" not in first:
-        return None
-    return ModelCall(UUID(first["turn"]), first["round"], first["attempt"], first["model"])
 
 
 def _to_json(data: bytes) -> str | dict[str, str]:

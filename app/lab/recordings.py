@@ -4,11 +4,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
@@ -54,9 +53,7 @@ class Recordings:
         self._writer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._waiting.put(None)
         self._writer.join()
 
@@ -69,7 +66,13 @@ class Recordings:
 
     def read(self, turn: UUID) -> list[Recording]:
         """Returns the recordings of a turn in order. Raises ConfigError for a file that is no recording."""
-        return [_read_file(path) for path in sorted((self.folder / str(turn)).glob("*.jsonl"))]
+        recordings = []
+        for path in sorted((self.folder / str(turn)).glob("*.jsonl")):
+            try:
+                recordings.append(decode(path.read_bytes()))
+            except ValueError as error:
+                raise ConfigError(f"{path}: {error}") from None
+        return recordings
 
     def _write_all(self) -> None:
         for make in iter(self._waiting.get, None):
@@ -96,13 +99,6 @@ def _free_name(folder: Path, recording: Recording) -> Path:
     while (path := place / f"{name}-try-{number:02}.jsonl").exists():
         number += 1
     return path
-
-
-def _read_file(path: Path) -> Recording:
-    try:
-        return decode(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 class RecordingInterceptor:
@@ -166,7 +162,8 @@ class _CallRecorder:
 
     def _recording(self, ending: Ending, ended_at: float, failure: Failure | None) -> Recording:
         request, head = self._request, self._response
-        secrets = _secrets_of(request)
+        keys = (request.headers.get(name, "").removeprefix("Bearer ") for name in _KEYS)
+        secrets = [key.encode() for key in keys if key]
         reads = [
             RecordedChunk(round(at - self._start, 6), data) for at, data in zip(self._times, self._data, strict=True)
         ]
@@ -186,8 +183,3 @@ class _CallRecorder:
 
     def _now(self) -> float:
         return round(time.perf_counter() - self._start, 6)
-
-
-def _secrets_of(request: httpx2.Request) -> Sequence[bytes]:
-    values = (request.headers.get(name, "").removeprefix("Bearer ") for name in _KEYS)
-    return [value.encode() for value in values if value]

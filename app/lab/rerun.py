@@ -113,19 +113,16 @@ async def _ended(worker: Worker, database: Database, owner: str, then: Turn) -> 
 
 async def _stop_as_then(worker: Worker, database: Database, owner: str, then: Turn, over: asyncio.Event) -> None:
     await over.wait()
-    if then.status == "cancelled":
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STALL):
-                await _settled(database, owner, then)
-        await Turns(database).cancel(owner, then.chat_id, then.id)
-        await worker.cancel(then.id)
-
-
-async def _settled(database: Database, owner: str, then: Turn) -> None:
-    """Waits until the rows hold as many blocks as before the end: some of several tools may have finished."""
-    cut = next((block.index for block in then.blocks if _was_cut_short(block)), 0)
-    while len((await Turns(database).get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, nothing notifies here
-        await asyncio.sleep(_LOOK)
+    if then.status != "cancelled":
+        return
+    turns, cut = Turns(database), next((block.index for block in then.blocks if _was_cut_short(block)), 0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STALL):
+            # Until the rows hold as many blocks as before the end: some of several tools may have finished.
+            while len((await turns.get(owner, then.chat_id, then.id)).blocks) < cut:  # noqa: ASYNC110, nothing notifies here
+                await asyncio.sleep(_LOOK)
+    await turns.cancel(owner, then.chat_id, then.id)
+    await worker.cancel(then.id)
 
 
 class _SteerInterceptor(Interceptor):

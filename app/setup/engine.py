@@ -1,11 +1,16 @@
 """The engine: workers, background tasks and live views of this process, started and stopped together."""
 
+import asyncio
 import os
 import secrets
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import structlog
 
 from app.config import Settings
 from app.engine.frame_clock import FrameClock
@@ -17,7 +22,6 @@ from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolic
 from app.engine.worker import Worker
 from app.kit.ids import new_id
 from app.llm.models.catalog import Models
-from app.setup.background import background
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
 from app.storage.chat_changes import ChatUpdates
@@ -34,6 +38,8 @@ from app.stream.directory import Directory
 from app.stream.feed import OwnerFeed
 from app.stream.mirror import Mirror
 from app.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
 
 # Seconds between two checks for a lost notification of a chat.
 _CHAT_POLL = 5.0
@@ -62,7 +68,9 @@ async def started(
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
     deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
     directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
-    queue = Queue(database, new_id(), _address(settings), session_key)
+    # A replica that starts at the address of another one takes the place of that one.
+    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+    queue = Queue(database, new_id(), address, session_key)
     chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
@@ -71,7 +79,12 @@ async def started(
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)
     monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
-    receivers = (worker.receive, chat_wakeups.broadcast.receive, feed.broadcast.receive)
+
+    def receive(payload: str) -> None:
+        worker.receive(payload)
+        chat_wakeups.broadcast.receive(payload)
+        feed.broadcast.receive(payload)
+
     async with AsyncExitStack() as stack:
         await monitor.start()
         stack.push_async_callback(queue.leave)
@@ -81,7 +94,7 @@ async def started(
                 monitor.run(),
                 JournalWriter(journal, directory, settings.journal_interval).run(),
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                ReplicaSession(url, session_key, _all(receivers), monitor.doubt).run(),
+                ReplicaSession(url, session_key, receive, monitor.doubt).run(),
                 chat_wakeups.broadcast.run(),
                 chat_wakeups.watch(),
                 feed.broadcast.run(),
@@ -94,14 +107,22 @@ async def started(
         yield Engine(worker, directory, chat_wakeups, feed)
 
 
-def _address(settings: Settings) -> str:
-    """The address of this replica. A replica that starts at the address of another one takes the place of that one."""
-    return f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+@asynccontextmanager
+async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs `work` until the end of the block. The process is terminated if one of it ends before."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    for task in tasks:
+        task.add_done_callback(_terminate_process)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _all(receivers: Sequence[Callable[[str], None]]) -> Callable[[str], None]:
-    def receive(payload: str) -> None:
-        for receiver in receivers:
-            receiver(payload)
-
-    return receive
+def _terminate_process(task: asyncio.Task[None]) -> None:
+    """Terminates the process: without its background work a server only looks alive, and must be restarted."""
+    if not task.cancelled():
+        log.critical("background.failed", exc_info=task.exception())
+        os.kill(os.getpid(), signal.SIGTERM)

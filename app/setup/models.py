@@ -1,7 +1,7 @@
 """The models of the settings, with interceptors for recordings and chaos."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 
 import structlog
 
@@ -22,7 +22,7 @@ PREFERRED = "claude-sonnet-5-5"
 
 @asynccontextmanager
 async def open_models(settings: Settings) -> AsyncIterator[Models]:
-    with _recordings(settings) as recordings:
+    with nullcontext() if settings.record is None else Recordings(settings.record) as recordings:
         async with connect_providers(_providers(settings), _interceptors(settings, recordings)) as offers:
             yield _models_of(settings, offers)
 
@@ -38,10 +38,6 @@ def _models_of(settings: Settings, offers: list[ProviderModels]) -> Models:
     elif settings.model is not None:
         offers.append(ProviderModels(offers[0].provider, (), [settings.model]))  # a gateway may have its own names
     return Models(offers)
-
-
-def _recordings(settings: Settings) -> AbstractContextManager[Recordings | None]:
-    return nullcontext() if settings.record is None else Recordings(settings.record)
 
 
 def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:

@@ -212,11 +212,8 @@ def answer_commands(state: Assembler, server: str, *, token: bool) -> Iterator[s
     for call in state.actions:
         until = f" (until {call['expires_at']})" if call["expires_at"] else ""
         yield f"{json_line(call['name'])} {json_line(call['input'] or {})}{until}"
-        for action in _possible_actions(call):
+        possible = [_decision("approve", call), _decision("deny", call) | {"reason": ""}]
+        if call["type"] == "client":
+            possible = [_result(call, "RESULT")]
+        for action in possible:
             yield f"  curl --json {shlex.quote(json_line({'actions': [action]}))}{header} {url}"
-
-
-def _possible_actions(call: Json) -> list[Json]:
-    if call["type"] == "client":
-        return [_result(call, "RESULT")]
-    return [_decision("approve", call), _decision("deny", call) | {"reason": ""}]

@@ -71,52 +71,38 @@ class Assembler:
             case "round_stop":
                 self.rounds.setdefault(data["round"], {}).update(data)
             case "block_start":
-                self._start_block(data)
+                if self.open_block is not None or data["index"] != len(self.blocks):
+                    raise StreamError(f"block {data['index']} began, but block {len(self.blocks)} was expected")
+                self.blocks.append({**data, "text": "", "open": True})
+                if data["type"] == "tool_result":
+                    answered = data.get("tool_use_id")
+                    self.actions = [action for action in self.actions if action["tool_use_id"] != answered]
             case "block_delta":
-                self._append_text(data)
+                block = self._open_block_at(data["index"])
+                if data["offset"] != len(block["text"]):
+                    position = f"{data['offset']} of block {data['index']}"
+                    raise StreamError(f"text for offset {position} came at offset {len(block['text'])}")
+                block["text"] += data["text"]
             case "block_stop":
-                self._stop_block(data)
+                block = self._open_block_at(data["index"])
+                del block["open"]
+                block.update(data)
             case "reset":
-                self._discard_from(data["index"])
+                del self.blocks[data["index"] :]
+                calls = {block.get("id") for block in self.blocks}
+                self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
             case "action_required":
                 self.actions = list(data["calls"])
             case "turn_complete" | "turn_cancelled" | "turn_error":
-                self._end(event, data)
+                if self.open_block is not None:
+                    raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")
+                self.end, self.actions, self.degraded = event, [], list(data.get("degraded", ()))
+                self.stop_reason, self.usage, self.error = data["stop_reason"], data["usage"], data.get("error")
             case _:
                 pass
-
-    def _start_block(self, data: Mapping[str, Any]) -> None:
-        if self.open_block is not None or data["index"] != len(self.blocks):
-            raise StreamError(f"block {data['index']} began, but block {len(self.blocks)} was expected")
-        self.blocks.append({**data, "text": "", "open": True})
-        if data["type"] == "tool_result":
-            self.actions = [action for action in self.actions if action["tool_use_id"] != data.get("tool_use_id")]
-
-    def _append_text(self, data: Mapping[str, Any]) -> None:
-        block = self._open_block_at(data["index"])
-        if data["offset"] != len(block["text"]):
-            position = f"{data['offset']} of block {data['index']}"
-            raise StreamError(f"text for offset {position} came at offset {len(block['text'])}")
-        block["text"] += data["text"]
-
-    def _stop_block(self, data: Mapping[str, Any]) -> None:
-        block = self._open_block_at(data["index"])
-        del block["open"]
-        block.update(data)
-
-    def _discard_from(self, index: int) -> None:
-        del self.blocks[index:]
-        calls = {block.get("id") for block in self.blocks}
-        self.actions = [action for action in self.actions if action["tool_use_id"] in calls]
 
     def _open_block_at(self, index: int) -> Json:
         block = self.open_block
         if block is None or block["index"] != index:
             raise StreamError(f"block {index} is not open")
         return block
-
-    def _end(self, event: str, data: Mapping[str, Any]) -> None:
-        if self.open_block is not None:
-            raise StreamError(f"{event} came while block {len(self.blocks) - 1} was open")
-        self.end, self.actions, self.degraded = event, [], list(data.get("degraded", ()))
-        self.stop_reason, self.usage, self.error = data["stop_reason"], data["usage"], data.get("error")

@@ -104,15 +104,11 @@ def _content(block: Json) -> str:
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, indent=2)
     if block["type"] == "shortened" and (data := block.get("data")):
-        return f"{block['text']}\n{_shortened_range(data)}"
+        first, last, sent = data["first"], data["last"], f"the first {data['head']:,} characters of each are sent"
+        other_turn = "" if first["turn"] == last["turn"] else f" of turn {first['turn']}"
+        rounds = f"Round {first['round']}{other_turn} to round {last['round']} of turn {last['turn']}"
+        return f"{block['text']}\n{rounds}: {sent}."
     return "\n".join(filter(None, [block["text"] or value, *file_labels(block)])) or "(nothing)"
-
-
-def _shortened_range(data: Json) -> str:
-    first, last, sent = data["first"], data["last"], f"the first {data['head']:,} characters of each are sent"
-    if first["turn"] == last["turn"]:
-        return f"Round {first['round']} to round {last['round']} of turn {last['turn']}: {sent}."
-    return f"Round {first['round']} of turn {first['turn']} to round {last['round']} of turn {last['turn']}: {sent}."
 
 
 def _notes(result: Json) -> Mapping[str, Any]:

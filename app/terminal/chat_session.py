@@ -113,8 +113,12 @@ class ChatSession:
 
     async def _show(self, current: _FollowedTurn, skipped: Set[CallKey]) -> Assembler:
         view, waits = current.view, False
+
+        def needs_a_person() -> bool:
+            return view.state.waits or any(call_key(action) not in skipped for action in view.state.actions)
+
         try:
-            waits = await _feed_view(current.follower, view, lambda: _needs_a_person(view.state, skipped))
+            waits = await _feed_view(current.follower, view, needs_a_person)
         except asyncio.CancelledError:
             # Ctrl-C: asyncio.Runner cancels the task once. The turn is stopped in the same task, so the request to
             # stop must be able to await again.
@@ -143,10 +147,6 @@ class ChatSession:
 
 def call_key(call: Json) -> CallKey:
     return call["tool_use_id"], call["input_digest"]
-
-
-def _needs_a_person(state: Assembler, skipped: Set[CallKey]) -> bool:
-    return state.waits or any(call_key(action) not in skipped for action in state.actions)
 
 
 async def _feed_view(follower: TurnFollower, view: TurnView, is_enough: Callable[[], bool]) -> bool:

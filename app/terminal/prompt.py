@@ -1,7 +1,7 @@
 """The interactive prompt: each line is a message to the model, or a command that begins with a slash."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -44,13 +44,6 @@ class ChatPrompt:
         self._console = run.console
         self._listed: list[Json] = []
         self._last: Assembler | None = None
-        self._commands: Mapping[str, Callable[[str], None]] = {
-            "help": self._help,
-            "list": self._list,
-            "open": self._open,
-            "new": self._new,
-            "more": self._more,
-        }
 
     def loop(self, chat: Json | None) -> None:
         """Reads and executes lines until the person leaves. Opens `chat` first."""
@@ -76,31 +69,39 @@ class ChatPrompt:
         self._dim(f"{title_of(chat)}" + ("  (only the newest turns are shown)" if page["next"] else ""))
         for turn in page["turns"]:
             if turn["role"] == "user":
-                self._print_question(turn)
+                lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
+                left_out = len(lines) - _LINES_SHOWN
+                if left_out > 1:
+                    lines[_LINES_SHOWN:] = [f"({left_out} more lines)"]
+                self._console.print(Text("\n> " + "\n  ".join(lines), "bold"))
             else:
                 self._last = self._with_approvals(self._run(self._session.follow(turn)))
             if self._last and self._last.waits:  # later turns are queued behind this one
                 break
         self._console.print()
 
-    # --- commands ----------------------------------------------------------------------------------------------------
-
-    def _execute(self, name: str, argument: str) -> None:
-        if (command := self._commands.get(name)) is None:
-            self._warn(f"There is no command /{name}. /help lists the commands.")
-        else:
-            command(argument)
-
     def _send(self, text: str) -> None:
         self._last = self._with_approvals(self._run(self._session.send(text)))
         self._console.print()
 
-    def _help(self, _: str) -> None:
-        self._dim(HELP)
-
-    def _list(self, _: str) -> None:
-        self._listed = self._run(self._client.chats(_LISTED))
-        print_chats(self._console, self._listed, datetime.now().astimezone())
+    def _execute(self, command: str, argument: str) -> None:
+        match command:
+            case "help":
+                self._dim(HELP)
+            case "list":
+                self._listed = self._run(self._client.chats(_LISTED))
+                print_chats(self._console, self._listed, datetime.now().astimezone())
+            case "open":
+                self._open(argument)
+            case "new":
+                self._session.chat = self._last = None
+                self._dim("Your next message starts a new chat.")
+            case "more" if self._last is not None:
+                self._console.print(*full_blocks(self._last.blocks), "", sep="\n")
+            case "more":
+                self._warn("There is no answer yet.")
+            case _:
+                self._warn(f"There is no command /{command}. /help lists the commands.")
 
     def _open(self, which: str) -> None:
         if which.isdecimal() and 1 <= int(which) <= len(self._listed):
@@ -109,18 +110,6 @@ class ChatPrompt:
             self.open(self._run(self._client.find_chat(which or self._session.chat or "")))
         else:
             self._warn("No chat is open yet. Give /open a number from /list, or the beginning of an id.")
-
-    def _new(self, _: str) -> None:
-        self._session.chat = self._last = None
-        self._dim("Your next message starts a new chat.")
-
-    def _more(self, _: str) -> None:
-        if self._last is None:
-            self._warn("There is no answer yet.")
-        else:
-            self._console.print(*full_blocks(self._last.blocks), "", sep="\n")
-
-    # --- the terminal ------------------------------------------------------------------------------------------------
 
     def _with_approvals(self, state: Assembler) -> Assembler:
         state = self._approvals.complete(state)
@@ -132,23 +121,14 @@ class ChatPrompt:
         try:
             work()
         except TerminalError as error:
-            self._warn(sentence(self._message(error)))
+            message = str(error)
+            if isinstance(error, RequestRejected) and error.status == 409:
+                message = f"{message.rstrip('.')} (/open shows it)"
+                if self._last is not None and self._last.waits:
+                    message = "a call still waits for your answer: /open asks again, and Ctrl-C there stops the turn"
+            self._warn(sentence(message))
         except KeyboardInterrupt:
             self._warn("Interrupted. The server may go on with the last message or answer that it received.")
-
-    def _message(self, error: TerminalError) -> str:
-        if not isinstance(error, RequestRejected) or error.status != 409:
-            return str(error)
-        if self._last is not None and self._last.waits:
-            return "a call still waits for your answer: /open asks again, and Ctrl-C there stops the turn"
-        return f"{str(error).rstrip('.')} (/open shows it)"
-
-    def _print_question(self, turn: Json) -> None:
-        lines = printable("\n\n".join(block["text"] for block in turn["blocks"])).splitlines()
-        left_out = len(lines) - _LINES_SHOWN
-        if left_out > 1:
-            lines[_LINES_SHOWN:] = [f"({left_out} more lines)"]
-        self._console.print(Text("\n> " + "\n  ".join(lines), "bold"))
 
     def _dim(self, text: str) -> None:
         self._console.print(Text(text, "dim"))

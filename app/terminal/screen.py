@@ -52,7 +52,10 @@ class Screen:
 
     def show(self, lines: Sequence[ScreenLine], final: int, size: TerminalSize) -> None:
         if self._lines and size.width != self._width:
-            written = "".join(self._redrawn(lines, size))
+            # The terminal has wrapped the old lines to more or fewer rows, so everything is written again.
+            rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
+            text = "".join(f"{line.text}\r\n" for line in lines)
+            written = f"{_up(min(rows, size.height - 1))}\r\x1b[J{text}"
         else:
             written = "".join(self._changed(lines))
         self._lines, self._width = list(lines[final:]), size.width
@@ -73,13 +76,6 @@ class Screen:
             yield "\x1b[B" if unchanged else f"\x1b[2K{lines[row].text}\r\n"
         if len(lines) < len(old):
             yield "\x1b[J"
-
-    def _redrawn(self, lines: Sequence[ScreenLine], size: TerminalSize) -> Iterator[str]:
-        """Writes everything again after a change of the width: the terminal has wrapped the old lines to more rows."""
-        rows = sum(max(1, ceil(line.width / size.width)) for line in self._lines)
-        yield _up(min(rows, size.height - 1)) + "\r\x1b[J"
-        for line in lines:
-            yield f"{line.text}\r\n"
 
 
 def _up(rows: int) -> str:

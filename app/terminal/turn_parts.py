@@ -122,7 +122,9 @@ class PartBuilder:
         if run[0]["type"] == "text":
             splitter = self._splitters.setdefault(first, MarkdownSplitter())
             pieces = splitter.split(printable("".join(block["text"] for block in run)))
-            complete = _is_complete(run, state)
+            # Complete: no more text can join the run.
+            sealed = state.rounds.get(run[-1]["round"], {}).get("stop_reason")
+            complete = bool(last < len(state.blocks) - 1 or sealed or state.end)
             for number, piece in enumerate(pieces):
                 if piece.strip():
                     yield TurnPart(first, last, number, Prose(piece), complete or number < len(pieces) - 1)
@@ -142,32 +144,25 @@ def text_passages(blocks: Sequence[Json]) -> list[str]:
 def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
     """Describes an unusual end and degraded tools; with `seconds` also what the turn took."""
     degraded = one_line(degraded_line(state.degraded))
-    return ([SummaryLine("other", degraded)] if degraded else []) + _end_lines(state, seconds)
-
-
-def _end_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
-    match state.end:
-        case "turn_cancelled":
-            return [SummaryLine("stopped", "stopped")]
-        case "turn_error":
-            error = state.error or {"type": "error", "message": "the reason is not known", "request_id": None}
-            request = f" (request {error['request_id']})" if error["request_id"] else ""
-            return [SummaryLine("failed", one_line(f"the turn failed: {error['type']}: {error['message']}{request}"))]
-        case "turn_complete":
-            reason = state.stop_reason or ""
-            unusual = reason not in _NORMAL_STOP_REASONS
-            lines = [SummaryLine("stopped", _STOP_REASONS.get(reason, reason))] if unusual else []
-            return lines + ([SummaryLine("other", _cost(state, seconds))] if seconds is not None else [])
-        case _:
-            return []
-
-
-def _cost(state: Assembler, seconds: float) -> str:
-    usage = state.usage
-    read = sum(usage.get(f"{kind}input_tokens") or 0 for kind in ("", "cache_read_", "cache_creation_"))
-    rounds = f"{len(state.rounds)} rounds" if len(state.rounds) > 1 else ""
-    tokens = f"{read:,} tokens in, {usage.get('output_tokens') or 0:,} out"
-    return " · ".join(filter(None, [state.start.get("model"), rounds, tokens, duration(seconds)]))
+    lines = [SummaryLine("other", degraded)] if degraded else []
+    reason = state.stop_reason or ""
+    if state.end == "turn_cancelled":
+        lines.append(SummaryLine("stopped", "stopped"))
+    elif state.end == "turn_error":
+        error = state.error or {"type": "error", "message": "the reason is not known", "request_id": None}
+        request = f" (request {error['request_id']})" if error["request_id"] else ""
+        text = one_line(f"the turn failed: {error['type']}: {error['message']}{request}")
+        lines.append(SummaryLine("failed", text))
+    elif state.end == "turn_complete" and reason not in _NORMAL_STOP_REASONS:
+        lines.append(SummaryLine("stopped", _STOP_REASONS.get(reason, reason)))
+    if state.end == "turn_complete" and seconds is not None:
+        usage = state.usage
+        read = sum(usage.get(f"{kind}input_tokens") or 0 for kind in ("", "cache_read_", "cache_creation_"))
+        rounds = f"{len(state.rounds)} rounds" if len(state.rounds) > 1 else ""
+        tokens = f"{read:,} tokens in, {usage.get('output_tokens') or 0:,} out"
+        cost = " · ".join(filter(None, [state.start.get("model"), rounds, tokens, duration(seconds)]))
+        lines.append(SummaryLine("other", cost))
+    return lines
 
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
@@ -177,13 +172,6 @@ def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
             yield list(run)
         else:
             yield from ([block] for block in run)
-
-
-def _is_complete(run: Sequence[Json], state: Assembler) -> bool:
-    """True if no more text can join the run."""
-    last = run[-1]
-    sealed = state.rounds.get(last["round"], {}).get("stop_reason")
-    return bool(last["index"] < len(state.blocks) - 1 or sealed or state.end)
 
 
 # --- one line for a block --------------------------------------------------------------------------------------------
@@ -202,8 +190,11 @@ class _SummaryLines:
     def of(self, block: Json) -> SummaryLine | None:
         """Returns None for a result, which is part of the line of its call."""
         kind: str = block["type"]
+        if kind == "thinking" and block.get("open"):
+            return SummaryLine("thinking", "thinking", last_words(one_line(block["text"][-LONGEST_LINE:])))
         if kind == "thinking":
-            return self._thinking(block)
+            seconds = _elapsed(self._activity.began.get(block["index"]), self._activity.ended.get(block["index"]))
+            return SummaryLine("thought", f"thought for {seconds}" if seconds else "thought", one_line(block["text"]))
         if kind.endswith("tool_use"):
             return self._call(block)
         if kind.endswith("_result") and _call_key(block) in self._calls:
@@ -211,13 +202,6 @@ class _SummaryLines:
         if kind == "redacted_thinking":
             return SummaryLine("thought", "thought", "not shown")
         return _server_line(block)
-
-    def _thinking(self, block: Json) -> SummaryLine:
-        index, text = block["index"], block["text"]
-        if block.get("open"):
-            return SummaryLine("thinking", "thinking", last_words(one_line(text[-LONGEST_LINE:])))
-        seconds = _elapsed(self._activity.began.get(index), self._activity.ended.get(index))
-        return SummaryLine("thought", f"thought for {seconds}" if seconds else "thought", one_line(text))
 
     def _call(self, block: Json) -> SummaryLine:
         name = one_line(block.get("name") or block["type"])

@@ -64,7 +64,11 @@ class LiveTurnView:
             case "tool_progress":
                 self._activity.progress[data["tool_use_id"]] = data["message"]
             case "reset":
-                self._take_back(data["index"])
+                self._activity.discard_from(data["index"])
+                # Final lines cannot be removed from a terminal: a note below voids them, and they are printed again.
+                valid = [part for part in self._final if part.last < data["index"]]
+                self._taken_back = self._taken_back or len(valid) < len(self._final)
+                self._final = valid
             case "status":
                 self._stage = data.get("stage", self._stage)
             case ConnectionEvent.OPENED:  # a change of the stage may have been missed
@@ -136,13 +140,6 @@ class LiveTurnView:
         self._display.show([*final, *changing], len(final), size)
         self._interposed = self._interposed and not parts
         self._final += parts
-
-    def _take_back(self, index: int) -> None:
-        """Final lines cannot be removed from a terminal: a note below voids them, and they are printed again."""
-        self._activity.discard_from(index)
-        valid = [part for part in self._final if part.last < index]
-        self._taken_back = self._taken_back or len(valid) < len(self._final)
-        self._final = valid
 
     def _current_step(self, parts: Iterable[TurnPart]) -> str:
         if self._notice or not self.state.start:
