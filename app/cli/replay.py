@@ -110,7 +110,13 @@ async def _temporary_database() -> AsyncIterator[Database]:
 
 def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun) -> Iterator[str]:
     """Describes each difference, in the order in which they came about."""
-    yield from _missing(original, recordings)
+    recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
+    for round in original.rounds:
+        if (round.number, round.attempt) not in recorded:
+            yield (
+                f"round {round.number} of attempt {round.attempt} has no recording: the server was killed, or did not"
+                " record yet"
+            )
     for number, (recording, request) in enumerate(zip(recordings, repeated.requests, strict=False), 1):
         if change := request_difference(recording.request, request):
             call = recording.call
@@ -122,16 +128,6 @@ def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun
         yield f"the turn: {change}"
     if _end_of(original) != _end_of(repeated.turn):
         yield f"the turn was {_end_of(original)}, now it is {_end_of(repeated.turn)}"
-
-
-def _missing(original: Turn, recordings: Sequence[Recording]) -> Iterator[str]:
-    recorded = {(recording.call.round, recording.call.attempt) for recording in recordings if recording.call}
-    for round in original.rounds:
-        if (round.number, round.attempt) not in recorded:
-            yield (
-                f"round {round.number} of attempt {round.attempt} has no recording: the server was killed, or did not"
-                " record yet"
-            )
 
 
 def _blocks_of(turn: Turn) -> object:

@@ -65,9 +65,11 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
     """
     text = file.read_text(encoding="utf-8")
     try:
-        found: Json = tomllib.loads(text) if file.suffix == ".toml" else {"questions": _lines(text)}
+        found: Json = tomllib.loads(text) if file.suffix == ".toml" else {}
     except tomllib.TOMLDecodeError as error:
         raise click.UsageError(f"{file} is not TOML: {error}.") from None
+    if file.suffix != ".toml":
+        found["questions"] = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if unknown := found.keys() - {"questions", *_SIDES}:
         known = ", ".join(("questions", *_SIDES))
         raise click.UsageError(f"`{min(unknown)}` of {file} is not known; known are {known}.")
@@ -75,10 +77,6 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
         raise click.UsageError(f"`questions` of {file} must hold at least one question.")
     options = {"first": first, "second": second}
     return Plan(found["questions"], {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def options_of(words: Iterable[str]) -> Json:

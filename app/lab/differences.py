@@ -1,11 +1,12 @@
 """Descriptions of the first difference between two requests or other JSON values, for people."""
 
 from collections.abc import Mapping
-from itertools import takewhile, zip_longest
-from operator import eq
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
+
+from app.terminal.text import common_length
 
 Path = tuple[str | int, ...]
 
@@ -18,7 +19,7 @@ def request_difference(then: bytes, now: bytes) -> str | None:
     """Describes the first difference of two bodies; None if all bytes are equal."""
     if then == now:
         return None
-    place = _common_length(then, now)
+    place = common_length(then, now)
     try:
         words = difference(msgspec.json.decode(then), msgspec.json.decode(now))
     except ValueError:
@@ -40,7 +41,7 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
                     return found
             return None
         case str(), str() if then != now:
-            place = _common_length(then, now)
+            place = common_length(then, now)
             start = max(0, place - 10)
             return (
                 f"{_named(path)}: from character {place:,} on it was {_brief(then[start:])}, now {_brief(now[start:])}"
@@ -53,11 +54,6 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
             return f"{_named(path)} was {_brief(then)}, now it is {_brief(now)}"
         case _:
             return None
-
-
-def _common_length(then: str | bytes, now: str | bytes) -> int:
-    """Returns the length of the common beginning."""
-    return sum(takewhile(bool, map(eq, then, now)))
 
 
 def _named(path: Path) -> str:

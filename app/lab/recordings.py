@@ -77,18 +77,16 @@ class Recordings:
     def _write_all(self) -> None:
         for make in iter(self._waiting.get, None):
             try:
-                self._write(make())
+                recording = make()
+                path = _free_name(self.folder, recording)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # Under a temporary name at first, so that nobody reads half a file. Only our account can read it.
+                unfinished = path.with_suffix(".part")
+                with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(encode(recording))
+                unfinished.rename(path)
             except OSError as error:
                 log.error("recording.failed", error=str(error))
-
-    def _write(self, recording: Recording) -> None:
-        """Writes under a temporary name and renames, so that nobody reads half a file. Only our account can."""
-        path = _free_name(self.folder, recording)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".part")
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(encode(recording))
-        unfinished.rename(path)
 
 
 def _free_name(folder: Path, recording: Recording) -> Path:

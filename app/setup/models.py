@@ -24,20 +24,17 @@ PREFERRED = "claude-sonnet-5-5"
 async def open_models(settings: Settings) -> AsyncIterator[Models]:
     with nullcontext() if settings.record is None else Recordings(settings.record) as recordings:
         async with connect_providers(_providers(settings), _interceptors(settings, recordings)) as offers:
-            yield _models_of(settings, offers)
-
-
-def _models_of(settings: Settings, offers: list[ProviderModels]) -> Models:
-    if not offers and settings.chaos:
-        raise ConfigError(
-            "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail; or set the key of a provider."
-        )
-    if not offers:
-        log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-        offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
-    elif settings.model is not None:
-        offers.append(ProviderModels(offers[0].provider, (), [settings.model]))  # a gateway may have its own names
-    return Models(offers)
+            if not offers and settings.chaos:
+                raise ConfigError(
+                    "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail;"
+                    " or set the key of a provider."
+                )
+            if not offers:
+                log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
+                offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
+            elif settings.model is not None:  # a gateway may have its own names
+                offers.append(ProviderModels(offers[0].provider, (), [settings.model]))
+            yield Models(offers)
 
 
 def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.terminal.assembler import Json
-from app.terminal.text import one_line
+from app.terminal.text import common_length, one_line
 
 # An id begins with its time in milliseconds (12 digits and a hyphen), so this length is nearly always unique.
 _SHORTEST: Final = 13
@@ -20,13 +20,9 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
     short = {}
     for index, identity in enumerate(ordered):
         neighbours = ordered[max(0, index - 1) : index] + ordered[index + 1 : index + 2]
-        length = max([_SHORTEST, *(_common_length(identity, other) + 1 for other in neighbours)])
+        length = max([_SHORTEST, *(common_length(identity, other) + 1 for other in neighbours)])
         short[identity] = identity[:length]
     return short
-
-
-def _common_length(left: str, right: str) -> int:
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def print_chats(console: Console, chats: Sequence[Json], now: datetime) -> None:

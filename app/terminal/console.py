@@ -61,8 +61,15 @@ def read_line(prompt: str, draft: str = "") -> str:
     if _termios is not None and sys.stdin.isatty():
         # Keys that were pressed before the question appeared must not answer it.
         _termios.tcflush(sys.stdin, _termios.TCIFLUSH)
-    with _drafting(draft):
+    if _readline is not None:
+        _readline.set_startup_hook(lambda: _readline.insert_text(draft))
+        _readline.set_auto_history(False)  # the history is that of the prompt
+    try:
         line = input(prompt)
+    finally:
+        if _readline is not None:
+            _readline.set_startup_hook(None)
+            _readline.set_auto_history(True)
     return line.encode(errors="replace").decode().strip()
 
 
@@ -74,21 +81,6 @@ def edit_text(editor: str | None, text: str) -> str | None:
         except click.ClickException as error:
             click.echo(f"{error.message}; edit the text on one line instead:")
     return read_line("", " ".join(line.strip() for line in text.splitlines()))
-
-
-@contextmanager
-def _drafting(draft: str) -> Iterator[None]:
-    """Puts `draft` on the line, and keeps the line out of the history of the prompt."""
-    if _readline is None:
-        yield
-        return
-    _readline.set_startup_hook(lambda: _readline.insert_text(draft))
-    _readline.set_auto_history(False)
-    try:
-        yield
-    finally:
-        _readline.set_startup_hook(None)
-        _readline.set_auto_history(True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +114,15 @@ def _quiet_terminal(console: Console) -> Iterator[None]:
     if console.is_dumb_terminal or not is_terminal():
         yield
         return
-    with _without_echo():
-        console.show_cursor(False)
-        try:
-            yield
-        finally:
-            console.show_cursor(True)
-
-
-@contextmanager
-def _without_echo() -> Iterator[None]:
-    if _termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = _termios.tcgetattr(sys.stdin)
-    quiet = _termios.tcgetattr(sys.stdin)
-    quiet[3] &= ~_termios.ECHO
-    _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, quiet)
+    before = _termios.tcgetattr(sys.stdin) if _termios is not None and sys.stdin.isatty() else None
     try:
+        if before is not None:
+            quiet = [*before]
+            quiet[3] &= ~_termios.ECHO
+            _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, quiet)
+        console.show_cursor(False)
         yield
     finally:
-        _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, before)
+        console.show_cursor(True)
+        if before is not None:
+            _termios.tcsetattr(sys.stdin, _termios.TCSADRAIN, before)

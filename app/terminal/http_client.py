@@ -187,7 +187,12 @@ class Client:
 def _raise_for_status(response: httpx2.Response) -> None:
     if response.is_success:
         return
-    status, detail = response.status_code, _detail(response)
+    status = response.status_code
+    try:
+        problem = msgspec.json.decode(response.content)
+        detail = str(problem.get("detail") or problem["title"])
+    except (ValueError, AttributeError, KeyError):  # it is no problem document
+        detail = f"the server answered {status} {response.reason_phrase}"
     if status in _TRANSIENT:
         after = response.headers.get("retry-after", "")
         raise ConnectionLost(detail, float(after) if after.isdecimal() else None)
@@ -197,15 +202,6 @@ def _raise_for_status(response: httpx2.Response) -> None:
             " `turnstream tokens create NAME`, then set TURNSTREAM_TOKEN or give --token"
         )
     raise RequestRejected(status, detail)
-
-
-def _detail(response: httpx2.Response) -> str:
-    """The sentence of a problem document; of other responses the status."""
-    try:
-        problem = msgspec.json.decode(response.content)
-        return str(problem.get("detail") or problem["title"])
-    except (ValueError, AttributeError, KeyError):
-        return f"the server answered {response.status_code} {response.reason_phrase}"
 
 
 # --- the events of a turn --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from math import ceil
 from typing import NamedTuple, Protocol
 
 from app.terminal.render import ScreenLine
+from app.terminal.text import common_length
 
 
 class TerminalSize(NamedTuple):
@@ -65,8 +66,7 @@ class Screen:
 
     def _changed(self, lines: Sequence[ScreenLine]) -> Iterator[str]:
         old = self._lines
-        pairs = enumerate(zip(old, lines, strict=False))
-        first_change = next((n for n, (before, after) in pairs if before != after), min(len(old), len(lines)))
+        first_change = common_length(old, lines)
         if first_change == len(old) == len(lines):
             return
         yield _up(len(old) - first_change)

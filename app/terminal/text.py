@@ -1,6 +1,9 @@
 """Text that is safe and short enough for a terminal, and JSON in a form that cannot mislead its reader."""
 
 import json
+from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Any, Final
 
 # Control characters, which a terminal would obey. Tab (9) and line feed (10) stay.
@@ -26,6 +29,11 @@ def last_words(text: str) -> str:
 def sentence(text: str) -> str:
     text = printable(text).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """Returns the length of the common beginning."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def duration(seconds: float) -> str:

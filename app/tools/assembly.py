@@ -132,20 +132,16 @@ async def _load(point: EntryPoint, source: str, stack: AsyncExitStack) -> list[T
     if isinstance(found, AbstractAsyncContextManager):
         entered = await stack.enter_async_context(found)
         found = found if entered is None else entered
-    tools = _tools_in(found)
+    tools: list[Tool] = []
+    if _is_tool(found):
+        tools = [found]
+    elif not isinstance(found, Iterable):
+        tools = tools_of(found)
+    elif all(map(_is_tool, items := list(found))):
+        tools = items
     if not tools:
         raise ConfigError(f"{source} must be a tool, a list of tools, or an object whose methods are tools")
     return tools
-
-
-def _tools_in(found: Any) -> list[Tool]:
-    """The tools of a loaded object: none if it is no tool, or a list with anything else in it."""
-    if _is_tool(found):
-        return [found]
-    if isinstance(found, Iterable):
-        items = list(found)
-        return items if all(map(_is_tool, items)) else []
-    return tools_of(found)
 
 
 def _is_tool(found: Any) -> TypeGuard[Tool]:

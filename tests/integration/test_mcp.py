@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.declared.declarations import McpServer, read_declarations
-from app.tools.mcp.servers import McpServers
+from app.tools.mcp.servers import McpServers, McpTiming
 from app.tools.mcp.tool import McpTool, outcome_of, tool_name, tool_of
 from app.tools.policy import Policy
 from app.tools.running.fit import Sizes, fit
@@ -49,7 +49,7 @@ def at(port: int) -> McpServer:
 
 def connecting(*servers: McpServer, connect_timeout: float = 60, **timing: float) -> McpServers:
     """Without the waits that are right between real failures."""
-    return McpServers(servers, **{"connect_timeout": connect_timeout, "pause": 0.01} | timing)
+    return McpServers(servers, McpTiming(**{"connect_timeout": connect_timeout, "pause": 0.01} | timing))
 
 
 def call(id: str) -> Reply:

@@ -56,24 +56,21 @@ class HttpTool:
             value = json.loads(input_json)
             if complaint := InputSchema(self.spec.input_schema).complaint(value):
                 raise ValueError(complaint)
-            body = self._body(context, value)
+            fields = {
+                "tool": self.spec.name,
+                "input": value,
+                "owner": context.owner,
+                "chat_id": str(context.chat_id),
+                "turn_id": str(context.turn_id),
+                "tool_use_id": context.tool_use_id,
+                "idempotency_key": context.idempotency_key,
+            }
+            body = json.dumps(fields, allow_nan=False, separators=(",", ":")).encode()
         except ValueError as error:
             return Outcome(f"The input of {self.spec.name} is not right. {error}", kind="bad_input")
         key = context.idempotency_key
         request = HttpRequest(self.call.url, body, key, self.allowed, self.call.headers, self.signing_secret)
         return outcome_of(self.spec.name, await self._post(request), self.policy.results, self.call.headers)
-
-    def _body(self, context: ToolContext, value: object) -> bytes:
-        body = {
-            "tool": self.spec.name,
-            "input": value,
-            "owner": context.owner,
-            "chat_id": str(context.chat_id),
-            "turn_id": str(context.turn_id),
-            "tool_use_id": context.tool_use_id,
-            "idempotency_key": context.idempotency_key,
-        }
-        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
     async def _post(self, request: HttpRequest) -> HttpResponse:
         name = self.spec.name

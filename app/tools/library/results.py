@@ -1,6 +1,5 @@
 """The tool `read_result`: it reads on in a result that was cut."""
 
-from dataclasses import replace
 from typing import Annotated, Protocol
 from uuid import UUID
 
@@ -18,14 +17,11 @@ class ResultStore(Protocol):
         ...
 
 
-class _ResultTools:
-    def __init__(self, results: ResultStore, part: int) -> None:
-        self._results = results
-        self._part = part
+def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
+    """`part` is the maximum number of characters of one call."""
 
-    @tool(name=READ_RESULT, read_only=True)
+    @tool(name=READ_RESULT, read_only=True, max_result_chars=part + _FRAME)
     async def read_result(
-        self,
         context: ToolContext,
         tool_use_id: Annotated[str, "the id that is told where the result was cut"],
         offset: Annotated[int, Field(ge=0, description="how many characters to skip")] = 0,
@@ -37,7 +33,7 @@ class _ResultTools:
 
         Use it only where a result says so, with the tool_use_id that is given there.
         """
-        whole = await self._results.whole(context.turn_id, tool_use_id)
+        whole = await results.whole(context.turn_id, tool_use_id)
         if whole is None:
             raise ToolError(
                 f"There is no result {tool_use_id!r} in this conversation. "
@@ -45,12 +41,8 @@ class _ResultTools:
             )
         if offset >= len(whole):
             raise ToolError(f"This result has {len(whole):,} characters: there is nothing at offset {offset}.")
-        end = min(offset + min(length or self._part, self._part), len(whole))
+        end = min(offset + min(length or part, part), len(whole))
         more = f"{len(whole) - end:,} more: go on with offset {end}" if end < len(whole) else "this is the end"
         return f"[characters {offset} to {end} of {len(whole)}]\n\n{whole[offset:end]}\n\n[{more}]"
 
-
-def result_tools(results: ResultStore, part: int = 50_000) -> list[Tool]:
-    """`part` is the maximum number of characters of one call."""
-    made = _ResultTools(results, part).read_result
-    return [replace(made, policy=replace(made.policy, max_result_chars=part + _FRAME))]
+    return [read_result]

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NoReturn, Self
 
@@ -41,32 +42,28 @@ class Changes:
             await self._next.wait()
 
 
-class McpConnection:
-    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile.
-
-    Times are seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
-    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. A call
-    waits up to `connect_timeout` for a try to connect that is under way.
+@dataclass(frozen=True, slots=True)
+class McpTiming:
+    """In seconds. A server has `start_timeout` to start, and `answer_timeout` to list its tools again. After two
+    failures in a row there is a pause before each further try: `pause` at first, then twice that, and so on. The start
+    of this program, and a call, wait up to `connect_timeout` for a try to connect that is under way.
     """
 
-    def __init__(
-        self,
-        server: McpServer,
-        changes: Changes,
-        *,
-        connect_timeout: float,
-        start_timeout: float,
-        answer_timeout: float,
-        pause: float,
-    ) -> None:
+    connect_timeout: float = 5.0
+    start_timeout: float = 30.0
+    answer_timeout: float = 10.0
+    pause: float = 1.0
+
+
+class McpConnection:
+    """`run` connects, and connects again after a failure; the `tools` that were listed last stay meanwhile."""
+
+    def __init__(self, server: McpServer, changes: Changes, timing: McpTiming) -> None:
         self.server = server
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
         self._changes = changes
-        self._connect_timeout = connect_timeout
-        self._start_timeout = start_timeout
-        self._answer_timeout = answer_timeout
-        self._pause = pause
+        self._timing = timing
         self._session: McpSession | None = None
         self._connected_at: float | None = None
         self._pausing = False
@@ -84,7 +81,7 @@ class McpConnection:
         while True:
             self._connected_at = None
             try:
-                async with asyncio.timeout(self._start_timeout) as limit, session_with(self.server) as session:
+                async with asyncio.timeout(self._timing.start_timeout) as limit, session_with(self.server) as session:
                     await self._list_tools(session)
                     limit.reschedule(None)
                     await self._keep(session)
@@ -94,7 +91,7 @@ class McpConnection:
             if failures >= 2:  # the first is forgiven: a server that was there a moment ago is probably back
                 self._pausing = True
                 self._publish()
-                pause = min(_LONGEST_PAUSE, self._pause * 2.0 ** (failures - 2))
+                pause = min(_LONGEST_PAUSE, self._timing.pause * 2.0 ** (failures - 2))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311, no secret depends on it
                 self._pausing = False
 
@@ -109,7 +106,7 @@ class McpConnection:
                 tasks.create_task(session.listen())
                 while True:
                     await session.wait_for_refresh()
-                    async with asyncio.timeout(self._answer_timeout):
+                    async with asyncio.timeout(self._timing.answer_timeout):
                         await self._list_tools(session)
                     self._publish()
         finally:
@@ -144,7 +141,7 @@ class McpConnection:
     async def call(self, tool: McpTool, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         """Raises ToolError for a call that the server refused, ToolUnavailable when there is no server."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._connect_timeout):
+            async with asyncio.timeout(self._timing.connect_timeout):
                 await self._changes.until(lambda: self.connected or self._pausing)
         session = self._session
         if session is None or session.doubted:
@@ -164,35 +161,20 @@ class McpConnection:
 
 
 class McpServers:
-    """Connects on entry, and waits up to `connect_timeout` seconds until every server was tried once. The other times
-    are those of McpConnection. Raises ValueError if the tools of two servers would have the same names.
+    """Connects on entry, and waits up to the `connect_timeout` until every server was tried once. Raises ValueError if
+    the tools of two servers would have the same names.
     """
 
-    def __init__(
-        self,
-        servers: Iterable[McpServer],
-        *,
-        connect_timeout: float = 5.0,
-        start_timeout: float = 30.0,
-        answer_timeout: float = 10.0,
-        pause: float = 1.0,
-    ) -> None:
+    def __init__(self, servers: Iterable[McpServer], timing: McpTiming | None = None) -> None:
         self.changes = Changes()
-        self._connect_timeout = connect_timeout
+        self._timing = timing or McpTiming()
         self._connections: dict[str, McpConnection] = {}
         self._tasks: list[asyncio.Task[NoReturn]] = []
         for server in servers:
             prefix = server.name_prefix
             if prefix in self._connections:
                 raise ValueError(f"the tools of two MCP servers would begin with {prefix}: give one server a `prefix`")
-            self._connections[prefix] = McpConnection(
-                server,
-                self.changes,
-                connect_timeout=connect_timeout,
-                start_timeout=start_timeout,
-                answer_timeout=answer_timeout,
-                pause=pause,
-            )
+            self._connections[prefix] = McpConnection(server, self.changes, self._timing)
 
     @property
     def connected(self) -> frozenset[str]:
@@ -208,17 +190,14 @@ class McpServers:
             self._tasks.append(asyncio.create_task(each.run(), name=f"mcp {each.server.name}"))
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._connect_timeout):
+                async with asyncio.timeout(self._timing.connect_timeout):
                     await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
         except asyncio.CancelledError:
-            await self._stop()
+            await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stop()
-
-    async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
