@@ -37,9 +37,7 @@ _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 
 
 class Server(uvicorn.Server):
-    """Prints its address when it listens. The first signal drains it: readiness fails and running turns may finish. A
-    second signal stops it at once.
-    """
+    """Prints its address when it listens. A first signal drains it: running turns may finish. A second one stops it."""
 
     def __init__(self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)

@@ -2,10 +2,11 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.table import Table
@@ -41,9 +42,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one question under one setting. `tools` counts calls by tool; `seconds` last from the question to
-    the end; `cost` is None without prices.
-    """
+    """The result of one question under one setting. `tools` counts calls by tool; `cost` is None without prices."""
 
     chat: str
     status: str
@@ -55,7 +54,7 @@ class Result:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
-    seconds: float
+    seconds: float  # from the question to the end
     cost: float | None
 
 
@@ -80,27 +79,23 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
 
 
 def options_of(words: Iterable[str]) -> Json:
-    """Converts `model=x`, `tools=a,b`, `max_rounds=3`, `params.max_tokens=100` to members of a POST. Values are TOML or
-    text.
-    """
+    """Converts `model=x`, `tools=a,b`, `params.max_tokens=100` to members of a POST. Values are TOML or text."""
     options: Json = {}
     for word in words:
         name, mark, value = word.partition("=")
         if not mark:
             raise click.UsageError(f"{word!r} must have the form NAME=VALUE, such as model=claude-haiku-5-5.")
         *path, last = (f"limits.{name}" if name in _LIMITS else name).split(".")
-        option: Json = {last: [tool for tool in value.split(",") if tool] if name == "tools" else _value(value)}
+        option: Json = {last: value}
+        if name == "tools":
+            option[last] = [tool for tool in value.split(",") if tool]
+        else:
+            with suppress(tomllib.TOMLDecodeError):  # any other value is a text
+                option[last] = tomllib.loads(f"value = {value}")["value"]
         for step in reversed(path):
             option = {step: option}
         options = _merged(options, option)
     return options
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _merged(under: Json, over: Json) -> Json:

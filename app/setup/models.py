@@ -22,8 +22,19 @@ PREFERRED = "claude-sonnet-5-5"
 
 @asynccontextmanager
 async def open_models(settings: Settings) -> AsyncIterator[Models]:
+    interceptors: list[Interceptor] = []
+    if settings.chaos:
+        note = "model calls are made to fail on purpose: never in production"
+        log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
+        interceptors.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
     with nullcontext() if settings.record is None else Recordings(settings.record) as recordings:
-        async with connect_providers(_providers(settings), _interceptors(settings, recordings)) as offers:
+        if recordings is not None:
+            # After the chaos in this list: a recording holds the bytes that an adapter got, chaos included.
+            every = settings.record_turns == "all"
+            interceptors.append(
+                RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
+            )
+        async with connect_providers(_providers(settings), interceptors) as offers:
             if not offers and settings.chaos:
                 raise ConfigError(
                     "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail;"
@@ -35,19 +46,6 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
             elif settings.model is not None:  # a gateway may have its own names
                 offers.append(ProviderModels(offers[0].provider, (), [settings.model]))
             yield Models(offers)
-
-
-def _interceptors(settings: Settings, recordings: Recordings | None) -> Sequence[Interceptor]:
-    """The interceptors of model calls. A recording holds the bytes that an adapter got, chaos included."""
-    interceptors: list[Interceptor] = []
-    if settings.chaos:
-        note = "model calls are made to fail on purpose: never in production"
-        log.critical("model.chaos", note=note, share=settings.chaos, seed=settings.chaos_seed)
-        interceptors.append(ChaosInterceptor(ChaosPlan(settings.chaos_seed, settings.chaos)))
-    if recordings is not None:
-        every = settings.record_turns == "all"
-        interceptors.append(RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record)))
-    return interceptors
 
 
 def _providers(settings: Settings) -> Sequence[ProviderSpec]:

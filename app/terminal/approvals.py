@@ -95,9 +95,7 @@ class ApprovalLoop:
 
 
 class ApprovalPrompt:
-    """`read` reads a line after a prompt, or raises EOFError. `edit` opens a text in an editor and returns the result;
-    None if nothing was changed.
-    """
+    """`read` reads a line after a prompt, or raises EOFError. `edit` returns a text as edited; None for no change."""
 
     def __init__(
         self,
@@ -201,9 +199,7 @@ def _expiry(time: str, now: datetime) -> str:
 
 
 def answer_commands(state: Assembler, server: str, *, token: bool) -> Iterator[str]:
-    """Yields lines that list the waiting calls and the shell commands that answer them. With `token` the commands send
-    one, by the name of its variable.
-    """
+    """Yields the waiting calls and the shell commands that answer them; with `token` these send $TURNSTREAM_TOKEN."""
     turn, chat = state.start["turn"], state.start["chat"]
     calls = f"{len(state.actions)} calls wait" if len(state.actions) > 1 else "1 call waits"
     yield f"{calls} for a person; answer in `turnstream chat {chat}`, or run one of the commands for each"

@@ -50,7 +50,12 @@ class ChatPrompt:
         self._dim(f"turnstream at {self._client.server} · /help for help, Ctrl-D to leave")
         if chat is not None:
             self._report_errors(partial(self.open, chat))
-        while (line := _read()) is not None:
+        while True:
+            try:
+                line = input("> ").strip()
+            except (EOFError, KeyboardInterrupt):
+                print()
+                break
             command = _COMMAND.fullmatch(line)
             if command and command[1] in {"quit", "exit", "q"}:
                 break
@@ -91,8 +96,12 @@ class ChatPrompt:
             case "list":
                 self._listed = self._run(self._client.chats(_LISTED))
                 print_chats(self._console, self._listed, datetime.now().astimezone())
+            case "open" if argument.isdecimal() and 1 <= int(argument) <= len(self._listed):
+                self.open(self._listed[int(argument) - 1])
+            case "open" if argument or self._session.chat:
+                self.open(self._run(self._client.find_chat(argument or self._session.chat or "")))
             case "open":
-                self._open(argument)
+                self._warn("No chat is open yet. Give /open a number from /list, or the beginning of an id.")
             case "new":
                 self._session.chat = self._last = None
                 self._dim("Your next message starts a new chat.")
@@ -102,14 +111,6 @@ class ChatPrompt:
                 self._warn("There is no answer yet.")
             case _:
                 self._warn(f"There is no command /{command}. /help lists the commands.")
-
-    def _open(self, which: str) -> None:
-        if which.isdecimal() and 1 <= int(which) <= len(self._listed):
-            self.open(self._listed[int(which) - 1])
-        elif which or self._session.chat:
-            self.open(self._run(self._client.find_chat(which or self._session.chat or "")))
-        else:
-            self._warn("No chat is open yet. Give /open a number from /list, or the beginning of an id.")
 
     def _with_approvals(self, state: Assembler) -> Assembler:
         state = self._approvals.complete(state)
@@ -135,12 +136,3 @@ class ChatPrompt:
 
     def _warn(self, text: str) -> None:
         self._console.print(Text(text, "yellow"))
-
-
-def _read() -> str | None:
-    """Reads a line at the prompt; None when the person leaves."""
-    try:
-        return input("> ").strip()
-    except (EOFError, KeyboardInterrupt):
-        print()
-        return None

@@ -207,25 +207,21 @@ class _SummaryLines:
         name = one_line(block.get("name") or block["type"])
         if block.get("open"):
             return SummaryLine("writing", name, note=f"{len(block['text']):,} characters" if block["text"] else "")
-        details = short_input(block.get("input"))
-        result = self._results.get(_call_key(block))
-        if result is not None:
-            return self._call_with_result(block, name, details, result)
-        if self._state.end or block.get("interrupted"):
-            return SummaryLine("stopped", name, details, "did not finish")
-        if any(action["tool_use_id"] == block.get("id") for action in self._state.actions):
-            return SummaryLine("waiting", name, details, "waits for a person")
-        running_for = _elapsed(self._activity.ended.get(block["index"]), self._now)
-        progress = one_line(self._activity.progress.get(block.get("id") or "", ""))
-        return SummaryLine("running", name, details, " · ".join(filter(None, [progress, running_for])))
-
-    def _call_with_result(self, block: Json, name: str, details: str, result: Json) -> SummaryLine:
+        details, result = short_input(block.get("input")), self._results.get(_call_key(block))
+        started = self._activity.ended.get(block["index"])  # a tool runs from the end of its call block
+        if result is None:
+            if self._state.end or block.get("interrupted"):
+                return SummaryLine("stopped", name, details, "did not finish")
+            if any(action["tool_use_id"] == block.get("id") for action in self._state.actions):
+                return SummaryLine("waiting", name, details, "waits for a person")
+            progress = one_line(self._activity.progress.get(block.get("id") or "", ""))
+            notes = [progress, _elapsed(started, self._now)]
+            return SummaryLine("running", name, details, " · ".join(filter(None, notes)))
         if not_run := reason_not_run(result):
             return SummaryLine("stopped", name, details, not_run)
         if (edited := edited_input(result)) is not None:
             details = short_input(edited)
-        # A tool runs from the end of its call block to the start of its result block.
-        seconds = _elapsed(self._activity.ended.get(block["index"]), self._activity.began.get(result["index"]))
+        seconds = _elapsed(started, self._activity.began.get(result["index"]))
         notes = [*map(one_line, [*file_labels(result), *result_remarks(result)]), seconds]
         if not result.get("is_error"):
             return SummaryLine("ok", name, details, " · ".join(filter(None, notes)))

@@ -17,6 +17,7 @@ _FRAMES_PER_SECOND: Final = 10
 _REWRITTEN: Final = SummaryLine("stopped", "the answer was interrupted and is written again from here")
 _RECONNECTING: Final = "connection lost, reconnecting"
 _STOPPING: Final = "stopping"
+_PROGRESS: Final = frozenset({ConnectionEvent.OPENED, "round_start", "block_start", "block_delta"})
 _STAGES: Final = {"processing": "waiting for the model", "executing": "running tools"}
 
 
@@ -51,7 +52,7 @@ class LiveTurnView:
         self._final: list[TurnPart] = []
         self._taken_back = False  # a final part is no longer true
         self._interposed = False  # a question to the person stands below the final parts
-        self._notice = ""
+        self._notice = ""  # replaces the current step in the status line
         self._stage = ""
 
     def apply(self, event: ServerEvent) -> None:
@@ -73,13 +74,20 @@ class LiveTurnView:
                 self._stage = data.get("stage", self._stage)
             case ConnectionEvent.OPENED:  # a change of the stage may have been missed
                 self._stage = ""
-            case ConnectionEvent.LOST if not self._display.room(self._size()):
-                # There is no status line to show it in.
-                lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
-                self._display.show(lines, 1, self._size())
+            case ConnectionEvent.LOST:
+                self._notice = _RECONNECTING
+                if not self._display.room(self._size()):  # there is no status line to show it in
+                    lines = self._renderer.summary_line(SummaryLine("other", _RECONNECTING))
+                    self._display.show(lines, 1, self._size())
+            case "retry":
+                pause = duration(data["seconds"])
+                self._notice = f"the model failed ({data['error']}), next try in {pause}"
+            case "action_required":
+                self._notice = "waiting for a person to answer"
             case _:
                 pass
-        self._notice = _notice_after(event, self._notice)
+        if event.name in _PROGRESS and self._notice != _STOPPING:
+            self._notice = ""
         self.state.apply(event.name, data)
 
     def stopping(self) -> None:
@@ -101,9 +109,7 @@ class LiveTurnView:
         self._show(parts[:final], rendered[:final], changing[-room:] if room else [], size)
 
     def pause(self) -> None:
-        """Leaves the terminal to a question. Removes the parts that may still change, until the next `draw`, and stops
-        the clock of the turn until then.
-        """
+        """Until the next `draw`, removes the parts that may still change, for a question, and stops the clock."""
         parts, rendered = self._unprinted(self._now())
         final = next((index for index, part in enumerate(parts) if not part.settled), len(parts))
         self._show(parts[:final], rendered[:final], [], self._size())
@@ -164,9 +170,7 @@ class LiveTurnView:
 
 
 class PlainTurnView:
-    """Writes prose only, each round when it is sealed, since a pipe cannot take anything back. What happens to the turn
-    goes to `notes`.
-    """
+    """Writes prose only, each round when it is sealed: a pipe cannot take anything back. The rest goes to `notes`."""
 
     def __init__(self, out: TextOutput, notes: TextOutput, state: Assembler) -> None:
         self.state = state
@@ -210,18 +214,3 @@ class PlainTurnView:
             self._out.write(("\n\n" if self._printed else "") + passage)
             self._printed.append(passage)
         self._out.flush()
-
-
-def _notice_after(event: ServerEvent, notice: str) -> str:
-    """Returns the text that replaces the current step in the status line; empty for none."""
-    match event.name:
-        case ConnectionEvent.LOST:
-            return _RECONNECTING
-        case "retry":
-            return f"the model failed ({event.data['error']}), next try in {duration(event.data['seconds'])}"
-        case "action_required":
-            return "waiting for a person to answer"
-        case ConnectionEvent.OPENED | "round_start" | "block_start" | "block_delta" if notice != _STOPPING:
-            return ""
-        case _:
-            return notice

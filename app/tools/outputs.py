@@ -68,9 +68,7 @@ class Outputs:
                 raise ValueError(f"there is no {kind} {name!r}; the {kind}s are: {', '.join(known) or 'none'}")
 
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
-        """The outcome of a call of an output tool. `draft` is the output as JSON text; None when there is nothing to
-        submit.
-        """
+        """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""
         if draft is None:
             return Outcome(f"There is nothing to submit yet: call {OUTPUT} first.", is_error=True)
         try:

@@ -22,9 +22,7 @@ POLICY_NOTES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """Opens after `failures` broken calls in a row, for `pause` seconds; then one call may try. A ToolError, which the
-    tool raises on purpose, is no such failure.
-    """
+    """Opens after `failures` broken calls in a row (not ToolErrors), for `pause` seconds; then one call may try."""
 
     failures: int = 5
     pause: float = 30.0

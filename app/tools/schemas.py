@@ -64,9 +64,7 @@ class InputSchema:
         return cls(text)
 
     def complaint(self, value: object, *, seconds: float = _MAX_SECONDS) -> str | None:
-        """The errors in an input, as sentences for the model; None for a valid one. A check that is too costly passes:
-        then the tool has to validate the input.
-        """
+        """The errors in an input, as sentences for the model; None for a valid one."""
         schema = json.loads(self.text)
         dialect = _limited_dialect(_dialect(schema), with_patterns='"patternProperties"' in json.dumps(schema))
         validator = dialect(json.loads(self.text, object_hook=_without_dialect), registry=Registry())
@@ -74,7 +72,7 @@ class InputSchema:
         try:
             errors = list(islice(validator.iter_errors(value), _MAX_ERRORS))
         except (TooCostly, RecursionError, Unresolvable):
-            return None
+            return None  # the tool has to validate this input
         finally:
             _budget.reset(token)
         sentences = []

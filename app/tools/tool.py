@@ -39,9 +39,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in the result of a tool: the bytes of a PNG, JPEG, GIF or WebP image, or of a PDF document. `called`
-    describes it where it cannot be shown.
-    """
+    """A PNG, JPEG, GIF or WebP image or a PDF document in a result. `called` describes it where it cannot be shown."""
 
     content: bytes
     called: str = "file"

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from app.domain.errors import ConfigError
 from app.domain.turns import HttpCall, ToolSpec
-from app.tools.declared.tables import McpTable, PolicyTable, ToolsFile, read_file
+from app.tools.declared.tables import McpTable, ToolsFile, read_file
 from app.tools.policy import Policy, PolicyOptions, policy_of
 from app.tools.tool import Outcome, Tool, ToolContext
 
@@ -168,23 +168,16 @@ def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) 
         trusted=table.trusted,
         policy=Policy(**table.options()),
     )
-    return replace(server, policies=dict(_policies(server, table, file.policy)))
-
-
-def _policies(
-    server: McpServer, table: McpTable, by_full_name: Mapping[str, PolicyTable]
-) -> Iterator[tuple[str, Policy]]:
-    """The policies of single tools. Options by full name override those in the server's table for the tool, and these
-    override the options for all tools of the server.
-    """
-    prefix = server.name_prefix
-    named = {name.removeprefix(prefix): each for name, each in by_full_name.items() if name.startswith(prefix)}
+    prefix, policies = server.name_prefix, {}
+    named = {name.removeprefix(prefix): each for name, each in file.policy.items() if name.startswith(prefix)}
     for tool in {**table.policy, **named}:
+        # Options by full name override those in the server's table for the tool, and these override the options for
+        # all tools of the server.
         tables = [each for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
         options = {key: value for each in tables for key, value in each.options().items()}
         with _errors_named(f"policy.{tool}", ValueError):
-            policy = Policy(**options)
-        yield tool, policy
+            policies[tool] = Policy(**options)
+    return replace(server, policies=policies)
 
 
 @contextmanager

@@ -76,9 +76,7 @@ class Allowed:
         return self._holds(found) or not is_internal(found)
 
     def open_socket(self, info: AddrInfoType) -> socket.socket:
-        """Opens a socket for a permitted address. This is after the lookup, so a name cannot change its address between
-        the check and the connection.
-        """
+        """Opens a socket for a permitted address: after the lookup, so a name cannot change its address in between."""
         family, kind, protocol, _, address = info
         if not self.allows_address(address[0]):
             raise AddressRefused

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -94,16 +93,16 @@ class HttpClient:
         self._allowed = allowed
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         # Two pools: a connection to a host that is allowed by name is not checked, and must not be reused for others.
-        self._guarded = await self._stack.enter_async_context(_session(socket_factory=self._allowed.open_socket))
-        self._free = await self._stack.enter_async_context(_session())
+        self._guarded = _session(socket_factory=self._allowed.open_socket)
+        self._free = _session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        await self._guarded.close()
+        await self._free.close()
 
     async def post(self, request: HttpRequest) -> HttpResponse:
         """The answer, whatever its status. Raises UrlRefused, AnswerTooLong or HostUnreachable."""
@@ -125,14 +124,12 @@ class HttpClient:
             session = self._free if request.allowed.allows_host(hop.url.host or "") else self._guarded
             method = "GET" if hop.body is None else "POST"
             headers = hop.headers(request, self._clock())
-            async with session.request(
-                method, hop.url, data=hop.body, headers=headers, allow_redirects=False
-            ) as response:
+            sent = session.request(method, hop.url, data=hop.body, headers=headers, allow_redirects=False)
+            async with sent as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None
                 if location is None:
-                    return HttpResponse(
-                        response.status, await self._read(response), response.charset, response.content_type
-                    )
+                    body = await self._read(response)
+                    return HttpResponse(response.status, body, response.charset, response.content_type)
                 response.close()
             hop = hop.next(response, location)
         raise UrlRefused("it redirects too often")

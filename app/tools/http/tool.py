@@ -151,7 +151,10 @@ def _check(spec: ToolSpec, allowed: Allowed) -> HttpCall:
 def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Mapping[str, str]) -> Outcome:
     """The outcome of an answer. An image or a PDF is a file; a status that is not 2xx is an error, with its text."""
     succeeded = 200 <= answer.status < 300
-    if succeeded and _is_file(answer):
+    found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
+    # The header must agree with the bytes; without a header they must not be text.
+    agrees = declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
+    if succeeded and found in IMAGES | {PDF} and agrees:
         return Outcome.of([File(answer.body)])
     text, failed = _read(answer, results)
     text = _without(secrets, text)
@@ -185,14 +188,6 @@ def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool]:
             return "" if output is None else serialize(output, results), answered.get("is_error") is True
         case _:
             return text, False
-
-
-def _is_file(answer: HttpResponse) -> bool:
-    """True for the bytes of an image or a PDF, if the header agrees; without a header, if they are not text."""
-    found, declared = media_type_of(answer.body), answer.media_type or _UNKNOWN
-    if found not in IMAGES | {PDF}:
-        return False
-    return declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
 
 
 def _text(answer: HttpResponse) -> str | None:

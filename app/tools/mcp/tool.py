@@ -55,9 +55,7 @@ def tool_of(server: McpServer, tool: types.Tool, call: McpCall) -> McpTool:
 
 
 def tool_name(prefix: str, name: str) -> str:
-    """A name that providers accept. A changed name ends in a digest of the original, so that two names never become
-    equal, whatever else the server lists.
-    """
+    """A name that providers accept. A changed one ends in a digest of the original, so that two never become equal."""
     full = prefix + name
     if is_name(full):
         return full

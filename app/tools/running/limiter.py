@@ -79,9 +79,7 @@ class ToolState:
 
 
 class ToolStates:
-    """One state for each tool that is running or has failed lately. Of failed tools that came with requests, about
-    `limit` are remembered.
-    """
+    """One state for each tool that is running or has failed lately; about `limit` for failed tools of requests."""
 
     def __init__(self, clock: Callable[[], float], limit: int = 1000) -> None:
         self._clock = clock

@@ -227,61 +227,43 @@ def test_an_outcome_is_an_error_exactly_when_its_kind_is_not_ok(
     assert made.is_error == (made.kind != "ok")
 
 
-def make_plain() -> Any:
-    def plain() -> None:
-        """Not async."""
-
-    return plain
+def plain() -> None:
+    """Not async."""
 
 
-def make_silent() -> Any:
-    async def silent() -> None: ...
-
-    return silent
+async def silent() -> None: ...
 
 
-def make_untyped() -> Any:
-    async def untyped(x) -> None:  # type: ignore[no-untyped-def]
-        """What is x?"""
-
-    return untyped
+async def untyped(x) -> None:  # type: ignore[no-untyped-def]
+    """What is x?"""
 
 
-def make_open_ended() -> Any:
-    async def open_ended(*values: int) -> None:
-        """How many?"""
-
-    return open_ended
+async def open_ended(*values: int) -> None:
+    """How many?"""
 
 
-def make_unspeakable() -> Any:
-    async def unspeakable(call: Callable[[], Awaitable[None]]) -> None:
-        """Nobody can send a function."""
-
-    return unspeakable
+async def unspeakable(call: Callable[[], Awaitable[None]]) -> None:
+    """Nobody can send a function."""
 
 
-def make_misplaced_field() -> Any:
-    async def misplaced(limit: int = Field(1, ge=1)) -> None:
-        """The default is a Field."""
-
-    return misplaced
+async def misplaced(limit: int = Field(1, ge=1)) -> None:
+    """The default is a Field."""
 
 
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("function", "complaint"),
     [
-        (make_plain, "must be `async def`"),
-        (make_silent, "needs a docstring"),
-        (make_untyped, "parameter x needs a type"),
-        (make_open_ended, "a model sends arguments by name"),
-        (make_unspeakable, "unspeakable have no JSON schema"),
-        (make_misplaced_field, "Field of limit belongs into its type"),
+        (plain, "must be `async def`"),
+        (silent, "needs a docstring"),
+        (untyped, "parameter x needs a type"),
+        (open_ended, "a model sends arguments by name"),
+        (unspeakable, "unspeakable have no JSON schema"),
+        (misplaced, "Field of limit belongs into its type"),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_is_refused_at_once(make: Callable[[], Any], complaint: str) -> None:
+def test_a_function_that_cannot_be_a_tool_is_refused_at_once(function: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
-        tool()(make())
+        tool()(function)
 
 
 def test_a_name_that_providers_refuse_is_refused_at_once() -> None:
