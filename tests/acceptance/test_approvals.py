@@ -129,7 +129,7 @@ async def test_of_two_calls_one_is_allowed_with_other_arguments_and_after_a_cras
     ]
 
 
-async def test_what_was_allowed_before_a_crash_is_done_after_it_once_and_as_it_was_allowed(
+async def test_a_call_allowed_before_a_crash_runs_once_after_it_with_the_allowed_arguments(
     office: Office, died: Died
 ) -> None:
     turn, _ = await whole(office.api, died.allowed)
@@ -138,7 +138,7 @@ async def test_what_was_allowed_before_a_crash_is_done_after_it_once_and_as_it_w
     assert turn["attempt"] > 2
 
 
-async def test_what_ran_when_the_server_died_is_not_done_again(office: Office, died: Died) -> None:
+async def test_a_call_that_ran_when_the_server_died_is_not_repeated(office: Office, died: Died) -> None:
     turn, _ = await whole(office.api, died.at_work)
     assert office.bank.paid["sloth"] == [1]
     ((told, is_error),) = results_of(turn)

@@ -86,7 +86,7 @@ async def test_two_courses_are_looked_up_in_one_round(student: Client, model: Mo
     model.check_prefixes()
 
 
-async def test_a_course_that_does_not_exist_is_an_error_that_tells_the_model_how_to_go_on(
+async def test_a_course_that_does_not_exist_is_an_error_with_a_remedy_for_the_model(
     student: Client, model: Model
 ) -> None:
     turn, events = await whole(student, await student.say(await student.chat(), SAME_TOPIC.format("harbor-pilots")))

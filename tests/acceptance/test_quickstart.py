@@ -52,14 +52,14 @@ def test_make_run_ends_in_the_server_that_these_tests_start() -> None:
 
 
 @needs_curl
-async def test_the_commands_of_the_readme_do_what_it_says(server: StartServer, tmp_path: Path) -> None:
+async def test_the_commands_of_the_readme_work_as_written(server: StartServer, tmp_path: Path) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY=SLOWLY)
     watched_a_turn(run("README.md", running, tmp_path))
     await came_back_to_what_was_missed(running, tmp_path)
 
 
 @needs_curl
-async def test_the_commands_of_the_quickstart_do_what_it_says(server: StartServer, tmp_path: Path) -> None:
+async def test_the_commands_of_the_quickstart_work_as_written(server: StartServer, tmp_path: Path) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY=SLOWLY)
     printed = run("docs/quickstart.md", running, tmp_path)
     watched_a_turn(printed)
@@ -96,7 +96,7 @@ async def nothing_is_missing_and_nothing_comes_twice(server: Server, first: list
     assert (assembler.end, assembler.blocks) == ("turn_complete", turn["blocks"])
 
 
-async def test_an_id_stays_good_when_the_server_is_killed_and_started_again(server: StartServer) -> None:
+async def test_an_id_stays_valid_when_the_server_is_killed_and_started_again(server: StartServer) -> None:
     running = await server(TURNSTREAM_DEMO_DELAY=SLOWLY)
     async with httpx2.AsyncClient(base_url=running.url, timeout=30) as client:
         body = {"blocks": [{"type": "text", "text": "How long does the battery last?"}]}

@@ -45,7 +45,7 @@ def test_a_reader_that_has_everything_passes() -> None:
     check_whole(reader_of(*deltas(tokens)), ["".join(tokens)], "007", 3)
 
 
-def test_after_a_reset_the_text_is_what_came_since() -> None:
+def test_after_a_reset_the_text_holds_only_later_deltas() -> None:
     tokens = [token(place) for place in range(3)]
     reader = reader_of(*deltas(tokens[:2]), event("reset", "2-2-0", index=0), *deltas(tokens, attempt=2))
     check_whole(reader, ["".join(tokens)], "007", 3)
@@ -85,7 +85,7 @@ def test_a_turn_that_fails_is_noticed_at_once() -> None:
         reader_of(event("turn_error", "1-3-0", error={"type": "overloaded"}))
 
 
-def test_new_is_what_was_sent_after_the_kill() -> None:
+def test_only_deltas_sent_after_the_kill_count_as_new() -> None:
     now = time.monotonic()
     reader = Reader(0, "/stream")
     reader.watch_for_new(now - 1)

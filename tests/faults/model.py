@@ -1,4 +1,4 @@
-"""A model API on a local socket that speaks the Messages API and stops wherever a test holds it. Tools report here."""
+"""A model API on a local socket that speaks the Messages API and stops at the gates of a test. Tools report here."""
 
 import asyncio
 import itertools
@@ -39,8 +39,8 @@ Step = str | Gate | Use
 
 @dataclass
 class Model:
-    """`script` says what a call is answered with: neighbouring strings are one block of text, and a gate in between
-    keeps it open. `effects` counts by their `word` what tools did; each stops at the gate `effect` before it is told.
+    """`script` returns the reply to a call: neighbouring strings are one block of text, and a gate in between keeps it
+    open. `effects` counts the effects of tools by their `word`; each stops at the gate `effect` before its answer.
     """
 
     script: Callable[[Call], Iterable[Step]]
@@ -50,7 +50,7 @@ class Model:
     reached: Counter[tuple[str, str]] = field(default_factory=Counter)
     _gates: defaultdict[tuple[str, str], asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     _open: set[str] = field(default_factory=set)
-    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def open(self, name: str, words: Iterable[str] | None = None) -> None:
@@ -66,8 +66,8 @@ class Model:
         return sum(count for (gate, _), count in self.reached.items() if gate == name)
 
     async def until_reached(self, name: str, times: int) -> None:
-        async with self._news:
-            await self._news.wait_for(lambda: self.stopped_at(name) >= times)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.stopped_at(name) >= times)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -112,9 +112,9 @@ class Model:
         await writer.drain()
 
     async def _stop(self, name: str, words: str) -> None:
-        async with self._news:
+        async with self._changed:
             self.reached[name, words] += 1
-            self._news.notify_all()
+            self._changed.notify_all()
         gate = self._gates[name, words]
         if name not in self._open:
             await gate.wait()

@@ -20,7 +20,7 @@ WRITES = {
 
 class Points:
     """`die_at` is the name of a point and how often it has been reached, such as `after seal_round 2`. Every point
-    is told to `seen` first.
+    is passed to `seen` first.
     """
 
     def __init__(self, die_at: str | None, seen: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch_commits(self, written: Callable[[Statement, dict[str, Any]], None]) -> None:
-        """From now on every write of this process is a point before and after it. `written` is told of it between."""
+        """From now on every write of this process is a point before and after it. `written` is called in between."""
         rows = Database.rows
 
         async def watched(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:

@@ -13,13 +13,13 @@ from tests.support.programs import path_of
 from tests.support.server_process import free_port
 
 CONFIGURATION = ROOT / "docs/deploy/nginx.conf"
-# nginx wants folders for what does not fit into memory, and Debian's are for root.
+# nginx needs folders for bodies that do not fit into memory, and Debian's belong to root.
 _FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Of the access log: what was asked, and which replicas were, in turn."""
+    """A line of the access log: the request, and the replicas that nginx tried, in order."""
 
     request: str
     status: int
@@ -82,7 +82,7 @@ def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeo
 
 
 async def _listening(process: asyncio.subprocess.Process, port: int, folder: Path) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             log = folder / "error.log"
             assert process.returncode is None, (

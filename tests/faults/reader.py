@@ -1,4 +1,4 @@
-"""A client that follows one turn through whatever happens to its servers, and believes nothing."""
+"""A client that follows one turn through all faults of its servers and checks every event."""
 
 import asyncio
 import json
@@ -62,5 +62,5 @@ class Reader:
 
 
 def told(value: object) -> object:
-    """A value as JSON tells it."""
+    """The value after a round trip through JSON."""
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""What the database holds of one turn, and what a crash may have changed of it."""
+"""The rows of one turn, and the checks of them after a crash."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class Rows:
 
 
 def problems_of(rows: Rows, reader: Reader, effects: Mapping[str, int]) -> Iterator[str]:
-    """What is wrong with a turn that has ended, whatever happened to it. `effects` counts them by idempotency key."""
+    """Problems of a turn that has ended after any faults. `effects` counts effects by idempotency key."""
     turn = rows.turn
     if (turn.status, turn.stop_reason) != ("complete", "end_turn"):
         yield f"it ended as {turn.status} ({turn.stop_reason}, {turn.error})"
@@ -64,7 +64,7 @@ def problems_of(rows: Rows, reader: Reader, effects: Mapping[str, int]) -> Itera
 
 
 def _user_turn() -> Turn:
-    """Somebody says something next."""
+    """The next message of the user."""
     return Turn(UUID(int=1), UUID(int=0), None, "user", "complete", blocks=(Block(0, 0, 0, "text", "And?"),))
 
 
@@ -85,13 +85,13 @@ def _problems_of_calls(rows: Rows, effects: Mapping[str, int]) -> Iterator[str]:
             case _:
                 right = happened >= 1 and state == "settled" and not result.is_error
         if not right:
-            yield f"{name} {key} is {state}, took effect {happened} times, and said {result.text!r}"
+            yield f"{name} {key} is {state}, took effect {happened} times, and its result is {result.text!r}"
 
 
 def _problems_of_reader(turn: Turn, reader: Reader) -> Iterator[str]:
     state = reader.state
-    if state.blocks != (wanted := [told(block_json(block)) for block in turn.blocks]):
-        yield f"the reader has {state.blocks}, the rows {wanted}"
+    if state.blocks != (stored := [told(block_json(block)) for block in turn.blocks]):
+        yield f"the reader has {state.blocks}, the rows {stored}"
     if (state.end, state.stop_reason, state.usage) != (f"turn_{turn.status}", turn.stop_reason, told(dict(turn.usage))):
         yield f"the reader saw the end {state.end} ({state.stop_reason}, {state.usage})"
     stops = {number: (round.get("stop_reason"), round.get("usage")) for number, round in state.rounds.items()}
@@ -103,8 +103,8 @@ def _problems_of_reader(turn: Turn, reader: Reader) -> Iterator[str]:
 
 
 def lost(before: Rows, after: Rows, policy: RecoveryPolicy) -> Iterator[str]:
-    """What stood in the rows when the server died, and does not any more, though it should."""
-    for block in _that_must_stand(before, policy):
+    """Content that the rows held when the server died, and that is missing now although it must be kept."""
+    for block in _blocks_to_keep(before, policy):
         if after.turn.blocks[block.index : block.index + 1] != (block,):
             yield f"{block} is gone: {after.turn.blocks[block.index : block.index + 1]}"
     for key, state in before.calls.items():
@@ -117,23 +117,23 @@ def lost(before: Rows, after: Rows, policy: RecoveryPolicy) -> Iterator[str]:
         yield from _problems_of_round(round, rounds.get((round.number, round.attempt)))
 
 
-def _that_must_stand(rows: Rows, policy: RecoveryPolicy) -> Iterator[Block]:
+def _blocks_to_keep(rows: Rows, policy: RecoveryPolicy) -> Iterator[Block]:
     turn, number = rows.turn, open_round_number(rows.turn)
     yield from (block for block in turn.blocks if block.round < number)
-    if what_becomes_of_the_open_round(rows, policy) == INTERRUPTED:
+    if fate_of_open_round(rows, policy) == INTERRUPTED:
         yield from (block for block in turn.blocks if block.round == number)
         if rows.open_block is not None:
             yield replace(rows.open_block, interrupted=True)
 
 
-def what_becomes_of_the_open_round(rows: Rows, policy: RecoveryPolicy) -> str | None:
-    """The rule of the design, said a second time."""
+def fate_of_open_round(rows: Rows, policy: RecoveryPolicy) -> str | None:
+    """The rule of docs/states.md, implemented a second time."""
     turn, number = rows.turn, open_round_number(rows.turn)
     if not any(round.number == number and not round.voided for round in turn.rounds):
         return None
     mine = [block for block in (*turn.blocks, rows.open_block) if block is not None and block.round == number]
-    said = any(block.type == "text" and block.text.strip() for block in mine)
-    if any(block.is_call for block in mine) or (policy == "continue" and said):
+    has_text = any(block.type == "text" and block.text.strip() for block in mine)
+    if any(block.is_call for block in mine) or (policy == "continue" and has_text):
         return INTERRUPTED
     return "voided"
 

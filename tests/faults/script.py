@@ -1,4 +1,4 @@
-"""What the model says and what the tools do, in a turn of three rounds with parallel tools."""
+"""The model's replies and the tools of a turn of three rounds with parallel tools."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ MODEL = "script"
 
 
 def reply_to(request: ModelRequest) -> Iterator[Sequence[Part]]:
-    """It depends on what was answered so far, and no process says the same as another."""
+    """Depends on the rounds so far, and differs from process to process."""
     rounds = sum(message.blocks[0].type == TOOL_RESULT for message in request.messages)
     mark = f"{os.getpid()}.{len(request.messages)}"
     said = text(f"Round {rounds + 1} of {mark}: ", "æ long 🚢 ", "story.")

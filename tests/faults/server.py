@@ -1,9 +1,10 @@
 """`python -m tests.faults.server`: forks real servers, in which everything is imported already, one for each line of
 standard input. A line is a JSON object: the environment of the server.
 
-FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for what its
-tools did, FAULTS_LOG one for what it says. Its model and its tools take up to FAULTS_PACE seconds for whatever they do;
-without it the model waits until everybody has what it said. FAULTS_DEAF is the share of notifications that it loses.
+FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for effects
+of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
+it the model sends the next batch when the journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is the
+share of notifications that it loses.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from app.config import Settings
 from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
-from app.engine.upkeep import recovery as rescuer
+from app.engine.upkeep import recovery
 from app.engine.worker import Worker
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
@@ -49,8 +50,8 @@ from tests.support.model_requests import rendered
 Position = tuple[int, int, int]
 
 
-class Quiet:
-    """Knows when a turn's readers and its journal have everything there is."""
+class Delivery:
+    """Waits until the readers of all turns and the journal have everything that was sent."""
 
     def __init__(self) -> None:
         self.app: Starlette | None = None
@@ -63,28 +64,28 @@ class Quiet:
                 self._journaled[turn] = (attempt, index, start + len(text))
 
     async def come(self) -> None:
-        while not all(map(self._has_come, self._views())):  # noqa: ASYNC110, nobody rings for this
+        while not all(map(self._is_delivered, self._views())):  # noqa: ASYNC110, there is no event for this
             await asyncio.sleep(0.001)
 
     def _views(self) -> Sequence[LiveView | None]:
         services = getattr(self.app and self.app.state, "services", None)
         return services.live.directory.here() if services else [None]
 
-    def _has_come(self, view: LiveView | None) -> bool:
+    def _is_delivered(self, view: LiveView | None) -> bool:
         return view is not None and view.wakeup.has_waiters and self._is_journaled(view)
 
     def _is_journaled(self, view: LiveView) -> bool:
         start = view.marks[-1]
-        wanted = isinstance(start, BlockStart) and (view.attempt, start.index, view.open_length)
-        return not wanted or self._journaled.get(view.turn.id) == wanted
+        expected = isinstance(start, BlockStart) and (view.attempt, start.index, view.open_length)
+        return not expected or self._journaled.get(view.turn.id) == expected
 
 
 @dataclass(frozen=True)
 class ScriptedModel:
-    """Says each batch when the one before has arrived everywhere, or in its time; refuses what no provider takes."""
+    """Sends each batch when the one before has arrived everywhere, or after a random time; refuses illegal requests."""
 
     points: Points
-    quiet: Quiet
+    quiet: Delivery
     pace: float | None
     name = "faulty"
 
@@ -92,7 +93,7 @@ class ScriptedModel:
         if problems := message_problems(rendered(request.messages)):
             raise PermanentError("illegal_request", "; ".join(problems))
         for batch in reply_to(request):
-            await (self.quiet.come() if self.pace is None else dawdle(self.pace))
+            await (self.quiet.come() if self.pace is None else pause(self.pace))
             self.points.reach("event")
             yield batch
         self.points.reach("end of events")
@@ -114,31 +115,31 @@ class WatchedTool:
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
         self.points.reach(f"start of {self.spec.name}")
-        await dawdle(self.pace)
+        await pause(self.pace)
         outcome = await self.tool(context, input_json)
-        await dawdle(self.pace)
+        await pause(self.pace)
         self.points.reach(f"end of {self.spec.name}")
         return outcome
 
 
-async def dawdle(pace: float | None) -> None:
+async def pause(pace: float | None) -> None:
     if pace is not None:
         await asyncio.sleep(random.uniform(0, pace))
 
 
-def go_deaf(share: float) -> None:
-    """Notifications are lost here, on their way out and on their way in."""
-    notify, hear = Queue.notify, Worker.receive
+def lose_notifications(share: float) -> None:
+    """Drops a share of the notifications of this process, sent and received ones."""
+    notify, receive = Queue.notify, Worker.receive
 
     async def sometimes_notify(queue: Queue, payload: str) -> None:
         if random.random() >= share:
             await notify(queue, payload)
 
-    def sometimes_hear(worker: Worker, payload: str) -> None:
+    def sometimes_receive(worker: Worker, payload: str) -> None:
         if random.random() >= share:
-            hear(worker, payload)
+            receive(worker, payload)
 
-    Queue.notify, Worker.receive = sometimes_notify, sometimes_hear  # type: ignore[method-assign, assignment]
+    Queue.notify, Worker.receive = sometimes_notify, sometimes_receive  # type: ignore[method-assign, assignment]
 
 
 class Server(uvicorn.Server):
@@ -157,9 +158,9 @@ def serve(environment: dict[str, str]) -> None:
     structlog.contextvars.bind_contextvars(pid=os.getpid())
     seen = os.open(environment.get("FAULTS_SEEN", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     points = Points(environment.get("FAULTS_DIE_AT"), lambda point: void(os.write(seen, f"{point}\n".encode())))
-    quiet = Quiet()
+    quiet = Delivery()
     points.watch_commits(quiet.written)
-    go_deaf(float(environment.get("FAULTS_DEAF", "0")))
+    lose_notifications(float(environment.get("FAULTS_NOTIFICATIONS_LOST", "0")))
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
     watched = [WatchedTool(tool, points, pace) for tool in tools(Path(environment["FAULTS_EFFECTS"]))]
     models = Models([ProviderModels(ScriptedModel(points, quiet, pace), [MODEL])])
@@ -182,7 +183,7 @@ async def _is_migrated(_url: str) -> None:
 def fork_on_demand() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     main.upgrade_in_thread = _is_migrated  # type: ignore[attr-defined, assignment]
-    rescuer.LOOK = float(os.environ.get("FAULTS_LOOK", rescuer.LOOK))
+    recovery.LOOK = float(os.environ.get("FAULTS_MONITOR_INTERVAL", recovery.LOOK))
     gc.freeze()
     for line in sys.stdin:
         if pid := os.fork():

@@ -1,4 +1,4 @@
-"""A database, a nursery of servers and the turns that a test asks them for."""
+"""A database, a fork server and the turns that a test asks them for."""
 
 import asyncio
 from collections import Counter
@@ -18,18 +18,20 @@ from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.database import Database, connect
 from app.storage.exchanges import Exchanges
-from tests.faults.processes import Forks, forks
+from tests.faults.processes import ForkServer, fork_server
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows
 from tests.faults.script import MODEL, tools
 
-_VISITORS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"
+_SERVER_CONNECTIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'server'"
+)
 
 
 @dataclass(frozen=True)
 class Stage:
     folder: Path
-    forks: Forks
+    fork_server: ForkServer
     database: Database
     connection: "asyncpg.Connection[asyncpg.Record]"
 
@@ -52,8 +54,8 @@ class Stage:
         return await Rows.of(self.database, turn)
 
     async def alone(self) -> None:
-        """Returns when Postgres has finished whatever dead servers had asked for."""
-        while await self.connection.fetchval(_VISITORS):  # noqa: ASYNC110, Postgres tells nobody
+        """Returns when Postgres has ended the connections of dead servers, and with them their last statements."""
+        while await self.connection.fetchval(_SERVER_CONNECTIONS):  # noqa: ASYNC110, Postgres does not notify of this
             await asyncio.sleep(0.002)
 
     @property
@@ -67,15 +69,17 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(database_url: str, folder: Path, look: float | None = None, **settings: str) -> AsyncIterator[Stage]:
-    visited = f"{database_url}{'&' if '?' in database_url else '?'}application_name=server"
+async def staged(
+    database_url: str, folder: Path, monitor_interval: float | None = None, **settings: str
+) -> AsyncIterator[Stage]:
+    tagged_url = f"{database_url}{'&' if '?' in database_url else '?'}application_name=server"
     environment = {f"TURNSTREAM_{name}": value for name, value in settings.items()}
     connection = await asyncpg.connect(database_url)
     try:
         async with (
             connect(database_url, size=2) as database,
-            forks(folder, look, DATABASE_URL=visited, **environment) as made,
+            fork_server(folder, monitor_interval, DATABASE_URL=tagged_url, **environment) as server,
         ):
-            yield Stage(folder, made, database, connection)
+            yield Stage(folder, server, database, connection)
     finally:
         await connection.close()

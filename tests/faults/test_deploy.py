@@ -1,4 +1,4 @@
-"""What a deployment reads: the files name each other's parts as they are, and Prometheus finds what it wants."""
+"""The files of a deployment: they agree with each other, and Prometheus finds its metrics."""
 
 import re
 from pathlib import Path
@@ -48,9 +48,7 @@ def test_a_container_gets_more_time_to_stop_than_the_server_takes() -> None:
         assert int(compose()[name]["stop_grace_period"].removesuffix("s")) >= 10 + 5
 
 
-async def test_what_prometheus_asks_for_can_be_parsed_and_has_what_operators_watch(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_the_metrics_are_valid_and_include_those_that_operators_watch(database_url: str, tmp_path: Path) -> None:
     job = read(DEPLOY / "prometheus.yml")["scrape_configs"][0]
     replica = Server(database_url, tmp_path, {})
     await replica.start()

@@ -67,7 +67,7 @@ async def it(
         yield Site(model, replicas, proxy, client, request.node.name)
 
 
-async def test_the_first_delta_arrives_while_the_model_still_talks(it: Site) -> None:
+async def test_the_first_delta_arrives_while_the_model_still_streams(it: Site) -> None:
     new = [await it.begin() for _ in range(MANY)]
     readers = [Reader(it.client, turn.stream_url) for turn in new]
     async with asyncio.TaskGroup() as group:
@@ -148,7 +148,7 @@ async def test_a_get_that_meets_a_dead_replica_is_answered_by_the_other(it: Site
     await gone.start()
 
 
-async def test_readers_outlive_the_replica_they_read_from(it: Site) -> None:
+async def test_readers_survive_the_replica_that_they_read_from(it: Site) -> None:
     new = [await it.begin() for _ in range(MANY)]
     readers = [Reader(it.client, turn.stream_url) for turn in new]
     async with asyncio.TaskGroup() as group:

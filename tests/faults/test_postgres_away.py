@@ -1,4 +1,4 @@
-"""Postgres goes away in the middle of fifty running turns, and comes back."""
+"""Postgres stops in the middle of fifty running turns, and starts again."""
 
 import asyncio
 import os
@@ -17,15 +17,16 @@ from tests.faults.postgres import Postgres, own_postgres
 from tests.faults.replicas import Replica, two_replicas
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, said, turn_url
+from tests.support.load import slowdown
 from tests.support.reading import Reader
 
 pytestmark = pytest.mark.timeout(300)
 
 TURNS = 50
 AT_ONCE = TURNS * 3 // 5  # at one replica, so that the other has some too
-LEASE = 2.0  # seconds; more than a machine that is busy with other tests leaves a replica without its CPU
-# `.ci/run` asks for the 20 s of the promise.
-AWAY = float(os.environ.get("FAULTS_SECONDS_AWAY", 2 * LEASE))
+LEASE = 2.0  # seconds, on a quiet machine; longer on a loaded one, which may keep a replica from its CPU for that long
+# The promise in docs/operations.md is for 20 s. Postgres is away for at least twice the lease.
+AWAY = float(os.environ.get("FAULTS_SECONDS_AWAY", "0"))
 
 
 def script(call: Call) -> Iterable[Step]:
@@ -38,7 +39,7 @@ def script(call: Call) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Site:
-    """Each turn has a reader on either replica; `near` are those where their turn runs."""
+    """Each turn has a reader on either replica; `near` are those on the replica that runs their turn."""
 
     model: Model
     postgres: Postgres
@@ -47,6 +48,7 @@ class Site:
     turns: Sequence[Json]
     readers: Sequence[Reader]
     near: Sequence[Reader]
+    lease: float
 
     def of(self, kind: str, readers: Sequence[Reader]) -> list[Reader]:
         return [reader for reader in readers if reader.name.startswith(kind)]
@@ -58,7 +60,8 @@ async def fifty_turns(folder: Path) -> AsyncIterator[Site]:
         await upgrade_in_thread(postgres.url)
         watch = Watch(postgres.url)
         await watch.begin()
-        settings = {"TURNSTREAM_LEASE": str(LEASE), "TURNSTREAM_CONCURRENT_TURNS": str(AT_ONCE)}
+        lease = LEASE * slowdown()
+        settings = {"TURNSTREAM_LEASE": str(lease), "TURNSTREAM_CONCURRENT_TURNS": str(AT_ONCE)}
         async with (
             two_replicas(postgres.url, folder, model, **settings) as replicas,
             Client(replicas[0].url) as one,
@@ -66,8 +69,8 @@ async def fifty_turns(folder: Path) -> AsyncIterator[Site]:
         ):
             names = [f"{kind} {number}" for number in range(TURNS // 2) for kind in ("text", "tool")]
             pair = {replica.port: client for replica, client in zip(replicas, (one, other), strict=True)}
-            said_to = zip(names, (one, other) * TURNS, strict=False)
-            turns = await asyncio.gather(*(_begin(client, name) for name, client in said_to))
+            posts = zip(names, (one, other) * TURNS, strict=False)
+            turns = await asyncio.gather(*(_begin(client, name) for name, client in posts))
             model.open("end of text", [name for name in names if name.startswith("tool")])
             await model.until_reached("before the call", TURNS // 2)
             await model.until_reached("effect", TURNS // 2)
@@ -83,7 +86,7 @@ async def fifty_turns(folder: Path) -> AsyncIterator[Site]:
                 for reader in readers.values():
                     group.create_task(reader.follow())
                 await _all(near, lambda reader: reader.text().startswith("I act: "))
-                yield Site(model, postgres, replicas, watch, turns, list(readers.values()), near)
+                yield Site(model, postgres, replicas, watch, turns, list(readers.values()), near, lease)
 
 
 async def _begin(client: Client, words: str) -> Json:
@@ -104,7 +107,7 @@ async def _refusal(client: Client, method: str, path: str, **request: object) ->
 
 
 async def _check_all_is_well(site: Site) -> None:
-    """Nothing lost, nothing twice, and nobody was taken for dead."""
+    """No text is lost, nothing happened twice, and no replica was taken for dead."""
     async with Client(site.replicas[0].url) as client:
         stored = {turn["id"]: await client.json("GET", turn_url(turn)) for turn in site.turns}
     for turn in stored.values():
@@ -124,7 +127,7 @@ async def _check_all_is_well(site: Site) -> None:
 
 
 async def _leases_are_renewed(watch: Watch, times: int = 4) -> None:
-    """So often that whoever could be taken for dead, would have been."""
+    """Waits for so many renewals that a replica without a valid lease would have been taken for dead."""
     for _ in range(times):
         before = await watch.leases()
         while any(until <= before[replica] for replica, until in (await watch.leases()).items()):  # noqa: ASYNC110
@@ -160,7 +163,7 @@ async def test_while_postgres_is_away_live_text_flows_block_ends_wait_and_reques
                 refused = await _refusal(client, "POST", "/api/turns", json=said("Is anybody there?"))
                 assert refused.headers["retry-after"].isdecimal()
                 assert (await client.get("/healthz")).status_code == 200
-        await asyncio.sleep(AWAY - (asyncio.get_running_loop().time() - gone))
+        await asyncio.sleep(max(AWAY, 2 * site.lease) - (asyncio.get_running_loop().time() - gone))
         for reader in talking:
             assert "block_stop" not in reader.seen
         assert len(site.model.effects) == TURNS // 2, "a tool ran before its call was on record"

@@ -69,9 +69,9 @@ class Replica:
 
     async def start(self) -> None:
         settings = {"TURNSTREAM_PORT": str(self.port), "TURNSTREAM_LEASE": str(self._lease)}
-        self._process = await self._stage.forks.server(**settings)
+        self._process = await self._stage.fork_server.server(**settings)
 
-    async def suffer(self, chance: random.Random) -> None:
+    async def inject_fault(self, chance: random.Random) -> None:
         """One fault, with what comes after it."""
         assert self._process is not None
         match chance.choice(["kill", "kill", "freeze", "freeze", "terminate"]):
@@ -88,16 +88,16 @@ class Replica:
         await asyncio.sleep(chance.choice([0, 0, self._lease]))
         await self.start()
 
-    async def become_a_zombie(self) -> None:
+    async def become_stale(self) -> None:
         """It is frozen with turns at hand, until others have them all, and finds out when it wakes up."""
         assert self._process is not None
         await _until(self._has_turns)
         self._process.signal(signal.SIGSTOP)
         await _until(self._has_none)
         self._process.signal(signal.SIGCONT)
-        await _until(self._has_found_out)
+        await _until(self._has_lost_its_claims)
 
-    async def _has_found_out(self) -> bool:
+    async def _has_lost_its_claims(self) -> bool:
         return "claim.lost" in (self._stage.folder / "servers.log").read_text()
 
     async def _has_none(self) -> bool:
@@ -115,9 +115,9 @@ async def _until(happened: Callable[[], Awaitable[bool]]) -> None:
 
 @pytest.fixture
 async def stage(database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    faults = {"FAULTS_PACE": "0.03", "FAULTS_DEAF": "0.5"}
+    faults = {"FAULTS_PACE": "0.03", "FAULTS_NOTIFICATIONS_LOST": "0.5"}
     async with staged(database_url, tmp_path, 0.1, **_SETTINGS) as stage:
-        stage.forks.environment.update(faults)
+        stage.fork_server.environment.update(faults)
         await stage.connection.execute(_WATCH_FOR_ZOMBIES)
         yield stage
 
@@ -126,7 +126,7 @@ async def _lease_for_this_machine(stage: Stage) -> float:
     slowest = 0.0
     for _ in range(REPLICAS):
         begun = monotonic()
-        process = await stage.forks.server(TURNSTREAM_PORT=str(free_port()))
+        process = await stage.fork_server.server(TURNSTREAM_PORT=str(free_port()))
         await process.ready.wait()
         slowest = max(slowest, monotonic() - begun)
         await process.kill()
@@ -134,7 +134,7 @@ async def _lease_for_this_machine(stage: Stage) -> float:
 
 
 @pytest.mark.timeout(540)
-async def test_whatever_happens_to_three_replicas_every_turn_ends_and_every_reader_is_whole(stage: Stage) -> None:
+async def test_under_random_faults_of_three_replicas_every_turn_ends_and_every_reader_is_complete(stage: Stage) -> None:
     seed = int(os.environ.get("FAULTS_SEED", random.randrange(1_000_000)))
     chance = random.Random(seed)
     lease = await _lease_for_this_machine(stage)
@@ -143,7 +143,7 @@ async def test_whatever_happens_to_three_replicas_every_turn_ends_and_every_read
     for replica in replicas:
         await replica.start()
     async with asyncio.timeout(480), asyncio.TaskGroup() as group:
-        shows = group.create_task(_all_shows(stage, replicas, chance))
+        shows = group.create_task(_run_all_turns(stage, replicas, chance))
         group.create_task(_all_faults(stage, replicas, chance))
     problems = [problem for problems in shows.result() for problem in problems]
     stale = [dict(row) for row in await stage.connection.fetch("SELECT * FROM stale_writes")]
@@ -153,33 +153,33 @@ async def test_whatever_happens_to_three_replicas_every_turn_ends_and_every_read
 
 async def _all_faults(stage: Stage, replicas: list[Replica], chance: random.Random) -> None:
     """Never all replicas at once, so that work goes on."""
-    await chance.choice(replicas).become_a_zombie()
+    await chance.choice(replicas).become_stale()
     until = monotonic() + FAULTY_SECONDS
     for _ in range(FAULTS // 2):
         if monotonic() > until:
             break
-        await asyncio.gather(*(replica.suffer(chance) for replica in chance.sample(replicas, REPLICAS - 1)))
+        await asyncio.gather(*(replica.inject_fault(chance) for replica in chance.sample(replicas, REPLICAS - 1)))
 
 
-async def _all_shows(stage: Stage, replicas: list[Replica], chance: random.Random) -> list[list[str]]:
+async def _run_all_turns(stage: Stage, replicas: list[Replica], chance: random.Random) -> list[list[str]]:
     async with asyncio.TaskGroup() as group:
         shows = []
         for _ in range(TURNS):
             turn = await stage.ask(chance.choice(["retry", "continue"]), max_recoveries=1000)
-            shows.append(group.create_task(_show(stage, replicas, turn, random.Random(chance.random()))))
+            shows.append(group.create_task(_problems_of_turn(stage, replicas, turn, random.Random(chance.random()))))
             await asyncio.sleep(chance.uniform(0, 0.6))
     return [show.result() for show in shows]
 
 
-async def _show(stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random) -> list[str]:
+async def _problems_of_turn(stage: Stage, replicas: list[Replica], turn: Turn, chance: random.Random) -> list[str]:
     """What is wrong with a turn once all its readers have seen its end."""
     readers = [stage.reader(turn) for _ in range(READERS_OF_A_TURN)]
-    await asyncio.gather(*(_wander(reader, replicas, chance) for reader in readers))
+    await asyncio.gather(*(_read_on_changing_replicas(reader, replicas, chance) for reader in readers))
     rows, effects = await stage.rows(turn), stage.effects
     return [f"turn {turn.id}: {problem}" for reader in readers for problem in problems_of(rows, reader, effects)]
 
 
-async def _wander(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
+async def _read_on_changing_replicas(reader: Reader, replicas: list[Replica], chance: random.Random) -> None:
     """From replica to replica, sometimes in the middle of an event. Who is frozen is left."""
     whole = False
     while not whole:

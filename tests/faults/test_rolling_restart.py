@@ -1,4 +1,4 @@
-"""A deploy: two replicas behind nginx are stopped and started again, one after the other, under a hundred turns."""
+"""A deployment: two replicas behind nginx are restarted, one after the other, under a hundred running turns."""
 
 import asyncio
 import signal
@@ -14,18 +14,20 @@ from tests.faults.proxy import nginx
 from tests.faults.replicas import Replica, two_replicas
 from tests.faults.watch import Watch
 from tests.support.http_client import Client, Json, said, turn_url
+from tests.support.load import slowdown
 from tests.support.reading import Reader
 
 pytestmark = pytest.mark.timeout(300)
 
-# What each turn is doing when its replica is told to stop: talking and about to end, talking for longer than the grace
-# period, in the middle of a tool, or between two rounds.
+# The state of each turn when its replica gets SIGTERM: it streams and is about to end, it streams for longer than the
+# grace period, it is in the middle of a tool, or between two rounds.
 KINDS = ("ends", "talks", "acts", "pauses")
 TURNS = 100
 LATE = 10
-GRACE = 4.0
-# Nobody dies here: turns change hands because they are handed over, not because somebody was slow for a second.
+GRACE = 4.0  # seconds, on a quiet machine
+# No replica crashes here: turns change owners because they are released, never because a loaded replica was slow.
 LEASE = 30.0
+_RETRY_DELAY = 0.05  # seconds
 
 
 def script(call: Call) -> Iterable[Step]:
@@ -51,26 +53,29 @@ class Load:
         self.group.create_task(self._read(turn))
 
     async def _read(self, turn: Json) -> None:
-        async with Client(self.url) as client:  # a hundred connections are the most that one has
+        async with Client(self.url) as client:  # one client has a hundred connections at most
             reader = self.readers[turn["id"]] = Reader(client, f"{turn_url(turn)}/stream")
             await reader.follow()
 
     async def _post(self, words: str) -> Json:
-        """As a client does it that wants its turn once: with a key, and again until it is answered."""
+        """With an idempotency key, and repeated until there is an answer, so that the turn is created once."""
         while True:
             try:
                 answer = await self.client.post("/api/turns", json=said(words), headers={"Idempotency-Key": words})
             except httpx2.TransportError:
+                await asyncio.sleep(_RETRY_DELAY)
                 continue
             if answer.status_code == 201:
                 turn: Json = answer.json()["assistant_turn"]
                 return turn
-            assert answer.status_code in {502, 503}, answer.text
+            # 504: nginx gave up on a replica that a loaded machine keeps from answering.
+            assert answer.status_code in {502, 503, 504}, answer.text
+            await asyncio.sleep(_RETRY_DELAY)
 
 
 async def _is_not_ready(replica: Replica) -> None:
     async with Client(replica.url) as client:
-        while (await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110, nobody rings for this
+        while (await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110, there is no event for this
             await asyncio.sleep(0.01)
         assert (await client.get("/healthz")).status_code == 200, "it answers while it drains"
 
@@ -92,7 +97,7 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
 ) -> None:
     watch = Watch(database_url)
     await watch.begin()
-    settings = {"TURNSTREAM_GRACE_PERIOD": str(GRACE), "TURNSTREAM_LEASE": str(LEASE)}
+    settings = {"TURNSTREAM_GRACE_PERIOD": str(GRACE * slowdown()), "TURNSTREAM_LEASE": str(LEASE)}
     async with (
         model_api(script) as model,
         two_replicas(database_url, tmp_path, model, **settings) as replicas,
@@ -121,4 +126,4 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
     assert set(model.effects.values()) == {1}
     assert len(model.effects) == 2 * TURNS // len(KINDS)
     assert await watch.charged() == 0
-    assert max((await watch.attempts()).values()) > 1, "nothing was released: the test has lost its point"
+    assert max((await watch.attempts()).values()) > 1, "no turn was released, so the test shows nothing"

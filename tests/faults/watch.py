@@ -1,4 +1,4 @@
-"""What a test asks the database itself: what became of the turns, and what must not have happened to them."""
+"""Reads of the database by a test: attempts, owners and charged recoveries of turns, leases of replicas."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-# A recovery that progress has forgiven since is not in the row any more, so each is noted when it is charged.
+# Progress resets a turn's count of recoveries, so each one is recorded when it is charged.
 _NOTE_CHARGES = """
     CREATE TABLE charged (turn_id uuid, attempt int);
     CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -100,7 +100,7 @@ async def test_a_page_that_is_opened_while_a_turn_waits_can_answer(page: Page) -
     await page.assert_shows_what_is_stored()
 
 
-async def test_stop_ends_the_turn_and_keeps_its_words(page: Page) -> None:
+async def test_stop_ends_the_turn_and_keeps_its_text(page: Page) -> None:
     await page.open()
     await page("begin", text="hang")
     await page("until", says="That ")
@@ -112,7 +112,7 @@ async def test_stop_ends_the_turn_and_keeps_its_words(page: Page) -> None:
     await page.assert_shows_what_is_stored()
 
 
-async def test_after_stop_in_the_page_alone_the_next_message_ends_what_runs(page: Page) -> None:
+async def test_after_stop_in_the_page_alone_the_next_message_ends_the_running_turn(page: Page) -> None:
     await page.open()
     await page("begin", text="hang")
     await page("until", says="That ")
@@ -136,7 +136,7 @@ async def test_regenerate_and_edit_are_siblings(page: Page) -> None:
     await page.assert_shows_what_is_stored()
 
 
-async def test_regenerate_ends_what_runs(page: Page) -> None:
+async def test_regenerate_ends_the_running_turn(page: Page) -> None:
     await page.open()
     await page("begin", text="hang once 2")
     await page("until", says="That ")

@@ -25,7 +25,7 @@ def files_in(message: Json) -> list[Json]:
     return [part for part in message["parts"] if part["type"] == "file"]
 
 
-async def test_files_become_images_and_documents_and_are_said_again_by_their_address(page: Page) -> None:
+async def test_files_become_images_and_documents_and_are_sent_again_by_url(page: Page) -> None:
     await page.open()
     state = await page("send", text="plain", files=FILES)
     assert state["status"] == "ready", state["error"]
@@ -41,7 +41,7 @@ async def test_files_become_images_and_documents_and_are_said_again_by_their_add
     await page.assert_shows_what_is_stored()
 
 
-async def test_a_file_of_somewhere_else_is_refused_in_words(page: Page) -> None:
+async def test_a_file_from_another_address_is_refused_with_a_sentence(page: Page) -> None:
     await page.open()
     elsewhere = {"type": "file", "mediaType": "image/png", "url": "https://example.org/gauge.png"}
     state = await page("send", text="plain", files=[elsewhere])

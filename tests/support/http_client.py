@@ -13,6 +13,7 @@ from tests.support.openapi_document import STREAM, Document
 
 Json = dict[str, Any]
 
+_TIMEOUT = 60  # seconds; a loaded machine lets a server wait long for its CPU
 # Loading those of the system costs more than a test.
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -64,7 +65,7 @@ class Client(httpx2.AsyncClient):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         hooks = {"response": [self._check]} if document else {}
         super().__init__(
-            base_url=url, headers=headers, event_hooks=hooks, timeout=20, trust_env=False, verify=_NO_CERTIFICATES
+            base_url=url, headers=headers, event_hooks=hooks, timeout=_TIMEOUT, trust_env=False, verify=_NO_CERTIFICATES
         )
         self._document = document
         self.owner = owner
