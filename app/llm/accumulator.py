@@ -58,11 +58,11 @@ class Accumulator:
                 self._append_text(part, pieces, changes)
                 continue
             if pieces:
-                changes.append(_joined(pieces))
+                changes.append("".join(pieces))
                 pieces = []
             self._apply(part, changes)
         if pieces:
-            changes.append(_joined(pieces))
+            changes.append("".join(pieces))
         return changes
 
     def interrupt(self) -> list[Change]:
@@ -91,7 +91,11 @@ class Accumulator:
                 self._by_key.pop(key).closed = True
                 self._advance(changes)
             case MessageStarted():
-                self._message_started(part, changes)
+                self._close_all(changes)  # after a second start no part can close the blocks of the first one
+                self.started = True
+                self.usage = merge_usage(self.usage, part.usage)
+                self.request_id = part.request_id or self.request_id
+                self._merge_data(part.data)
             case MessageDelta():
                 self._message_delta(part, changes)
             case MessageEnded():
@@ -114,13 +118,6 @@ class Accumulator:
         self._by_key[part.key] = building
         self._queue.append(building)
         self._advance(changes)
-
-    def _message_started(self, part: MessageStarted, changes: list[Change]) -> None:
-        self._close_all(changes)  # after a second start no part can close the blocks of the first one
-        self.started = True
-        self.usage = merge_usage(self.usage, part.usage)
-        self.request_id = part.request_id or self.request_id
-        self._merge_data(part.data)
 
     def _message_delta(self, part: MessageDelta, changes: list[Change]) -> None:
         self.usage = merge_usage(self.usage, part.usage)
@@ -153,24 +150,20 @@ class Accumulator:
             building = self._queue[0]
             if building is not self._open:
                 self._open = building
-                self._start(building, changes)
-            if not building.closed or (wait and self._must_wait(building)):
+                new = building.opened
+                changes.append(
+                    BlockStart(self._attempt, building.index, self._round, new.type, new.tool_use_id, new.name)
+                )
+                if text := "".join(building.pieces):
+                    changes.append(text)
+            if not building.closed:
+                return
+            # Input that is no JSON object may have been cut by max_tokens, which is known only after the block.
+            if wait and len(self._queue) == 1 and self.stop_reason is None and building.doubtful:
                 return
             changes.append(building.block(self._round, self._attempt))
             self._queue.popleft()
             self._open = None
-
-    def _must_wait(self, building: "_Building") -> bool:
-        """Input that is no JSON object may have been cut by max_tokens, which is known only after the block."""
-        return building.doubtful and len(self._queue) == 1 and self.stop_reason is None
-
-    def _start(self, building: "_Building", changes: list[Change]) -> None:
-        opened = building.opened
-        changes.append(
-            BlockStart(self._attempt, building.index, self._round, opened.type, opened.tool_use_id, opened.name)
-        )
-        if text := "".join(building.pieces):
-            changes.append(text)
 
 
 class _Building:
@@ -213,22 +206,14 @@ class _Building:
         type = self.opened.type
         members: dict[str, Any] = members_of(data) if data else {"type": type} | ({"text": ""} if type == TEXT else {})
         for _, field, value, append in self.updates:
-            members[field] = [*_list(members.get(field)), value] if append else value
+            before = members.get(field) if append else None
+            items = _items.decode(before) if isinstance(before, msgspec.Raw) else before
+            members[field] = [*(items or ()), value] if append else value
         return to_json(members)
 
 
 def _storable(value: str | None) -> str | None:
     return None if value is None else storable(value)
-
-
-def _joined(pieces: list[str]) -> str:
-    return pieces[0] if len(pieces) == 1 else "".join(pieces)
-
-
-def _list(known: Any) -> list[Any]:
-    if isinstance(known, msgspec.Raw):
-        return _items.decode(known) or []
-    return known or []
 
 
 def _orphan(part: Part) -> Unknown:

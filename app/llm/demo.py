@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import msgspec
 
-from app.domain.blocks import Block
 from app.domain.kinds import TEXT, TOOL_RESULT
 from app.llm.conversation.messages import GO_ON
 from app.llm.provider import BlockText, Message, ModelRequest, Part
@@ -57,19 +56,19 @@ def _blocks(request: ModelRequest) -> Blocks:
     question, since = _question(request.messages)
     offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
     calls = _calls(since)
-    words = _keywords(question)
+    long_words = dict.fromkeys(word.lower() for word in re.findall(r"\w{4,}", question))
+    words = [word for word in long_words if not _COMMON.fullmatch(word) and not _LISTING.fullmatch(word)][:5]
     if not calls:
         return _first_round(question, words, offered)
-    path = _best_hit(calls)
+    search = calls.get("doc_search")
+    best_hit = _HIT.search(search.text) if search and not search.is_error else None
+    path = best_hit[1] if best_hit else None
     if path is not None and "doc_view" in offered and "doc_view" not in calls:
         return [
             thinking(*_pieces(f"The best match is {path}. I read it before I say anything about it.")),
             _call("doc_view", {"path": path}),
         ]
     return [text(*_pieces(_report(calls, words, path)))]
-
-
-# --- reading the request ---------------------------------------------------------------------------------------------
 
 
 def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
@@ -86,28 +85,10 @@ def _calls(since: Sequence[Message]) -> dict[str, _ToolCall]:
     blocks = [block for message in since for block in message.blocks]
     results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
     return {
-        call.name or "": _tool_call(call, results[call.tool_use_id])
+        call.name or "": _ToolCall(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
         for call in blocks
-        if call.is_call and call.tool_use_id in results
+        if call.is_call and (result := results.get(call.tool_use_id))
     }
-
-
-def _tool_call(call: Block, result: Block) -> _ToolCall:
-    return _ToolCall(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
-
-
-def _keywords(question: str) -> list[str]:
-    words = dict.fromkeys(word.lower() for word in re.findall(r"\w{4,}", question))
-    return [word for word in words if not _COMMON.fullmatch(word) and not _LISTING.fullmatch(word)][:5]
-
-
-def _best_hit(calls: Mapping[str, _ToolCall]) -> str | None:
-    search = calls.get("doc_search")
-    hit = _HIT.search(search.text) if search and not search.is_error else None
-    return hit[1] if hit else None
-
-
-# --- writing the reply -----------------------------------------------------------------------------------------------
 
 
 def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Blocks:
@@ -120,7 +101,7 @@ def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Bloc
         plan = "There is no document tool that I could use, so all I can do is say what I am."
         answer = f"You said: “{_short(question)}”. With the document tools switched on I would look for it there."
         return [thinking(*_pieces(plan)), text(*_pieces(_INTRODUCTION + answer))]
-    looked_for = f"for {_listed(words)} " if words else ""
+    looked_for = "for " + ", ".join(f"“{word}”" for word in words) + " " if words else ""
     plan = f"The question is “{_short(question)}”. I know nothing myself, so I look {looked_for}in the library."
     return [
         thinking(*_pieces(plan)),
@@ -162,10 +143,6 @@ def _pieces(words: str) -> Iterator[str]:
 
 def _quoted(words: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in words.splitlines()[:_MOST_QUOTED])
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(f"“{word}”" for word in words)
 
 
 def _short(question: str) -> str:

@@ -16,7 +16,6 @@ from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.kinds import CACHEABLE, CALLS, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
 from app.domain.results import count_files, parts_of
-from app.domain.turns import ToolSpec
 from app.llm.conversation.translation import (
     SILENT_FAILURE,
     CallRules,
@@ -103,7 +102,10 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     }
     if tools:
         body["tools"] = [Raw(tool) for tool in tools]
-    body |= _container(request.resume_data, params.get("container"))
+    container = json.loads(request.resume_data).get("container") if request.resume_data else None
+    if isinstance(container, Mapping) and "id" in container:
+        param = params.get("container")
+        body["container"] = {**param, "id": container["id"]} if isinstance(param, Mapping) else container["id"]
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
     messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
@@ -177,22 +179,14 @@ def _result(block: Block) -> dict[str, Any]:
 
 def _tools(request: ModelRequest) -> list[bytes]:
     """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows."""
-    tools = [_tool(spec) for spec in request.tools] + [tool.encode() for tool in request.provider_tools]
+    tools = [
+        _json({"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())})
+        for spec in request.tools
+    ]
+    tools += [tool.encode() for tool in request.provider_tools]
     if tools and not request.system:
         tools[-1] = _marked(tools[-1])
     return tools
-
-
-def _tool(spec: ToolSpec) -> bytes:
-    schema = Raw(spec.input_schema.encode())
-    return _json({"name": spec.name, "description": spec.description, "input_schema": schema})
-
-
-def _container(resume_data: str | None, param: object) -> dict[str, Any]:
-    known = json.loads(resume_data).get("container") if resume_data else None
-    if not isinstance(known, Mapping) or "id" not in known:
-        return {}
-    return {"container": {**param, "id": known["id"]} if isinstance(param, Mapping) else known["id"]}
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -112,7 +112,10 @@ class AnthropicWire(Wire):
             case "message_start":
                 return _message_parts(members.get("message", NULL), self.request_id)
             case "message_delta":
-                return (_message_delta(members),)
+                delta = members.get("delta", Raw(b"{}"))
+                usage = msgspec.json.decode(members.get("usage", NULL), type=dict[str, Any] | None)
+                data = other_members_json({**members, **members_of(delta)}, _KNOWN)
+                return (MessageDelta(_message.decode(delta).stop_reason, usage or {}, data),)
             case "message":
                 self.ended = True
                 return (*_message_parts(Raw(msgspec.json.encode(members)), self.request_id), MessageEnded())
@@ -120,7 +123,9 @@ class AnthropicWire(Wire):
                 self.ended = True
                 return (MessageEnded(),)
             case _ if "error" in members:
-                self.failure = _failure(members)
+                failure = _error.decode(members["error"])
+                failure.request_id = msgspec.json.decode(members.get("request_id", NULL), type=str | None)
+                self.failure = failure
                 return ()
             case _:
                 return (Unknown(decode_text(msgspec.json.encode(members))),)
@@ -146,33 +151,19 @@ def _opened(key: int, raw: Raw) -> BlockOpened:
     text = ""
     data: str | None = decode_text(raw)
     if block.type in CALLS:
-        text = _input(block.input)
+        if bytes(block.input) != b"null" and members_of(block.input):  # it came whole; else deltas follow
+            text = decode_text(block.input)
     elif block.type == "text":
         text = block.text or ""
-        data = None if _is_plain(raw) else data
+        members = members_of(raw)
+        no_citations = bytes(members.get("citations", NULL)) in {b"null", b"[]"}
+        if no_citations and members.keys() <= {"type", "text", "citations"}:
+            data = None  # nothing but the text
     elif block.type == "thinking":
         text = block.thinking or ""
     elif block.type == "compaction":
-        text = _string(block.content)
+        text = msgspec.json.decode(block.content, type=str | None) or ""
     return BlockOpened(key, block.type, data, text, block.id or block.tool_use_id, block.name)
-
-
-def _input(raw: Raw) -> str:
-    """Returns the input of a call that came whole; if it is empty, deltas follow."""
-    return "" if bytes(raw) == b"null" or not members_of(raw) else decode_text(raw)
-
-
-def _is_plain(raw: Raw) -> bool:
-    """True for a text block without other members than its text."""
-    members = members_of(raw)
-    return members.keys() <= {"type", "text", "citations"} and bytes(members.get("citations", NULL)) in {
-        b"null",
-        b"[]",
-    }
-
-
-def _string(raw: Raw) -> str:
-    return msgspec.json.decode(raw, type=str | None) or ""
 
 
 def _block_data(key: int, raw: Raw) -> Iterator[Part]:
@@ -200,16 +191,3 @@ def _message_parts(raw: Raw, request_id: str | None) -> list[Part]:
     if message.stop_reason is not None:
         parts.append(MessageDelta(message.stop_reason, {}))
     return parts
-
-
-def _message_delta(members: dict[str, Raw]) -> MessageDelta:
-    delta = members.get("delta", Raw(b"{}"))
-    usage = msgspec.json.decode(members.get("usage", NULL), type=dict[str, Any] | None)
-    stop_reason = _message.decode(delta).stop_reason
-    return MessageDelta(stop_reason, usage or {}, other_members_json({**members, **members_of(delta)}, _KNOWN))
-
-
-def _failure(members: dict[str, Raw]) -> ErrorEvent:
-    failure = _error.decode(members["error"])
-    failure.request_id = msgspec.json.decode(members.get("request_id", NULL), type=str | None)
-    return failure

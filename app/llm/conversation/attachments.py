@@ -4,7 +4,7 @@ their bytes, or a text in the place of a file that is gone or that the model can
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -26,7 +26,13 @@ FileFilter = Callable[[str, Json], Json]
 
 def upload_ids_in(messages: Sequence[Message]) -> frozenset[UUID]:
     """Returns the uploads that the messages refer to."""
-    sources = (source for message in messages for block in message.blocks for source in _sources(block))
+    files: list[Mapping[str, Any]] = []
+    for block in (block for message in messages for block in message.blocks):
+        if block.data is not None and block.type in FILES:
+            files.append(json.loads(block.data))
+        elif block.data is not None and block.type == TOOL_RESULT:
+            files += content_of(block.data)
+    sources = (file.get("source") or {} for file in files)
     return frozenset(UUID(source["id"]) for source in sources if source.get("type") == "upload")
 
 
@@ -38,7 +44,13 @@ def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> 
         if source.get("type") != "upload":
             return file
         content = uploads.get(UUID(source["id"]))
-        return _text(GONE) if content is None else {**file, "source": _inline(content, source["media_type"])}
+        if content is None:
+            return _text(GONE)
+        media_type = source["media_type"]
+        if media_type == "text/plain":
+            return {**file, "source": {"type": "text", "media_type": media_type, "data": content.decode()}}
+        data = b64encode(content).decode()
+        return {**file, "source": {"type": "base64", "media_type": media_type, "data": data}}
 
     return _with_files(messages, with_bytes)
 
@@ -46,14 +58,6 @@ def with_uploads(messages: Sequence[Message], uploads: Mapping[UUID, bytes]) -> 
 def without_files(messages: Sequence[Message], types: Collection[str]) -> tuple[Message, ...]:
     """Replaces files of these types by a text, for a model that cannot read them."""
     return _with_files(messages, lambda type, file: _text(LEFT_OUT.format(type=type)) if type in types else file)
-
-
-def _sources(block: Block) -> Iterator[Json]:
-    """Yields the source of the file that a block is, or those of the files in a result."""
-    if block.data is not None and block.type in FILES:
-        yield json.loads(block.data).get("source") or {}
-    elif block.data is not None and block.type == TOOL_RESULT:
-        yield from (part.get("source") or {} for part in content_of(block.data))
 
 
 def _with_files(messages: Iterable[Message], change: FileFilter) -> tuple[Message, ...]:
@@ -84,12 +88,6 @@ def _with_files_in_block(block: Block, change: FileFilter) -> Block:
 
 def _text(text: str) -> Json:
     return {"type": TEXT, "text": text}
-
-
-def _inline(content: bytes, media_type: str) -> Json:
-    if media_type == "text/plain":
-        return {"type": "text", "media_type": media_type, "data": content.decode()}
-    return {"type": "base64", "media_type": media_type, "data": b64encode(content).decode()}
 
 
 def _json(members: Json) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from app.domain.blocks import REJECTED, Block
-from app.domain.history import COMPACTED, Position, Shortening, Summary, shortenings_on, summary_on, turns_after_summary
+from app.domain.history import COMPACTED, shortenings_on, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import count_files
 from app.domain.rounds import Round
@@ -98,10 +98,12 @@ def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tupl
         if not entries or entries[-1][0] == "assistant":
             # A path may begin with an assistant turn, or have two in a row; a provider takes neither.
             entries.append(("user", Block(0, 0, 0, TEXT, GO_ON if entries else NO_USER)))
+        # A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid.
         valid = [
-            round.number
-            for round in turn.rounds
-            if keep_thoughts and _thoughts_are_valid((place, round.number), summary, shortenings)
+            number
+            for number in (round.number for round in turn.rounds if keep_thoughts)
+            if not (summary and (place, number) <= (summary.place, summary.round))
+            and not any(shortening.invalidates((place, number)) for shortening in shortenings)
         ]
         entries += _entries_of(turn, running, model, valid)
     return group_by_role(drop_last_thoughts(entries))
@@ -135,13 +137,6 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
             entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
     return entries
-
-
-def _thoughts_are_valid(position: Position, summary: Summary | None, shortenings: Sequence[Shortening]) -> bool:
-    """A provider's signature binds a thought to what came before it. Where that is sent changed now, it is invalid."""
-    if summary is not None and position <= (summary.place, summary.round):
-        return False
-    return not any(shortening.invalidates(position) for shortening in shortenings)
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:

@@ -23,9 +23,6 @@ _WHOLE = GOES_ON | {"end_turn", "stop_sequence"}
 RoleBlock = tuple[Literal["user", "assistant"], Block]
 
 
-# --- the form of a turn ----------------------------------------------------------------------------------------------
-
-
 def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], model: str | None) -> list[Turn]:
     """Returns the path with long results shortened, and without `compaction` blocks where `model`, the one that is
     called, is not asked to compact by itself: only then can it read them.
@@ -68,9 +65,6 @@ def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
         note += f" If you need them, call {tool.name} again."
     kept = result.text[:head] if cut else result.text
     return f"{kept}\n\n[{note}]" if kept else f"[{note}]"
-
-
-# --- the blocks of a turn --------------------------------------------------------------------------------------------
 
 
 def sendable_blocks(turn: Turn, rounds: Sequence[Round], waiting: int | None) -> list[Block]:
@@ -152,9 +146,6 @@ def server_is_at_work(reply: Sequence[Block]) -> bool:
     """True if the reply has a server call without its result."""
     answered = {block.tool_use_id for block in reply if _is_server_result(block)}
     return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in reply)
-
-
-# --- the messages ----------------------------------------------------------------------------------------------------
 
 
 def drop_last_thoughts(entries: Sequence[RoleBlock]) -> list[RoleBlock]:

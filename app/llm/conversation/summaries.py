@@ -1,7 +1,7 @@
 """Conversion of a model's answer to the summary prompt: its texts become one `summary` block."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
 from app.domain.errors import TransientError
@@ -18,43 +18,32 @@ async def as_summary(
     """Yields the stream with its text blocks joined into one summary of the turns up to `through`; its other blocks are
     dropped. Raises TransientError if the answer is cut off or has no text.
     """
-    summary = _SummaryFilter(json.dumps({"type": SUMMARY, "through": str(through)}))
+    data = json.dumps({"type": SUMMARY, "through": str(through)})
+    keys: list[int] = []  # of the text blocks; the first one is the summary's
+    has_text = False
     async for parts in stream:
-        yield [kept for part in parts for kept in summary.feed(part)]
-
-
-class _SummaryFilter:
-    def __init__(self, data: str) -> None:
-        self._data = data
-        self._keys: list[int] = []  # of the text blocks; the first one is the summary's
-        self._has_text = False
-
-    def feed(self, part: Part) -> Iterator[Part]:
-        match part:
-            case BlockOpened(key=key, type=type):
-                if type == TEXT:
-                    self._keys.append(key)
-                    yield self._opened(part)
-            case BlockText(key=key, text=text):
-                if key in self._keys:
-                    self._has_text = self._has_text or text.strip() != ""
-                    yield BlockText(self._keys[0], text)
-            case BlockData() | BlockClosed():
-                pass
-            case MessageDelta(stop_reason=stop_reason) if stop_reason in _CUT_OFF:
-                raise TransientError(
-                    "no_summary", f"The model did not finish the summary: it stopped with {stop_reason}."
-                )
-            case MessageEnded():
-                if not self._has_text:
-                    raise TransientError("empty_summary", "The model wrote no summary.")
-                yield BlockClosed(self._keys[0])
-                yield part
-            case _:
-                yield part
-
-    def _opened(self, block: BlockOpened) -> Part:
-        self._has_text = self._has_text or block.text.strip() != ""
-        if len(self._keys) == 1:
-            return block._replace(type=SUMMARY, data=self._data)
-        return BlockText(self._keys[0], f"\n\n{block.text}")
+        kept: list[Part] = []
+        for part in parts:
+            match part:
+                case BlockOpened(type=type):
+                    if type == TEXT:
+                        keys.append(part.key)
+                        has_text = has_text or part.text.strip() != ""
+                        opened = part._replace(type=SUMMARY, data=data)
+                        kept.append(opened if len(keys) == 1 else BlockText(keys[0], f"\n\n{part.text}"))
+                case BlockText(key=key, text=text):
+                    if key in keys:
+                        has_text = has_text or text.strip() != ""
+                        kept.append(BlockText(keys[0], text))
+                case BlockData() | BlockClosed():
+                    pass
+                case MessageDelta(stop_reason=reason) if reason in _CUT_OFF:
+                    text = f"The model did not finish the summary: it stopped with {reason}."
+                    raise TransientError("no_summary", text)
+                case MessageEnded():
+                    if not has_text:
+                        raise TransientError("empty_summary", "The model wrote no summary.")
+                    kept += (BlockClosed(keys[0]), part)
+                case _:
+                    kept.append(part)
+        yield kept

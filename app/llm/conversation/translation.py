@@ -47,15 +47,14 @@ def without_foreign_blocks(messages: Sequence[Message]) -> tuple[Message, ...]:
     """
     if not any(provider_of(block) for message in messages for block in message.blocks):
         return tuple(messages)
-    kept = [(message.role, own) for message in messages for block in message.blocks if (own := _unmarked(block))]
+    kept = [
+        (message.role, block if provider is None else replace(block, data=None))
+        for message in messages
+        for block in message.blocks
+        if (provider := provider_of(block)) is None or block.type in PORTABLE
+    ]
     filled = [(message.role, block) for message in group_by_role(kept) for block in drop_blank_reply(message.blocks)]
     return group_by_role(drop_last_thoughts(filled))
-
-
-def _unmarked(block: Block) -> Block | None:
-    if provider_of(block) is None:
-        return block
-    return replace(block, data=None) if block.type in PORTABLE else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,13 +65,25 @@ def provider_error(
 ) -> ProviderError:
     """Returns the error for `failure`, a decoded body or event, or its text; `status` is that of the response."""
     members = _members(failure)
-    message = _message(members, failure)
     status = _status(members, status)
-    type = _type(members, status)
-    if type != TOO_LONG and status in {200, 400, 413, 422} and _TOO_LONG_TEXT.search(message):
-        type = TOO_LONG
-    kind = _kind(members, type, status, should_retry, message)
-    return kind(type, message[:MAX_MESSAGE], request_id=request_id, retry_after=retry_after)
+    texts = (members.get(member) for member in ("message", "detail", "msg"))
+    message = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), None)
+    if message is None:
+        message = msgspec.json.encode(failure).decode() if failure else "(the provider gave no reason)"
+    names = (members.get(member) for member in ("code", "type"))
+    name = next((name for name in names if isinstance(name, str) and _NAME.fullmatch(name)), None)
+    if name is None:
+        name = f"http_{status}" if status != 200 else "provider_error"
+    if status in {200, 400, 413, 422} and _TOO_LONG_TEXT.search(message):
+        name = TOO_LONG
+    kind: type[ProviderError]
+    if name == TOO_LONG:
+        kind = TooLong
+    elif (status == 429 or name == "rate_limit_exceeded") and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
+        kind = PermanentError  # larger than the limit of a minute: no wait can help
+    else:
+        kind = classify_failure([name, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)
+    return kind(name, message[:MAX_MESSAGE], request_id=request_id, retry_after=retry_after)
 
 
 def _members(failure: object) -> Mapping[str, Any]:
@@ -81,13 +93,6 @@ def _members(failure: object) -> Mapping[str, Any]:
     if isinstance(inner, Mapping):
         return inner
     return {**failure, "message": inner} if isinstance(inner, str) else failure
-
-
-def _message(members: Mapping[str, Any], failure: object) -> str:
-    for name in ("message", "detail", "msg"):
-        if isinstance(found := members.get(name), str) and found.strip():
-            return found.strip()
-    return msgspec.json.encode(failure).decode() if failure else "(the provider gave no reason)"
 
 
 def _status(members: Mapping[str, Any], status: int) -> int:
@@ -100,21 +105,3 @@ def _status(members: Mapping[str, Any], status: int) -> int:
         if 400 <= number < 600:
             return number
     return status
-
-
-def _type(members: Mapping[str, Any], status: int) -> str:
-    for name in ("code", "type"):
-        if isinstance(found := members.get(name), str) and _NAME.fullmatch(found):
-            return found
-    return f"http_{status}" if status != 200 else "provider_error"
-
-
-def _kind(
-    members: Mapping[str, Any], type: str, status: int, should_retry: str | None, message: str
-) -> type[ProviderError]:
-    if type == TOO_LONG:
-        return TooLong
-    limited = status == 429 or type == "rate_limit_exceeded"
-    if limited and _TOO_LARGE_FOR_ANY_MINUTE.search(message):
-        return PermanentError  # larger than the limit of a minute: no wait can help
-    return classify_failure([type, members.get("type")], status, should_retry, _PERMANENT, _TRANSIENT)

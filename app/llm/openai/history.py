@@ -84,14 +84,12 @@ def with_files_behind_results(message: Message) -> Message:
     if not with_files:
         return message
     results = [result_as_text(block, BELOW) for block in message.blocks if block.type == TOOL_RESULT]
-    files = [moved for result in with_files for moved in _files_of(result)]
+    files: list[Block] = []
+    for result in with_files:
+        files.append(Block(0, 0, 0, TEXT, RETURNED.format(name=result.name)))
+        files += [as_block(part) for part in parts_of(result) if part["type"] in FILES]
     others = [block for block in message.blocks if block.type != TOOL_RESULT]
     return replace(message, blocks=(*results, *files, *others))
-
-
-def _files_of(result: Block) -> Iterator[Block]:
-    yield Block(0, 0, 0, TEXT, RETURNED.format(name=result.name))
-    yield from (as_block(part) for part in parts_of(result) if part["type"] in FILES)
 
 
 def as_block(part: Mapping[str, Any]) -> Block:

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from app.domain.turns import ToolSpec
 from app.kit.strict_schema import is_strict
 from app.llm.openai.quirks import Quirks
 from app.llm.provider import ModelRequest
@@ -20,12 +19,16 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def request_bytes(
     request: ModelRequest,
     conversation: Mapping[str, Any],
-    tool: Callable[[ToolSpec], Mapping[str, Any]],
+    tool: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     params: Mapping[str, Any],
     quirks: Quirks,
 ) -> bytes:
-    """Returns the body of a request to either API. `tool` gives the API's definition of a tool."""
-    tools = [*map(tool, request.tools), *(Raw(definition.encode()) for definition in request.provider_tools)]
+    """Returns the body of a request to either API. `tool` wraps the description of a tool as the API wants it."""
+    descriptions = (
+        {"name": spec.name, "description": spec.description, "parameters": Raw(spec.input_schema.encode())}
+        for spec in request.tools
+    )
+    tools = [*map(tool, descriptions), *(Raw(definition.encode()) for definition in request.provider_tools)]
     body = {"model": request.model, **conversation, **({"tools": tools} if tools else {}), **params, **quirks.extra}
     return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
 

@@ -76,7 +76,14 @@ class OpenAIProvider(Adapter):
             async with stream:
                 yield stream.response
         except openai.APIStatusError as error:
-            raise _refusal(error) from error
+            headers = error.response.headers
+            raise provider_error(
+                error.body or error.message,
+                error.status_code,
+                should_retry=headers.get("x-should-retry"),
+                request_id=_request_id(headers),
+                retry_after=retry_after(headers),
+            ) from error
         except (openai.APIConnectionError, httpx2.HTTPError) as error:
             raise connection_error(error) from error
 
@@ -101,17 +108,6 @@ class OpenAIResponsesProvider(OpenAIProvider):
         body = responses_render.render_count(request, self.quirks)
         async with self._post(f"{self.path}/input_tokens", body, "application/json") as response:
             return decode_token_count(await response.aread())
-
-
-def _refusal(error: openai.APIStatusError) -> ProviderError:
-    headers = error.response.headers
-    return provider_error(
-        error.body or error.message,
-        error.status_code,
-        should_retry=headers.get("x-should-retry"),
-        request_id=_request_id(headers),
-        retry_after=retry_after(headers),
-    )
 
 
 def _request_id(headers: httpx2.Headers) -> str | None:

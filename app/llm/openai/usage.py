@@ -21,30 +21,24 @@ def usage_of(usage: object) -> dict[str, Any]:
     read = _count(usage, "input", "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
     written = _count(usage, "input", "cache_write_tokens", "cache_creation_input_tokens")
     reasoning = _count(usage, "output", "reasoning_tokens")
+    prompt = _first(usage, "prompt_tokens", "input_tokens")
+    output = _first(usage, "completion_tokens", "output_tokens")
+    if prompt is not None and output is not None and reasoning is not None:
+        # Some servers do not count reasoning as output: then the total is the sum of all three.
+        output += reasoning if _first(usage, "total_tokens") == prompt + output + reasoning else 0
+    cached = (read or 0) + (written or 0)
+    if prompt is not None and cached <= prompt:  # else the server counts the cached tokens apart
+        prompt -= cached
     cost = usage.get("cost")
     figures = {
-        "input_tokens": _uncached(_first(usage, "prompt_tokens", "input_tokens"), (read or 0) + (written or 0)),
-        "output_tokens": _output(usage, reasoning),
+        "input_tokens": prompt,
+        "output_tokens": output,
         "cache_read_input_tokens": read,
         "cache_creation_input_tokens": written,
         "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
         "cost": cost if isinstance(cost, int | float) else None,
     }
     return {name: figure for name, figure in figures.items() if figure is not None}
-
-
-def _uncached(prompt: int | None, cached: int) -> int | None:
-    """Subtracts the cached tokens, unless they are more than the prompt: then the server counts them apart."""
-    return prompt if prompt is None or cached > prompt else prompt - cached
-
-
-def _output(usage: Mapping[str, Any], reasoning: int | None) -> int | None:
-    """Adds the reasoning tokens if the total shows that the server counts them apart."""
-    written = _first(usage, "completion_tokens", "output_tokens")
-    prompt = _first(usage, "prompt_tokens", "input_tokens")
-    if written is None or prompt is None or reasoning is None:
-        return written
-    return written + reasoning if _first(usage, "total_tokens") == prompt + written + reasoning else written
 
 
 def _count(usage: Mapping[str, Any], side: str, *names: str) -> int | None:

@@ -91,13 +91,10 @@ class Adapter(ABC):
                     await _drain(body)
             if parts := wire.end():
                 yield parts
-            self._raise_failure(wire, response.status_code)
-
-    def _raise_failure(self, wire: Wire, status: int) -> None:
-        if isinstance(wire.failure, BadStream):
-            raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
-        if wire.failure is not None:
-            raise self._stream_error(wire, status)
+            if isinstance(wire.failure, BadStream):
+                raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+            if wire.failure is not None:
+                raise self._stream_error(wire, response.status_code)
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
@@ -137,13 +134,10 @@ class _TokenCount(msgspec.Struct):
     input_tokens: int
 
 
-_token_count = msgspec.json.Decoder(_TokenCount)
-
-
 def decode_token_count(body: bytes) -> int:
     """Returns the tokens that a provider counted. Raises TransientError if the body is not such a count."""
     try:
-        return _token_count.decode(body).input_tokens
+        return msgspec.json.decode(body, type=_TokenCount).input_tokens
     except msgspec.DecodeError as error:
         raise TransientError("bad_count", str(error)) from error
 
@@ -183,8 +177,13 @@ def retry_after(headers: httpx2.Headers) -> float | None:
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after", "")
-    seconds = _number(value)
-    return _seconds_until(value) if seconds is None else seconds
+    if (seconds := _number(value)) is not None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def _number(value: str) -> float | None:
@@ -193,11 +192,3 @@ def _number(value: str) -> float | None:
     except ValueError:
         return None
     return max(0.0, number) if isfinite(number) else None
-
-
-def _seconds_until(value: str) -> float | None:
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -19,7 +19,11 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the data of every event that `chunk` completes. Events without data are left out."""
         if self._skip_newline or b"\r" in chunk:
-            chunk = self._with_plain_newlines(chunk)
+            # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
+            if self._skip_newline and chunk.startswith(b"\n"):
+                chunk = chunk[1:]
+            self._skip_newline = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._pieces.append(chunk)
         if b"\n" not in chunk:
             return []
@@ -32,13 +36,6 @@ class EventSplitter:
         rest = b"".join(self._pieces)
         self._pieces = []
         return _data(rest)
-
-    def _with_plain_newlines(self, chunk: bytes) -> bytes:
-        # A CRLF may be cut in the middle: its LF then begins the next chunk, and is no line end of its own.
-        if self._skip_newline and chunk.startswith(b"\n"):
-            chunk = chunk[1:]
-        self._skip_newline = chunk.endswith(b"\r")
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _data(frame: bytes) -> bytes:

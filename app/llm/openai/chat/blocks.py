@@ -107,8 +107,6 @@ class Blocks:
                 parts.append(BlockClosed(call.key))
                 call.state = "closed"
 
-    # --- texts and thoughts --------------------------------------------------------------------------------------
-
     def _begin(self, member: str, parts: list[Part]) -> None:
         self._end_text(parts)
         self._close_whole_calls(parts)
@@ -129,8 +127,6 @@ class Blocks:
         parts.append(BlockClosed(self._key))
         self._member, self._details = None, []
 
-    # --- calls ---------------------------------------------------------------------------------------------------
-
     def _find(self, fragment: Fragment) -> PendingCall | None:
         """Returns the call that `fragment` continues. Servers leave indexes out, use one for all, or repeat ids."""
         last = self.calls[-1] if self.calls else None
@@ -143,8 +139,11 @@ class Blocks:
             found = last
         else:
             found = next((call for call in reversed(self.calls) if call.index == fragment.index), None)
-        if found and fragment.name and found.state != "unnamed" and _is_another(found, fragment):
-            return None
+        if found and fragment.name and found.state != "unnamed":
+            # A named fragment with another id, or without an id behind a call that is whole, begins another call.
+            has_ids = fragment.id and found.sent_id
+            begins_another = fragment.id != found.sent_id if has_ids else found.is_whole
+            return None if begins_another else found
         return found
 
     def _new(self, fragment: Fragment, parts: list[Part]) -> PendingCall | None:
@@ -175,10 +174,3 @@ class Blocks:
 
 def _is_thought(member: str) -> bool:
     return member not in {"content", "refusal"}
-
-
-def _is_another(call: PendingCall, fragment: Fragment) -> bool:
-    """True for a named fragment with another id, or without an id behind a call that is whole."""
-    if fragment.id and call.sent_id:
-        return fragment.id != call.sent_id
-    return call.is_whole

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Raw
-
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT, THINKING
-from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, tool_input, with_valid_calls
 from app.llm.openai.chat.blocks import SIGNATURE_PREFIX
@@ -61,12 +58,8 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     )
     items = _bridged(conversation(messages, _results, partial(_reply, quirks), _part), quirks.after_tools)
     params = {**_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
-    return request_bytes(request, {"messages": [*system, *items]}, _tool, params, quirks)
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    schema = Raw(spec.input_schema.encode())
-    return {"type": "function", "function": {"name": spec.name, "description": spec.description, "parameters": schema}}
+    messages_member = {"messages": [*system, *items]}
+    return request_bytes(request, messages_member, lambda tool: {"type": "function", "function": tool}, params, quirks)
 
 
 def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
@@ -112,7 +105,15 @@ def _results(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
 
 
 def _reply(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    calls = [_call(block) for block in blocks if block.is_call]
+    calls = [
+        {
+            "id": block.tool_use_id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": bytes(tool_input(block.text)).decode()},
+        }
+        for block in blocks
+        if block.is_call
+    ]
     text = reply_text(blocks)
     if not calls and not text.strip():
         return
@@ -124,11 +125,6 @@ def _reply(quirks: Quirks, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     if calls:
         message["tool_calls"] = calls
     yield message
-
-
-def _call(block: Block) -> dict[str, Any]:
-    arguments = bytes(tool_input(block.text)).decode()
-    return {"id": block.tool_use_id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
 
 
 def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
@@ -144,9 +140,6 @@ def _thoughts(blocks: Sequence[Block]) -> dict[str, Any]:
         if details := data.get("reasoning_details"):
             members["reasoning_details"] = [*members.get("reasoning_details", ()), *details]
     return members
-
-
-# --- the user's parts ------------------------------------------------------------------------------------------------
 
 
 def _part(block: Block) -> dict[str, Any]:

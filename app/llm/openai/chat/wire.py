@@ -119,9 +119,10 @@ class ChatWire(Wire):
 
     def _read_other(self, value: Any, data: bytes, parts: list[Part]) -> None:
         """Reads what is no chunk: a failure, of which there are several forms, or something new."""
-        if _is_failure(value):
+        members = value if isinstance(value, dict) else {}
+        if members.get("error") or "error" in {members.get("object"), members.get("type")}:
             self.failure = value
-        elif not (isinstance(value, dict) and value.get("type") == "ping"):
+        elif members.get("type") != "ping":
             parts.append(Unknown(decode_text(data)))
 
     def _read_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
@@ -131,10 +132,15 @@ class ChatWire(Wire):
             self._read_other(msgspec.json.decode(data), data, parts)
             return
         if not self._started:
-            self._start(chunk, data, parts)
+            self._started = True
+            self.request_id = self.request_id or chunk.id or None
+            parts.append(MessageStarted({}, self.request_id, other_members_json(members_of(data), _KNOWN)))
         for choice in choices or ():
-            if not choice.index:
-                self._read_choice(choice, parts)
+            if choice.index:
+                continue
+            if delta := choice.delta or choice.message:
+                self._read_delta(delta, parts)
+            self._finish_reason = choice.finish_reason or self._finish_reason
         if chunk.usage is not NULL:
             self._count(chunk.usage, data, parts)
         if failed:
@@ -142,25 +148,18 @@ class ChatWire(Wire):
         elif self._finish_reason in FAILED:
             self.failure = {"code": self._finish_reason, "message": f"The model stopped: {self._finish_reason}."}
 
-    def _start(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
-        self._started = True
-        self.request_id = self.request_id or chunk.id or None
-        parts.append(MessageStarted({}, self.request_id, other_members_json(members_of(data), _KNOWN)))
-
-    def _read_choice(self, choice: _Choice, parts: list[Part]) -> None:
-        delta = choice.delta or choice.message
-        if delta is not None:
-            self._read_delta(delta, parts)
-        if choice.finish_reason:
-            self._finish_reason = choice.finish_reason
-
     def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
         blocks, content = self._blocks, delta.content
-        if thought := delta.reasoning_content or delta.reasoning or delta.reasoning_text:
-            blocks.append_text(_member_of_thought(delta), thought, parts)
+        if delta.reasoning_content:
+            blocks.append_text("reasoning_content", delta.reasoning_content, parts)
+        elif delta.reasoning:
+            blocks.append_text("reasoning", delta.reasoning, parts)
+        elif delta.reasoning_text:
+            blocks.append_text("reasoning_text", delta.reasoning_text, parts)
         elif delta.reasoning_details:
-            for thought in _detail_texts(delta.reasoning_details):
-                blocks.append_text("reasoning_details", thought, parts)
+            for thought in (detail.get(name) for detail in delta.reasoning_details for name in ("text", "summary")):
+                if isinstance(thought, str) and thought:
+                    blocks.append_text("reasoning_details", thought, parts)
         if delta.reasoning_details:
             blocks.append_details(delta.reasoning_details, parts)
         if content.__class__ is str:
@@ -210,26 +209,6 @@ class ChatWire(Wire):
                 return "tool_use"
             return "refusal" if self._refused else "end_turn"
         return reason
-
-
-def _is_failure(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return bool(value.get("error")) or "error" in {value.get("object"), value.get("type")}
-
-
-def _member_of_thought(delta: _Delta) -> str:
-    if delta.reasoning_content:
-        return "reasoning_content"
-    return "reasoning" if delta.reasoning else "reasoning_text"
-
-
-def _detail_texts(details: list[dict[str, Any]]) -> Iterator[str]:
-    """Yields thoughts that no other member has."""
-    for detail in details:
-        for name in ("text", "summary"):
-            if isinstance(found := detail.get(name), str) and found:
-                yield found
 
 
 def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:

@@ -78,7 +78,8 @@ class Items:
         if not text or (item := self._open_at(place, member, parts)) is None:
             return
         item.streamed.setdefault(member, []).append(text)
-        parts.append(BlockText(item.key, _escaped(text) if item.kind == CUSTOM else text))
+        # The input of a custom tool is text; its block has it as a string in JSON.
+        parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
 
     def annotate(self, place: int, member: str, annotation: Raw, parts: list[Part]) -> None:
         if item := self._open_at(place, member, parts):
@@ -87,7 +88,8 @@ class Items:
 
     def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
         """Completes an item by its final form: text that was not streamed is added now."""
-        raw, known = _storable(raw), read_item(raw)
+        known = read_item(raw)
+        raw = Raw(decode_text(raw).encode())  # without the bytes that cannot be stored
         item = self._items.get(place)
         if item is None or item.kind != known.type or not item.open:
             item = self.open(place, raw, parts)
@@ -101,8 +103,11 @@ class Items:
             case "server call":
                 self._close_server_call(item, known, raw, parts)
             case "output":
-                call = self._call_of(known)
-                self._add_whole(item.key, f"{stem_of(item.kind)}{SERVER_RESULT}", raw, parts, call.id, call.thought)
+                # Its call is the one that it names, else the last one of its kind.
+                stem = stem_of(item.kind)
+                calls = [call for call in self._awaited if call.stem == stem and known.call_id in {call.id, None}]
+                call = calls[-1] if calls else _Awaited(stem, known.call_id, self._thought)
+                self._add_whole(item.key, f"{stem}{SERVER_RESULT}", raw, parts, call.id, call.thought)
             case _:
                 self._add_whole(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
@@ -115,8 +120,6 @@ class Items:
                     self.close(place, raw, parts)
         for item in self._items.values():
             _abandon(item, parts)
-
-    # --- streamed pieces ----------------------------------------------------------------------------------------
 
     def _open_at(self, place: int, member: str, parts: list[Part]) -> Item | None:
         """Returns the open item at `place`, with `member` as its present one."""
@@ -147,8 +150,6 @@ class Items:
         streamed = "".join(item.streamed.get(member, ()))
         if text.startswith(streamed):
             self.append(item.place, member, text[len(streamed) :], parts)
-
-    # --- ends of items -------------------------------------------------------------------------------------------
 
     def _close_message(self, item: Item, known: KnownItem, parts: list[Part]) -> None:
         for number, piece in enumerate(known.content or ()):
@@ -205,8 +206,6 @@ class Items:
         shell = to_json({"type": type, **named, "provider": PROVIDER, "item": raw})
         parts += (BlockOpened(key, type, shell, "", tool_use_id), *_bound_to(key, thought), BlockClosed(key))
 
-    # --- ids and keys --------------------------------------------------------------------------------------------
-
     def _id_of(self, known: KnownItem) -> str:
         """Returns the id by which a call is answered, unique in the answer."""
         id = known.call_id or known.id
@@ -214,11 +213,6 @@ class Items:
             id = generated_call_id(self._seed, len(self._ids))
         self._ids.add(id)
         return id
-
-    def _call_of(self, known: KnownItem) -> _Awaited:
-        """Returns the call of an output: the one that it names, else the last one of its kind."""
-        same = [call for call in self._awaited if known.call_id in {call.id, None} and call.stem == stem_of(known.type)]
-        return same[-1] if same else _Awaited(known.type, known.call_id, self._thought)
 
     def _take_key(self) -> int:
         self._next_key += 1
@@ -245,12 +239,3 @@ def _bound_to(key: int, thought: str | None) -> list[Part]:
 def _own(key: int, field: str, value: Any, *, append: bool = False) -> tuple[Part, Part]:
     """Sets a member that only this adapter can send back."""
     return BlockData(key, "provider", PROVIDER), BlockData(key, field, value, append)
-
-
-def _escaped(text: str) -> str:
-    """Escapes text for a JSON string."""
-    return to_json(storable(text))[1:-1]
-
-
-def _storable(raw: Raw) -> Raw:
-    return Raw(decode_text(raw).encode())

@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from app.domain.blocks import Block
 from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from app.domain.results import count_files, parts_of
-from app.domain.turns import ToolSpec
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from app.llm.openai.history import FAILED, as_block, conversation, file_name, file_source, reply_text, result_text
@@ -73,7 +72,14 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     messages = with_valid_calls(request.messages, _CALL_RULES)
     system = {"instructions": request.system} if request.system else {}
     input = list(conversation(messages, items.results, items.reply, _part))
-    return request_bytes(request, {**system, "input": input}, _tool, {**params, "stream": True}, quirks)
+    return request_bytes(
+        request,
+        {**system, "input": input},
+        # Without `strict` this API treats a schema as strict.
+        lambda tool: {"type": "function", **tool, "strict": False},
+        {**params, "stream": True},
+        quirks,
+    )
 
 
 def render_count(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
@@ -96,7 +102,12 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
         params["text"] = text
     params |= tool_choice(given, request, lambda name: {"type": "function", "name": name})
     params |= {name: value for name, value in given.items() if name in _PASSED_ON}
-    return params | _include(request.model, given)
+    # Requests the encrypted thoughts, unless they are stored, and the members that the turn lists.
+    listed = given.get("include")
+    stored = listed is not None and given.get("store")
+    include = [] if stored or _THOUGHTLESS.search(request.model) else [_THOUGHTS]
+    include += [each for each in listed or () if each not in include]
+    return params | ({"include": include} if include or listed is not None else {})
 
 
 def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,24 +117,6 @@ def _reasoning(given: Mapping[str, Any]) -> dict[str, Any]:
     if mapping(given.get("thinking")).get("display") == "summarized":
         reasoning["summary"] = "auto"
     return {**reasoning, **mapping(given.get("reasoning"))}
-
-
-def _include(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Asks for the encrypted thoughts, unless they are stored, and for what the turn wants included."""
-    include_param = given.get("include")
-    thoughts = [] if _THOUGHTLESS.search(model) or (include_param is not None and given.get("store")) else [_THOUGHTS]
-    include = [*thoughts, *(each for each in include_param or () if each not in thoughts)]
-    return {"include": include} if include or include_param is not None else {}
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    """Returns the definition of a tool. Without `strict` this API treats a schema as strict."""
-    schema = Raw(spec.input_schema.encode())
-    described = {"name": spec.name, "description": spec.description, "parameters": schema}
-    return {"type": "function", **described, "strict": False}
-
-
-# --- the model's items -----------------------------------------------------------------------------------------------
 
 
 class _Own(Struct):
@@ -168,7 +161,7 @@ class _Items:
         phase: str | None = None
         answered = {block.tool_use_id for block in blocks if block.type.endswith(SERVER_RESULT)}
         for block in blocks:
-            own = _owned(block)
+            own = _own.decode(block.data) if block.data and provider_of(block) == PROVIDER else _NOTHING
             item = self._item(block, own, block.tool_use_id in answered)
             if item is not None or (block.type == TEXT and own.phase != phase):
                 yield from _message(texts, phase)
@@ -231,10 +224,6 @@ def _output(result: Block) -> str | list[dict[str, Any]]:
     return [{"type": "input_text", "text": FAILED.strip()}, *parts] if result.is_error else parts
 
 
-def _owned(block: Block) -> _Own:
-    return _own.decode(block.data) if provider_of(block) == PROVIDER and block.data else _NOTHING
-
-
 def _is_custom(call: Mapping[str, Raw]) -> bool:
     return "type" in call
 
@@ -242,9 +231,6 @@ def _is_custom(call: Mapping[str, Raw]) -> bool:
 def _message(blocks: Sequence[Block], phase: str | None) -> Iterator[tuple[str, Any]]:
     if (text := reply_text(blocks)).strip():
         yield "message", {"role": "assistant", "content": text, **({"phase": phase} if phase else {})}
-
-
-# --- the user's parts ------------------------------------------------------------------------------------------------
 
 
 def _part(block: Block) -> dict[str, Any]:

@@ -126,7 +126,12 @@ class ResponsesWire(Wire):
                 members = msgspec.json.decode(data)
                 self.failure = {name: value for name, value in members.items() if name != "type"}
             case "":
-                self._read_response(data, parts)
+                # The whole response, if it was not streamed, or a failure.
+                response = _response.decode(data)
+                if response.object == "response":
+                    self._finish(response, parts)
+                else:
+                    self._read_unexpected(msgspec.json.decode(data), data, parts)
             case kind if kind in _BEGUN:
                 self._start(_response.decode(event.response).id, parts)
             case kind if kind in _OVER:
@@ -136,14 +141,6 @@ class ResponsesWire(Wire):
             case kind:
                 if not kind.startswith(_PASSING):
                     parts.append(Unknown(decode_text(data)))
-
-    def _read_response(self, data: bytes, parts: list[Part]) -> None:
-        """Reads data without a type: the whole response, if it was not streamed, or a failure."""
-        response = _response.decode(data)
-        if response.object == "response":
-            self._finish(response, parts)
-        else:
-            self._read_unexpected(msgspec.json.decode(data), data, parts)
 
     def _start(self, id: str | None, parts: list[Part]) -> None:
         if not self._started:
