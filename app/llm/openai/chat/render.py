@@ -58,8 +58,8 @@ def render(request: ModelRequest, quirks: Quirks = OPENAI) -> bytes:
     )
     items = _bridged(conversation(messages, _results, partial(_reply, quirks), _part), quirks.after_tools)
     params = {**_params(request, quirks), "stream": True, "stream_options": {"include_usage": True}}
-    messages_member = {"messages": [*system, *items]}
-    return request_bytes(request, messages_member, lambda tool: {"type": "function", "function": tool}, params, quirks)
+    body = {"messages": [*system, *items]}
+    return request_bytes(request, body, lambda tool: {"type": "function", "function": tool}, params, quirks)
 
 
 def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
