@@ -1,7 +1,6 @@
 """Handlers of actions: results of client tools and decisions about approvals, for calls that wait for a person."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,11 +15,9 @@ from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.results import joined_texts, layout_of
-from app.domain.turns import ToolSpec, Turn
+from app.domain.turns import Turn
 from app.storage.actions import Decision
 from app.tools.schemas import InputSchema
-
-ReadResult = Callable[[ResultIn, str], Awaitable[AskAnswer]]
 
 
 async def act(request: Request) -> Response:
@@ -30,7 +27,7 @@ async def act(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     before = await services.storage.turns.get(owner, chat, turn)
     try:
-        decisions = await _decisions(sent.actions, before, partial(_result, owner=owner, services=services))
+        decisions = await _decisions(sent.actions, before, owner, services)
     except RequestRefused:
         # A repetition may fail checks that the first request passed: an upload may be gone.
         if not await services.storage.exchanges.knows(owner, key):
@@ -49,7 +46,7 @@ async def get_whole(request: Request) -> Response:
     return json_response(WholeOut(tool_use_id=call, text=text))
 
 
-async def _decisions(actions: Sequence[ActionIn], turn: Turn, result: ReadResult) -> list[Decision]:
+async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services) -> list[Decision]:
     seen: set[str] = set()
     for place, action in enumerate(actions):
         if action.tool_use_id in seen:
@@ -58,13 +55,18 @@ async def _decisions(actions: Sequence[ActionIn], turn: Turn, result: ReadResult
                 field=f"actions.{place}.tool_use_id",
             )
         seen.add(action.tool_use_id)
-    return [await _decision(action, turn, result, f"actions.{place}") for place, action in enumerate(actions)]
+    return [await _decision(action, turn, owner, services, f"actions.{place}") for place, action in enumerate(actions)]
 
 
-async def _decision(action: ActionIn, turn: Turn, result: ReadResult, field: str) -> Decision:
+async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services, field: str) -> Decision:
     match action:
-        case ResultIn():
-            return Decision(action.tool_use_id, None, await result(action, field), field)
+        case ResultIn(blocks=None):
+            answer = AskAnswer("result", output_text(action.output), action.is_error)
+            return Decision(action.tool_use_id, None, answer, field)
+        case ResultIn(blocks=blocks):
+            parts = result_parts(await user_blocks(blocks or (), owner, services, f"{field}.blocks"))
+            answer = AskAnswer("result", joined_texts(parts), action.is_error, layout=layout_of(parts))
+            return Decision(action.tool_use_id, None, answer, field)
         case ApproveIn():
             answer = AskAnswer("approve", input=_edited(action, turn, field))
             return Decision(action.tool_use_id, action.input_digest, answer, field)
@@ -72,24 +74,13 @@ async def _decision(action: ActionIn, turn: Turn, result: ReadResult, field: str
             return Decision(action.tool_use_id, action.input_digest, AskAnswer("deny", action.reason), field)
 
 
-async def _result(result: ResultIn, field: str, *, owner: str, services: Services) -> AskAnswer:
-    if result.blocks is None:
-        return AskAnswer("result", output_text(result.output), result.is_error)
-    parts = result_parts(await user_blocks(result.blocks, owner, services, f"{field}.blocks"))
-    return AskAnswer("result", joined_texts(parts), result.is_error, layout=layout_of(parts))
-
-
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:
     """Edited arguments are validated like a model's."""
-    spec = _spec_of(action.tool_use_id, turn)
+    names = {ask.name for ask in turn.asks if ask.tool_use_id == action.tool_use_id}
+    specs = turn.request.tools if turn.request else ()
+    spec = next((spec for spec in specs if spec.name in names), None)
     if action.input is None or spec is None:
         return None
     if complaint := InputSchema(spec.input_schema).complaint(action.input):
         raise RequestRefused(complaint, field=f"{field}.input")
     return to_json(action.input).decode()
-
-
-def _spec_of(tool_use_id: str, turn: Turn) -> ToolSpec | None:
-    names = {ask.name for ask in turn.asks if ask.tool_use_id == tool_use_id}
-    specs = turn.request.tools if turn.request else ()
-    return next((spec for spec in specs if spec.name in names), None)

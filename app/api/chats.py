@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of, limit_of, read_body
 from app.api.schemas.requests import ChatChanges, ChatSettings, NewChat
-from app.api.schemas.responses import ChatPage, Deleted, ListedChat
+from app.api.schemas.responses import ChatPage, Deleted
 from app.api.services import begin
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused
@@ -45,8 +45,9 @@ async def list_chats(request: Request) -> Response:
         chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
     else:
         chats = [listed_chat(chat) for chat in await services.storage.chats.page(owner, limit + 1, position)]
-    more = len(chats) > limit
-    return json_response(ChatPage(chats=chats[:limit], next=_token(chats[limit - 1]) if more else None, cursor=cursor))
+    last = chats[limit - 1] if len(chats) > limit else None
+    token = last and f"{(last.updated_at - _EPOCH) // _MICROSECOND}_{last.id.hex}"
+    return json_response(ChatPage(chats=chats[:limit], next=token, cursor=cursor))
 
 
 async def get_chat(request: Request) -> Response:
@@ -86,10 +87,6 @@ def _words(text: str) -> list[str]:
     if len(words) > _MOST_WORDS:
         raise RequestRefused(f"`q` must have at most {_MOST_WORDS} words.", field="q")
     return words
-
-
-def _token(chat: ListedChat) -> str:
-    return f"{(chat.updated_at - _EPOCH) // _MICROSECOND}_{chat.id.hex}"
 
 
 def _position(token: str) -> tuple[datetime, UUID]:

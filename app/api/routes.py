@@ -7,15 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import (
-    actions,
-    catalog,
-    chats,
-    documents,
-    health,
-    turns,
-    uploads,
-)
+from app.api import actions, catalog, chats, documents, health, turns, uploads
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json

@@ -49,12 +49,9 @@ def chat_out(chat: Chat) -> ChatOut:
 
 
 def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
-    return ListedChat(**dict(chat_out(chat)), excerpt=excerpt and _excerpt_out(excerpt))
-
-
-def _excerpt_out(excerpt: Excerpt) -> ExcerptOut:
-    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces]
-    return ExcerptOut(turn=excerpt.turn, pieces=pieces)
+    pieces = [PieceOut(text=piece.text, found=piece.found) for piece in excerpt.pieces] if excerpt else []
+    found = excerpt and ExcerptOut(turn=excerpt.turn, pieces=pieces)
+    return ListedChat(**dict(chat_out(chat)), excerpt=found)
 
 
 def stream_url(chat: UUID, turn: UUID) -> str:

@@ -97,7 +97,11 @@ class UiEncoder:
             case TurnStart():
                 yield {"type": "start", "messageId": event.turn, "messageMetadata": start_metadata(self._turn)}
             case RoundStart():
-                yield from self._begin_step()
+                if not self._step_is_void:
+                    yield from self._end_of_step()
+                    yield {"type": "start-step"}
+                self._step, self._step_is_open, self._step_is_void = [], True, False
+                self._waits_for_client = False
             case BlockStart():
                 self._open = event
                 yield from self._begin(event)
@@ -105,8 +109,12 @@ class UiEncoder:
                 self._open = None
                 self._step.append(block)
                 yield from self._finish(block)
-            case ActionRequired():
-                yield from self._ask(event)
+            case ActionRequired(actions=actions):
+                for action in actions:
+                    if action.kind == "approval":
+                        call = action.tool_use_id
+                        approval = self._approvals[call] = approval_id(call, action.digest)
+                        yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
             case Reset():
                 yield from self._reset(event.index)
             case TurnEnd():
@@ -117,12 +125,6 @@ class UiEncoder:
                 pass
             case _:
                 assert_never(event)
-
-    def _begin_step(self) -> Iterator[Json]:
-        if not self._step_is_void:
-            yield from self._end_of_step()
-            yield {"type": "start-step"}
-        self._step, self._step_is_open, self._step_is_void, self._waits_for_client = [], True, False, False
 
     def _end_of_step(self) -> Iterator[Json]:
         if self._step_is_open:
@@ -172,26 +174,17 @@ class UiEncoder:
         result = result_json(block, asks)
         yield {"type": f"tool-{result.pop('state')}", "toolCallId": block.tool_use_id, **result}
 
-    def _ask(self, event: ActionRequired) -> Iterator[Json]:
-        for action in event.actions:
-            if action.kind == "approval":
-                identity = self._approvals[action.tool_use_id] = approval_id(action.tool_use_id, action.digest)
-                yield {"type": "tool-approval-request", "approvalId": identity, "toolCallId": action.tool_use_id}
-
     def _reset(self, index: int) -> Iterator[Json]:
         yield {"type": "reset-step"}
         kept = [block for block in self._step if block.index < index]
         self._open, self._step, self._step_is_void = None, kept, not kept
         for block in kept:
-            yield from self._whole(block)
-
-    def _whole(self, block: Block) -> Iterator[Json]:
-        yield from self._begin(start_of_block(block))
-        if block.type == TEXT:
-            yield {"type": "text-delta", "id": str(block.index), "delta": block.text}
-        elif block.type == THINKING:
-            yield {"type": "reasoning-delta", "id": str(block.index), "delta": block.text}
-        yield from self._finish(block)
+            yield from self._begin(start_of_block(block))
+            if block.type == TEXT:
+                yield {"type": "text-delta", "id": str(block.index), "delta": block.text}
+            elif block.type == THINKING:
+                yield {"type": "reasoning-delta", "id": str(block.index), "delta": block.text}
+            yield from self._finish(block)
 
     def _end(self, end: TurnEnd) -> Iterator[Json]:
         yield from self._end_of_step()

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,11 +12,11 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.ai_sdk.answers import decisions_in
 from app.api.ai_sdk.messages import ui_message
+from app.api.ai_sdk.parts import Json
 from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
-from app.api.codec import to_json
+from app.api.codec import output_text, to_json
 from app.api.events import frame
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import read_body
@@ -23,10 +24,13 @@ from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin
 from app.api.views import json_response
+from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat
 from app.domain.cursor import START
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import Turn
+from app.kit.text import unstorable
+from app.storage.actions import Decision
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 from app.stream.reader import follow
 
@@ -163,20 +167,12 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
     if message.role != "user":
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
     user_turn = await _turn_of(services, owner, chat, message)
-    if user_turn is None:
-        user_turn = await _posted_before(
-            services, owner, _key(chat, message, await _place(services, owner, chat, sent))
-        )
+    if user_turn is None and (key := _key(chat, message, await _place(services, owner, chat, sent))):
+        with suppress(RequestRefused):
+            exchange = await services.storage.exchanges.find(owner, key)
+            user_turn = exchange.user_turn if exchange else None
     answer = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
     return await services.storage.turns.get(owner, chat, answer) if answer else None
-
-
-async def _posted_before(services: Services, owner: str, key: IdempotencyKey | None) -> Turn | None:
-    try:
-        found = await services.storage.exchanges.find(owner, key) if key else None
-    except RequestRefused:
-        return None
-    return found.user_turn if found else None
 
 
 async def _wait_for_end(services: Services, owner: str, turn: Turn) -> None:
@@ -202,9 +198,47 @@ async def _answer_calls(services: Services, owner: str, chat: UUID, message: UiM
             "`messages` must end with a user message, or with an answer of this chat.", field="messages"
         )
     calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
-    decisions = decisions_in(calls, turn)
+    decisions = _decisions_in(calls, turn)
     if decisions and not turn.ended:
         turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None)
         if not turn.ended:
             await services.live.refresh(turn.id)
     return ui_stream(services, owner, turn, known=calls.keys())
+
+
+def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
+    """Decisions about the open asks of the turn. `calls` are the tool parts of a message by the id of their call."""
+    decisions: list[Decision] = []
+    for ask in turn.asks:
+        part = calls.get(ask.tool_use_id)
+        if ask.answer is None and part is not None:
+            decision = _result(ask, part) if ask.kind == "client" else _approval(ask, part)
+            if decision is not None:
+                decisions.append(decision)
+    return decisions
+
+
+def _result(ask: Ask, part: Json) -> Decision | None:
+    if part.get("state") == "output-available":
+        text = output_text(part.get("output"))
+        return Decision(ask.tool_use_id, None, AskAnswer("result", _storable(text)), "messages")
+    if part.get("state") == "output-error":
+        error = AskAnswer("result", _storable(str(part.get("errorText", ""))), is_error=True)
+        return Decision(ask.tool_use_id, None, error, "messages")
+    return None
+
+
+def _approval(ask: Ask, part: Json) -> Decision | None:
+    approval = part.get("approval")
+    if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
+        return None
+    reason = _storable(str(approval.get("reason") or ""))
+    answer = AskAnswer("approve") if approval["approved"] else AskAnswer("deny", reason)
+    _, _, digest = str(approval.get("id", "")).rpartition(":")
+    return Decision(ask.tool_use_id, digest, answer, "messages")
+
+
+def _storable(text: str) -> str:
+    if problem := unstorable(text):
+        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
+    return text

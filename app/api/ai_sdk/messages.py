@@ -64,7 +64,9 @@ class _Message:
             case ActionRequired():
                 self._request_actions(mark)
             case TurnEnd():
-                self._end(mark)
+                self.metadata |= end_metadata(mark)
+                if self._waits_for_client:
+                    self.parts.append({"type": "step-start"})
             case _:
                 pass
 
@@ -103,8 +105,3 @@ class _Message:
                 decided = approval_json(call, self._turn.asks)
                 part["approval"] = {"id": approval_id(action.tool_use_id, action.digest), **decided}
                 part["state"] = "approval-responded" if decided else "approval-requested"
-
-    def _end(self, end: TurnEnd) -> None:
-        self.metadata |= end_metadata(end)
-        if self._waits_for_client:
-            self.parts.append({"type": "step-start"})

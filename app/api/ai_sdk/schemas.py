@@ -65,16 +65,14 @@ class UiStopped(BaseModel):
 
 def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
     """A user message as a turn. Raises ValidationError for an empty message, RequestRefused for a file that is none."""
-    blocks = [block for part in parts if (block := _block(part))]
+    blocks: list[dict[str, Any]] = []
+    for part in parts:  # other parts (data, sources) are not for the model
+        if part.get("type") == "text" and part.get("text"):
+            blocks.append({"type": "text", "text": part["text"]})
+        elif part.get("type") == "file":
+            blocks.append(_file(part))
     members = options.model_dump(exclude_unset=True, by_alias=True)
     return NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks})
-
-
-def _block(part: dict[str, Any]) -> dict[str, Any] | None:
-    """The block of a part that holds text or a file. Other parts (data, sources) are not for the model."""
-    if part.get("type") == "text" and part.get("text"):
-        return {"type": "text", "text": part["text"]}
-    return _file(part) if part.get("type") == "file" else None
 
 
 def _file(part: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
-from app.api.http.endpoint import Endpoint, Query
+from app.api.http.endpoint import Endpoint
 from app.api.schemas.responses import Problem
 
 Json = dict[str, Any]
@@ -75,7 +75,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> Json:
     paths: Json = {}
     for endpoint in endpoints:
         operation = _operation(endpoint, refs)
-        paths.setdefault(_template(endpoint.path), {})[endpoint.method.lower()] = operation
+        paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
     about = metadata("turnstream")
     return {
         "openapi": "3.1.0",
@@ -110,10 +110,6 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
     return {cast("type[BaseModel]", model): ref for (model, _), ref in refs.items()}, schemas["$defs"]
 
 
-def _template(path: str) -> str:
-    return path.replace(":path}", "}")
-
-
 def _operation(endpoint: Endpoint, refs: Refs) -> Json:
     operation: Json = {
         "operationId": endpoint.handler.__name__,
@@ -123,7 +119,9 @@ def _operation(endpoint: Endpoint, refs: Refs) -> Json:
         "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))},
     }
     if endpoint.takes is not None:
-        operation["requestBody"] = _request_body(endpoint.takes, refs)
+        fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
+        required = any(field.is_required() for field in fields)
+        operation["requestBody"] = {"required": required, "content": _content(endpoint.takes, refs)}
     if endpoint.open:
         operation["security"] = []
     return operation
@@ -131,26 +129,15 @@ def _operation(endpoint: Endpoint, refs: Refs) -> Json:
 
 def _parameters(endpoint: Endpoint) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)", endpoint.path):
-        schema = (
-            {"type": "string", "format": "uuid"} if name in _IDS else {"type": "string", "description": _TEXTS[name]}
-        )
-        yield {"name": name, "in": "path", "required": True, "schema": schema}
+        more = {"format": "uuid"} if name in _IDS else {"description": _TEXTS[name]}
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", **more}}
     for query in endpoint.queries:
-        parameter: Json = {"name": query.name, "in": "query", "description": query.description}
-        yield parameter | {"schema": _schema_of(query)}
+        schema: Json = {"type": "string"}
+        if query.most is not None:
+            schema = {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}
+        yield {"name": query.name, "in": "query", "description": query.description, "schema": schema}
     for name in endpoint.headers:
         yield {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
-
-
-def _schema_of(query: Query) -> Json:
-    if query.most is None:
-        return {"type": "string"}
-    return {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default}
-
-
-def _request_body(takes: type[BaseModel] | str, refs: Refs) -> Json:
-    required = isinstance(takes, type) and any(field.is_required() for field in takes.model_fields.values())
-    return {"required": required, "content": _content(takes, refs)}
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -198,9 +185,14 @@ def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
 
 
 def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
-    statuses = sorted({status for endpoint in endpoints for status in problems(endpoint)})
-    streams = {name: _stream(about, events, refs) for name, (about, events) in _STREAMS.items()}
-    return streams | {f"Problem{status}": _problem(status, refs) for status in statuses}
+    shared = {name: _stream(about, events, refs) for name, (about, events) in _STREAMS.items()}
+    for status in sorted({status for endpoint in endpoints for status in problems(endpoint)}):
+        answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
+        if status in _PROBLEM_HEADERS:
+            name, description = _PROBLEM_HEADERS[status]
+            answer["headers"] = {name: _header(description)}
+        shared[f"Problem{status}"] = answer
+    return shared
 
 
 def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Json:
@@ -216,14 +208,6 @@ def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Js
             STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in models.items()}}
         },
     }
-
-
-def _problem(status: int, refs: Refs) -> Json:
-    answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
-    if status in _PROBLEM_HEADERS:
-        name, description = _PROBLEM_HEADERS[status]
-        answer["headers"] = {name: _header(description)}
-    return answer
 
 
 def _header(description: str) -> Json:

@@ -88,10 +88,8 @@ def id_in_query(request: Request, name: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
-        example = "018f2c1a-5b7e-7cc1-9d3a-2f6b8f3c9a10"
-        raise RequestRefused(
-            f"`{name}` must be the id of a turn of this chat, such as {example}.", field=name
-        ) from None
+        detail = f"`{name}` must be the id of a turn of this chat, such as {ID_EXAMPLE}."
+        raise RequestRefused(detail, field=name) from None
 
 
 def limit_of(request: Request, default: int, most: int) -> int:
