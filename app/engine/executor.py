@@ -42,7 +42,7 @@ from app.engine.retries import Retries, RetryPolicy, StallTimeout
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
 from app.llm.conversation.summaries import as_summary
-from app.llm.provider import ModelRequest, Provider
+from app.llm.provider import Provider
 from app.storage.database import retry_while_unavailable
 from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
@@ -209,8 +209,12 @@ class Executor:
         with_tools = isinstance(step, CallModel) and step.tools
         start_early = self._tool_runs.start_early if with_tools else None
         reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early)
+        self._recorder.notify_stage("processing")
+        provider = self._models.provider_for(self._model)
+        timeout = StallTimeout(self._models.policy.stall_timeout)
         try:
-            await self._stream(reply, request, step)
+            async with timeout as stall, aclosing(provider.stream(request)) as stream:
+                await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, stall)
         except TransientError:
             if isinstance(step, Compact) or not reply.is_whole:
                 raise  # a failure after the end of a reply takes nothing back
@@ -221,13 +225,6 @@ class Executor:
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
-
-    async def _stream(self, reply: Reply, request: ModelRequest, step: ModelStep) -> None:
-        self._recorder.notify_stage("processing")
-        provider = self._models.provider_for(self._model)
-        timeout = StallTimeout(self._models.policy.stall_timeout)
-        async with timeout as stall, aclosing(provider.stream(request)) as stream:
-            await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, stall)
 
     # --- the end of a round ------------------------------------------------------------------------------------------
 
@@ -265,25 +262,23 @@ class Executor:
 
     async def _after_failure(self, error: TransientError) -> None:
         PROVIDER_RETRIES.labels(error.type).inc()
-        shown = self._has_output()
-        if self._unsealed() is not None:
+        is_open = self._unsealed() is not None
+        shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
+        if is_open:
             await self._settle_open_round(error, charge=shown)
         try:
             delay = self._retries.delay(error, charged=not shown)
         except PermanentError:
             if not self._fallbacks:
                 raise
+            # Another model does the rest of this run; a later run tries the first one again.
+            log.warning("model.fallback", model=self._model, fallback=self._fallbacks[0], error=error.type)
+            self._model = self._fallbacks.pop(0)
+            self._retries.reset()
             delay = 0.0
-            self._fall_back(error)
         log.warning("provider.retry", error=error.type, message=error.message, seconds=round(delay, 3))
         self._recorder.notify("retry", error=error.type, seconds=round(delay, 3))
         await asyncio.sleep(delay)
-
-    def _fall_back(self, error: TransientError) -> None:
-        """Another model does the rest of this run; a later run tries the first one again."""
-        log.warning("model.fallback", model=self._model, fallback=self._fallbacks[0], error=error.type)
-        self._model = self._fallbacks.pop(0)
-        self._retries.reset()
 
     async def _settle_open_round(self, error: ProviderError, *, charge: bool) -> None:
         """Applies the one rule for an interrupted round. A crash was charged already, when the lease expired."""
@@ -313,8 +308,3 @@ class Executor:
         next_index, shown = len(self.turn.blocks), self._recorder.view.block_being_written()
         in_order = all(block.index == next_index + place for place, block in enumerate(left_open))
         return in_order and (shown is None or len(left_open) > 0)
-
-    def _has_output(self) -> bool:
-        """Whether readers have seen anything of the unsealed round."""
-        marks = self._recorder.view.marks
-        return self._unsealed() is not None and not isinstance(marks[-1], RoundStart)

@@ -45,7 +45,7 @@ class Requests:
             model=model,
             messages=await self._messages([*self._ancestors, turn], step, model),
             system=request.system,
-            params=_params_of_round(_with_format(request), step),
+            params=_params(request, step),
             tools=request.tools,
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
@@ -110,27 +110,19 @@ def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:
     return ProviderCompaction(limits.provider_edits, None if window is None else int(window * limits.compact_at))
 
 
-def _with_format(request: TurnRequest) -> Mapping[str, Any]:
-    """The parameters, with the output's schema where the provider can hold the model to it."""
-    if request.output is None or not request.output.native:
-        return request.params
-    format = {"type": "json_schema", "schema": json.loads(request.output.schema)}
-    return {**request.params, "output_config": {**(request.params.get("output_config") or {}), "format": format}}
-
-
-def _params_of_round(params: Mapping[str, Any], step: ModelStep) -> Mapping[str, Any]:
-    """A forced tool call holds for the first round: forced in every round, the turn would never get to an answer."""
-    if isinstance(step, Compact):
-        return _params_of_summary(params)
+def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
+    """The turn's parameters, changed for the step."""
+    params = request.params
+    if isinstance(step, Compact):  # a summary does not have the form of an answer, and may be longer than one
+        kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}
+        most = kept.get("max_tokens")
+        return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}
+    if request.output is not None and request.output.native:
+        format = {"type": "json_schema", "schema": json.loads(request.output.schema)}
+        params = {**params, "output_config": {**(params.get("output_config") or {}), "format": format}}
     choice = params.get("tool_choice")
-    if step.round == 1 or not isinstance(choice, Mapping) or choice.get("type") not in {"any", "tool"}:
-        return params
-    kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
-    return {**params, "tool_choice": {"type": "auto", **kept}}
-
-
-def _params_of_summary(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A summary has not the form of an answer, and may be longer than one."""
-    kept = {name: value for name, value in params.items() if name not in _OF_ANSWERS}
-    most = kept.get("max_tokens")
-    return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}
+    # A forced tool call holds for the first round: forced in every round, the turn would never get to an answer.
+    if step.round > 1 and isinstance(choice, Mapping) and choice.get("type") in {"any", "tool"}:
+        kept = {name: value for name, value in choice.items() if name not in {"type", "name"}}
+        params = {**params, "tool_choice": {"type": "auto", **kept}}
+    return params

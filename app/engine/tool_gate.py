@@ -88,7 +88,9 @@ class ToolGate:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
         if refusal is not None:
             return SettleUnrun(Outcome(refusal, kind="refused"))
-        if self._may_have_happened(call):
+        spec = self.spec(call)
+        if key_of(call) in self.started_before and spec is not None and not repeatable(spec):
+            # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
             return SettleUnrun(Outcome(OUTCOME_UNKNOWN, is_error=True), "unknown")
         ask = self._ask_of(call)
         if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
@@ -163,11 +165,6 @@ class ToolGate:
     def _edited_input(self, call: Block) -> str | None:
         ask = self._ask_of(call)
         return None if ask is None or ask.answer is None else ask.answer.input
-
-    def _may_have_happened(self, call: Block) -> bool:
-        """An earlier attempt started the call, its outcome is unknown, and a second run may do harm."""
-        spec = self.spec(call)
-        return key_of(call) in self.started_before and spec is not None and not repeatable(spec)
 
     def _known_outcome(self, call: Block) -> Outcome | None:
         if key_of(call) in self.running:

@@ -1,16 +1,15 @@
 """The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
-from app.domain.results import joined_texts, layout_of
+from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval
@@ -64,8 +63,12 @@ class ToolRuns:
         runnable = []
         for call in calls:  # one by one: a result that is stored here may be the memo of the next call
             match self._gate.decide(call, refusal):
-                case SettleUnrun() as decision:
-                    await self._store_unrun(call, decision)
+                case SettleUnrun(outcome, state, from_client):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
+                    count_policies(self._label(call), outcome.notes)
+                    await self._recorder.settle_call(call, outcome, state)
                 case RunCall():
                     runnable.append(call)
         if runnable:
@@ -89,13 +92,6 @@ class ToolRuns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
-
-    async def _store_unrun(self, call: Block, decision: SettleUnrun) -> None:
-        outcome = decision.outcome
-        if decision.from_client:
-            outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
-        count_policies(self._label(call), outcome.notes)
-        await self._recorder.settle_call(call, outcome, decision.state)
 
     async def _finish_all(self, calls: Sequence[Block]) -> None:
         gate = self._gate
@@ -159,16 +155,15 @@ class ToolRuns:
             turn_id=turn.id,
             tool_use_id=call.tool_use_id,
             idempotency_key=f"{turn.id}:{call.round}:{call.tool_use_id}",
-            progress=partial(self._notify_progress, call),
+            progress=lambda message: self._recorder.notify(
+                "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message
+            ),
         )
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
             return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
-
-    def _notify_progress(self, call: Block, message: str) -> None:
-        self._recorder.notify("tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message)
 
     def _label(self, call: Block) -> str:
         """The call's name in metrics. A name that a model or a client invents would be a series of its own for ever."""
@@ -187,13 +182,14 @@ class ToolRuns:
         """
         if not outcome.more:
             return outcome
-        kept = [part for part in outcome.parts if isinstance(part, File) or part.strip()]
-        parts = [await self._store_file(part) if isinstance(part, File) else part for part in kept]
+        put, owner = self._context.uploads.put, self._context.owner
+        parts: list[ResultPart] = []
+        for part in outcome.parts:
+            if isinstance(part, File):
+                media_type = media_type_of(part.content)
+                assert media_type is not None
+                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content))
+                parts.append({"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source})
+            elif part.strip():
+                parts.append(part)
         return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
-
-    async def _store_file(self, file: File) -> Mapping[str, Any]:
-        media_type = media_type_of(file.content)
-        assert media_type is not None
-        uploads, owner = self._context.uploads, self._context.owner
-        upload = await retry_while_unavailable(lambda: uploads.put(owner, media_type, file.content))
-        return {"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source}

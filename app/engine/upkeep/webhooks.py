@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, time
-from typing import Literal
 
 import aiohttp
 import msgspec
@@ -20,8 +19,6 @@ from app.storage.webhooks import Webhook, Webhooks
 from app.telemetry import WEBHOOKS
 
 log = structlog.get_logger(__name__)
-
-Outcome = Literal["delivered", "failed", "given_up"]
 
 _GONE = 410
 _SWEEP = 3600.0  # seconds between two sweeps of old rows
@@ -82,28 +79,22 @@ class WebhookDeliveries(Hooks):
                 for webhook in await self._claim():
                     self._running += 1
                     group.create_task(self._deliver(http, webhook))
-                await self._wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._policy.look):
+                        await self._woken.wait()
 
     async def _claim(self) -> Sequence[Webhook]:
         free = self._policy.at_once - self._running
         if free == 0:
             return ()
         try:
-            await self._sweep(monotonic())
+            if (now := monotonic()) - self._swept >= _SWEEP:
+                await self._webhooks.sweep(self._policy.kept)
+                self._swept = now
             return await self._webhooks.claim(free, self._policy.lease)
         except StorageUnavailable as error:
             log.warning("webhook.waits", error=str(error))
             return ()
-
-    async def _sweep(self, now: float) -> None:
-        if now - self._swept >= _SWEEP:
-            await self._webhooks.sweep(self._policy.kept)
-            self._swept = now
-
-    async def _wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._policy.look):
-                await self._woken.wait()
 
     # --- one try -----------------------------------------------------------------------------------------------------
 
@@ -129,24 +120,20 @@ class WebhookDeliveries(Hooks):
 
     async def _record(self, webhook: Webhook, answer: int | str) -> None:
         fields = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
-        outcome = self._judge(answer, webhook.tries)
-        match outcome:
-            case "delivered":
-                await retry_while_unavailable(lambda: self._webhooks.delivered(webhook, str(answer)))
-                log.info("webhook.delivered", **fields)
-            case "failed":
-                wait = self._policy.wait_after(webhook.tries)
-                await retry_while_unavailable(lambda: self._webhooks.failed(webhook, str(answer), wait))
-                log.warning("webhook.failed", **fields, seconds=round(wait, 3))
-            case "given_up":
-                await retry_while_unavailable(lambda: self._webhooks.given_up(webhook, str(answer)))
-                log.error("webhook.given_up", **fields)
-        WEBHOOKS.labels(outcome).inc()
-
-    def _judge(self, answer: int | str, tries: int) -> Outcome:
         if isinstance(answer, int) and 200 <= answer < 300:
-            return "delivered"
-        return "given_up" if answer == _GONE or tries >= self._policy.tries else "failed"
+            outcome = "delivered"
+            await retry_while_unavailable(lambda: self._webhooks.delivered(webhook, str(answer)))
+            log.info("webhook.delivered", **fields)
+        elif answer == _GONE or webhook.tries >= self._policy.tries:
+            outcome = "given_up"
+            await retry_while_unavailable(lambda: self._webhooks.given_up(webhook, str(answer)))
+            log.error("webhook.given_up", **fields)
+        else:
+            outcome = "failed"
+            wait = self._policy.wait_after(webhook.tries)
+            await retry_while_unavailable(lambda: self._webhooks.failed(webhook, str(answer), wait))
+            log.warning("webhook.failed", **fields, seconds=round(wait, 3))
+        WEBHOOKS.labels(outcome).inc()
 
 
 def body_of(webhook: Webhook) -> bytes:
