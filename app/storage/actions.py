@@ -80,7 +80,10 @@ class Actions:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
             if row is None:
                 raise NotFound(f"There is no turn {turn} in chat {chat}.")
-            if not await self._is_repeated(connection, owner, key):
+            known = await connection.row(GET_KEY, owner=owner, key=key.key) if key else None
+            if key and known and known["digest"] != key.digest:
+                raise key_refused()
+            if known is None:
                 if row["status"] in ENDED:
                     raise Conflict(
                         f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
@@ -92,12 +95,6 @@ class Actions:
         """Answers the asks that have expired, and returns their turns, which go on."""
         answer = to_json(AskAnswer("expired"))
         return [row["id"] for row in await self._database.rows(EXPIRE_ASKS, answer=answer)]
-
-    async def _is_repeated(self, connection: Transaction, owner: str, key: IdempotencyKey | None) -> bool:
-        row = await connection.row(GET_KEY, owner=owner, key=key.key) if key else None
-        if row is not None and key is not None and row["digest"] != key.digest:
-            raise key_refused()
-        return row is not None
 
     async def _store(
         self,

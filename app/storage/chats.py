@@ -159,7 +159,13 @@ class Chats:
             rows = await self._search(owner=owner, words=words, limit=limit, before=when, before_id=identity)
         finally:
             self._searches.release()
-        return [Hit(chat_from(row), _excerpt_from(row, words)) for row in rows]
+        hits = []
+        for row in rows:
+            line = row["title"]
+            if row["found_in"] is not None:
+                line = line_of(row["around"], cut_before=row["cut_before"], cut_after=row["cut_after"])
+            hits.append(Hit(chat_from(row), Excerpt(row["found_in"], pieces_of(line, words))))
+        return hits
 
     async def _search(self, **values: Any) -> Sequence[Row]:
         async with self._database.transaction() as connection:
@@ -187,13 +193,6 @@ class Chats:
         rows = await self._database.rows(DELETE_CHAT, owner=owner, chat=chat)
         _row(rows[0] if rows else None, chat)
         return [row["running"] for row in rows if row["running"] is not None]
-
-
-def _excerpt_from(row: Row, words: Sequence[str]) -> Excerpt:
-    if row["found_in"] is None:
-        return Excerpt(None, pieces_of(row["title"], words))
-    line = line_of(row["around"], cut_before=row["cut_before"], cut_after=row["cut_after"])
-    return Excerpt(row["found_in"], pieces_of(line, words))
 
 
 def _too_slow() -> RequestRefused:

@@ -314,27 +314,22 @@ class Exchanges:
 
 
 async def _place(database: Database | Transaction, target: Target) -> Placement:
+    row, field = None, "parent_id"
     if target.parent == "newest":
         row = await database.row(GET_NEWEST_OF_CHAT, chat=target.chat)
-        before = turn_from(row) if row else None
-    else:
-        before = await _parent(database, target.chat, target.parent) if target.parent else None
+    elif target.parent is not None:
+        row = await database.row(GET_TURN_OF_CHAT, chat=target.chat, turn=target.parent)
+        expected = "`parent_id` must be the id of an assistant turn"
+        if row is None:
+            detail = f"{expected} of this chat, which has no turn {target.parent}."
+            raise RequestRefused(detail, field=field)
+        if row["role"] == "user":
+            raise RequestRefused(f"{expected}, not of a user turn.", field=field)
+    before = turn_from(row) if row else None
     if before is None or before.ended:
         return Placement(before)
     branch = [turn_from(row) for row in await database.rows(GET_BRANCH, chat=target.chat, turn=before.id)]
     return place_message(before, branch, target.on_busy)
-
-
-async def _parent(database: Database | Transaction, chat: UUID, parent: UUID) -> Turn:
-    row = await database.row(GET_TURN_OF_CHAT, chat=chat, turn=parent)
-    if row is None:
-        raise RequestRefused(
-            f"`parent_id` must be the id of an assistant turn of this chat, which has no turn {parent}.",
-            field="parent_id",
-        )
-    if row["role"] == "user":
-        raise RequestRefused("`parent_id` must be the id of an assistant turn, not of a user turn.", field="parent_id")
-    return turn_from(row)
 
 
 async def _lock_first_open(connection: Transaction, turns: Sequence[Turn]) -> Turn | None:

@@ -12,7 +12,7 @@ from uuid import UUID
 from app.domain.chats import Chat
 from app.domain.turns import Status
 from app.storage.chats import chat_from
-from app.storage.database import Database, Row, Statement
+from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 
 # The longest time that is allowed to pass between the time in a row and its commit.
@@ -116,12 +116,9 @@ class OwnerChanges:
         if most is not None and max(len(chats), len(deleted), len(found) - len(turns)) > most:
             return None
         gone = [(row["chat_id"], row["deleted_at"]) for row in deleted]
-        return OwnerUpdate(rows[0]["seen_at"], chats, gone, [_status_from(row) for row in found])
+        statuses = [TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"]) for row in found]
+        return OwnerUpdate(rows[0]["seen_at"], chats, gone, statuses)
 
     async def sweep(self) -> int:
         """Forgets old deletions. How many they were."""
         return len(await self._database.rows(SWEEP_DELETED_CHATS, kept=DELETIONS_KEPT + timedelta(days=1)))
-
-
-def _status_from(row: Row) -> TurnStatus:
-    return TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"])

@@ -239,8 +239,8 @@ class ToolResults:
 
 async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:
     ids = [row["id"] for row in rows]
-    blocks = _by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
-    rounds = _by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
+    blocks = by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
+    rounds = by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
     asks, steers = await asks_and_steers_of(database, rows)
     return [turn_from(row, rounds[row["id"]], blocks[row["id"]], asks[row["id"]], steers[row["id"]]) for row in rows]
 
@@ -253,10 +253,10 @@ async def asks_and_steers_of(
     steered = [row["id"] for row in rows if row["arrivals"]]
     asks = await database.rows(GET_ASKS, turns=asked) if asked else ()
     steers = await database.rows(GET_STEERS, turns=steered) if steered else ()
-    return _by_turn(asks, ask_from), _by_turn(steers, steer_from)
+    return by_turn(asks, ask_from), by_turn(steers, steer_from)
 
 
-def _by_turn(rows: Sequence[Row], make: Callable[[Row], T]) -> defaultdict[UUID, list[T]]:
+def by_turn(rows: Sequence[Row], make: Callable[[Row], T]) -> defaultdict[UUID, list[T]]:
     found: defaultdict[UUID, list[T]] = defaultdict(list)
     for row in rows:
         found[row["turn_id"]].append(make(row))

@@ -58,10 +58,14 @@ class Cluster:
         sockets = _socket_folder(self.folder, account)
         for left_over in (self.folder / "postmaster.pid", sockets / _SOCKET, sockets / f"{_SOCKET}.lock"):
             left_over.unlink(missing_ok=True)
-        self._put_log_aside()
+        log = self.folder / "server.log"
+        with suppress(FileNotFoundError):
+            log.rename(log.with_suffix(".log.old"))
         done = _run(*account.prefix, *self._start_command(sockets), cwd=self.folder, inherits=lock)
         if done.returncode:
-            raise ConfigError(f"The embedded database did not start:\n{self._end_of_log() or done.stdout}")
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            cause = "\n".join(lines[-_LOG_LINES:]) or done.stdout
+            raise ConfigError(f"The embedded database did not start:\n{cause}")
 
     def interrupt(self) -> None:
         """Asks the server to end all sessions and to shut down, with its data on disk."""
@@ -111,11 +115,6 @@ class Cluster:
         with suppress(OSError):
             _distant_socket_folder(self.folder, self.folder.stat().st_uid).rmdir()
 
-    def _put_log_aside(self) -> None:
-        log = self.folder / "server.log"
-        with suppress(FileNotFoundError):
-            log.rename(log.with_suffix(".log.old"))
-
     def _sockets_in_use(self) -> str:
         """The folder in which the running server listens, or the last one did; empty if there was none."""
         with suppress(FileNotFoundError, IndexError):
@@ -124,12 +123,6 @@ class Cluster:
 
     def _lock_file(self) -> list[str]:
         return (self.folder / "postmaster.pid").read_text().splitlines()
-
-    def _end_of_log(self) -> str:
-        with suppress(FileNotFoundError):
-            lines = (self.folder / "server.log").read_text(errors="replace").splitlines()
-            return "\n".join(lines[-_LOG_LINES:])
-        return ""
 
 
 def _socket_folder(cluster: Path, account: Account) -> Path:

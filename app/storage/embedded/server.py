@@ -64,7 +64,11 @@ class EmbeddedPostgres:
                 self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
                 self._use = use = _open(self._folder / "users.lock")
                 _wait(lambda: _locked(use, fcntl.LOCK_SH), "another process took too long to stop the server")
-                self._ensure_running()
+                with _closing(_open(self._folder / "server.lock")) as lock:
+                    # While it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
+                    _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
+                    if not self._cluster.accepts():
+                        self._cluster.start(lock)
                 return self._cluster.dsn()
         except BaseException:
             self.leave()
@@ -76,19 +80,9 @@ class EmbeddedPostgres:
         use, self._use = self._use, None
         with _closing(use), _explained(self._folder):
             if _locked(use):
-                self._ensure_stopped()
-
-    def _ensure_running(self) -> None:
-        # While it neither answers nor is gone, it starts or stops for a process that was killed meanwhile.
-        with _closing(_open(self._folder / "server.lock")) as lock:
-            _wait(lambda: self._cluster.accepts() or _locked(lock), "the server did not answer")
-            if not self._cluster.accepts():
-                self._cluster.start(lock)
-
-    def _ensure_stopped(self) -> None:
-        with _closing(_open(self._folder / "server.lock")) as lock:
-            _wait(lambda: self._is_gone(lock), "the server did not stop")
-            self._cluster.clean_up()
+                with _closing(_open(self._folder / "server.lock")) as lock:
+                    _wait(lambda: self._is_gone(lock), "the server did not stop")
+                    self._cluster.clean_up()
 
     def _is_gone(self, lock: int) -> bool:
         """Asks the server to stop at each call: one that has just been started misses the first signals."""

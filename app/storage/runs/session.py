@@ -47,13 +47,10 @@ class ReplicaSession:
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
             while not ended.is_set():
-                await self._probe(connection, ended)
+                try:
+                    async with asyncio.timeout(_PROBE):
+                        await ended.wait()
+                except TimeoutError:
+                    await connection.execute("SELECT 1", timeout=_PROBE)
         finally:
             connection.terminate()
-
-    async def _probe(self, connection: asyncpg.Connection, ended: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(_PROBE):
-                await ended.wait()
-        except TimeoutError:
-            await connection.execute("SELECT 1", timeout=_PROBE)

@@ -1,17 +1,16 @@
 """Snapshots: the rows and the journal of many turns as of one moment, for readers of turns on other replicas."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.turns import Turn
-from app.storage.database import Database, Row, Statement
+from app.storage.database import Database, Statement
 from app.storage.rows import block_from, round_from, turn_from
 from app.storage.runs.journal import GET_NEW_TEXT, open_block_from
-from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of
+from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
 
 # Without the request, which never changes and may be long.
 GET_TURNS = Statement(
@@ -66,20 +65,14 @@ class Snapshots:
             attempts, lengths = [view.attempt for view in known.values()], [view.length for view in known.values()]
             texts = await moment.rows(GET_NEW_TEXT, turns=turns, attempts=attempts, indexes=counts, lengths=lengths)
             asks, _ = await asks_and_steers_of(moment, rows)
-        blocks, rounds, pieces = _by_turn(news), _by_turn(all_rounds), _by_turn(texts)
+        blocks, rounds = by_turn(news, block_from), by_turn(all_rounds, round_from)
+        pieces = by_turn(texts, lambda row: row)
         found: dict[UUID, Snapshot] = {}
         for row in rows:
             id = row["id"]
             before = known[id].turn
             kept = before.blocks if row["attempt"] == before.attempt else ()
-            turn = turn_from(row, map(round_from, rounds[id]), (*kept, *map(block_from, blocks[id])), asks[id])
+            turn = turn_from(row, rounds[id], (*kept, *blocks[id]), asks[id])
             turn = replace(turn, request=before.request)
             found[id] = Snapshot(turn, *open_block_from(turn, pieces[id], known[id].length))
         return found
-
-
-def _by_turn(rows: Sequence[Row]) -> defaultdict[UUID, list[Row]]:
-    found: defaultdict[UUID, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row["turn_id"]].append(row)
-    return found
