@@ -59,7 +59,9 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     size = estimate_size(path).tokens if tokens is None else tokens
     if not forced and (limit is None or size <= limit):
         return None
-    window = _window(path[-1], size, forced=forced)
+    window = _request(path[-1]).limits.context_window or size
+    if forced:  # the provider has refused a request of this size, so the window is smaller
+        window = min(window, size)
     shortening = _shortening(path, window) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
     if shortening is not None and (forced or limit is None or size - _saved(shortening) <= limit * _LOW_WATER):
         return shortening_block(shortening, path)
@@ -73,12 +75,6 @@ def _limit(running: Turn) -> float | None:
     if window is None or COMPACTION in _edits(running):
         return None
     return window * _request(running).limits.compact_at
-
-
-def _window(running: Turn, size: int, *, forced: bool) -> int:
-    """The context window, as far as it is known. A refused request of `size` tokens is longer than the window is."""
-    window = _request(running).limits.context_window
-    return size if window is None else min(window, size) if forced else window
 
 
 def _edits(running: Turn) -> Sequence[str]:

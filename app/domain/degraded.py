@@ -1,7 +1,6 @@
 """Degraded turns: the policies (retry, fallback, …) that a turn needed to get through, as its rows record them."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.kinds import TOOL_RESULT
@@ -25,17 +24,14 @@ class Degraded:
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
     """The policies that the turn needed, those of its results first."""
-    return tuple(_degraded(turn))
-
-
-def _degraded(turn: Turn) -> Iterator[Degraded]:
+    found: list[Degraded] = []
     for block in turn.blocks:
         if block.type == TOOL_RESULT and block.notes is not None:
-            for what in json.loads(block.notes):
-                if what not in _NOT_DEGRADED:
-                    yield Degraded(what, block.index, block.name)
+            names = [name for name in json.loads(block.notes) if name not in _NOT_DEGRADED]
+            found.extend(Degraded(name, block.index, block.name) for name in names)
     if turn.request is not None:
         if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
-            yield Degraded(FALLBACK_MODEL)
+            found.append(Degraded(FALLBACK_MODEL))
         if tools_have_failed(turn):
-            yield Degraded(ALL_TOOLS_FAILED)
+            found.append(Degraded(ALL_TOOLS_FAILED))
+    return tuple(found)

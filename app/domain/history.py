@@ -5,7 +5,7 @@ have them, and is sent its own history.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -84,24 +84,17 @@ def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
 
 def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
     """The shortenings of a path, in the order in which they were made."""
-    return tuple(_shortenings_on(path))
-
-
-def _shortenings_on(path: Sequence[Turn]) -> Iterator[Shortening]:
+    found: list[Shortening] = []
     place_of = {str(turn.id): place for place, turn in enumerate(path)}
     for place, turn in enumerate(path):
         for block in turn.blocks:
             if block.type == SHORTENED and block.data:
                 data = json.loads(block.data)
-                first, last = (_position(data[name], place_of) for name in ("first", "last"))
-                if first is not None and last is not None:
+                first, last = ((place_of.get(data[end]["turn"], -1), data[end]["round"]) for end in ("first", "last"))
+                if first[0] >= 0 and last[0] >= 0:  # both turns are on this path
                     counts = data["head"], data["results"], data["left_out"], data.get("files", 0)
-                    yield Shortening((place, block.round), first, last, *counts)
-
-
-def _position(named: Mapping[str, Any], place_of: Mapping[str, int]) -> Position | None:
-    place = place_of.get(named["turn"])
-    return None if place is None else (place, named["round"])
+                    found.append(Shortening((place, block.round), first, last, *counts))
+    return tuple(found)
 
 
 def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:

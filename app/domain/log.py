@@ -125,20 +125,15 @@ def resume(log: Log, cursor: Cursor) -> tuple[Cursor, Reset | None]:
     """
     if cursor.attempt > log.attempt:
         raise ValueError(f"this turn has had {log.attempt} attempts, none numbered {cursor.attempt}")
-    kept = _valid_marks(log.marks, cursor)
+    # Marks of a later attempt took the place of those that the client has.
+    newer = (place for place, mark in enumerate(log.marks[: cursor.place]) if mark.attempt > cursor.attempt)
+    kept = next(newer, min(cursor.place, len(log.marks)))
     if kept == cursor.place and cursor.offset <= _text_length(log, cursor.place):
         return Cursor(log.attempt, cursor.place, cursor.offset), None
     if kept and isinstance(log.marks[kept - 1], BlockStart):
         kept -= 1
     index = sum(isinstance(mark, BlockStart) for mark in log.marks[:kept])
     return Cursor(log.attempt, kept, 0), Reset(log.attempt, index)
-
-
-def _valid_marks(marks: Sequence[Mark], cursor: Cursor) -> int:
-    for place, mark in enumerate(marks[: cursor.place]):
-        if mark.attempt > cursor.attempt:
-            return place
-    return min(cursor.place, len(marks))
 
 
 def _text_length(log: Log, place: int) -> int:

@@ -1,6 +1,5 @@
 """Structured turns: the progress of the attempts at an output, read from rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -129,7 +128,9 @@ def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgres
     if cut_off is not None and (cut_off == "refusal" or not calls):
         return replace(now, failure=cut_off)
     if draft := _draft_of(turn, round):
-        return _after_draft(now, draft, _of_round(turn, round, VERDICT))
+        if not (verdicts := _of_round(turn, round, VERDICT)):
+            return now
+        return _failed(now, "max_attempts") if verdicts[-1].data == REJECTED else replace(now, accepted=draft)
     if not calls and round.stop_reason not in _NO_REPLY:
         return _failed(now, "invalid_response")
     for call, result in calls:
@@ -137,16 +138,10 @@ def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgres
     return now
 
 
-def _after_draft(now: OutputProgress, draft: Block, verdicts: Sequence[Block]) -> OutputProgress:
-    if not verdicts:
-        return now
-    return _failed(now, "max_attempts") if verdicts[-1].data == REJECTED else replace(now, accepted=draft)
-
-
 def _after_call(
     now: OutputProgress, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec
 ) -> OutputProgress:
-    fine = _is_fine(result)
+    fine = result is not None and not result.is_error
     if _was_cut_short(result):
         return now
     match role:
@@ -184,10 +179,6 @@ def _calls_of(turn: Turn, round: Round) -> list[tuple[Block, Block | None]]:
 
 def _of_round(turn: Turn, round: Round, type: str) -> list[Block]:
     return [block for block in turn.blocks if block.round == round.number and block.type == type]
-
-
-def _is_fine(result: Block | None) -> bool:
-    return result is not None and not result.is_error
 
 
 def _was_cut_short(result: Block | None) -> bool:

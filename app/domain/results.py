@@ -5,7 +5,7 @@ of `{"type": "text", "length": n}` for the next `n` characters, and of images an
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,15 @@ def parts_of(result: Block) -> list[Json]:
     """The texts and files of a result in their order, texts as `{"type": "text", "text": …}`."""
     if result.data is None:
         return [{"type": TEXT, "text": result.text}] if result.text else []
-    return list(_parts(result.text, content_of(result.data)))
+    parts: list[Json] = []
+    end = 0
+    for part in content_of(result.data):
+        if "length" in part:
+            start, end = end, end + part["length"] + 1
+            parts.append({"type": TEXT, "text": result.text[start : end - 1]})
+        else:
+            parts.append(part)
+    return parts
 
 
 def content_of(data: str) -> Sequence[Json]:
@@ -51,13 +59,3 @@ def result_as_text(result: Block, instead: str) -> Block:
 
 def count_files(result: Block) -> int:
     return 0 if result.data is None else sum(part["type"] in FILES for part in content_of(result.data))
-
-
-def _parts(text: str, content: Sequence[Json]) -> Iterator[Json]:
-    end = 0
-    for part in content:
-        if "length" in part:
-            start, end = end, end + part["length"] + 1
-            yield {"type": TEXT, "text": text[start : end - 1]}
-        else:
-            yield part

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from app.domain.history import COMPACTED
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.domain.output import failure_of, output_progress, unjudged_draft
 from app.domain.rounds import Round
-from app.domain.turns import Limits, OutputSpec, Turn
+from app.domain.turns import Limits, Turn
 
 INTERRUPTED = "interrupted"
 VOIDED = "voided"
@@ -134,18 +135,22 @@ def _next_step(turn: Turn) -> Step:
     last = sealed[-1]
     with_calls = _rounds_with_calls(turn.blocks)
     if unanswered := unanswered_calls(turn.blocks):
-        return _answer_calls(turn, unanswered, _refusal(last, len(with_calls), limits))
+        return _answer_calls(turn, unanswered, last, len(with_calls), limits)
     if draft := unjudged_draft(turn):
         return JudgeOutput(draft)
-    goes_on = last.stop_reason in _GOES_ON and _run_of_pauses(sealed) <= max(limits.max_rounds, limits.max_recoveries)
+    pauses = takewhile(lambda round: round.stop_reason in _GOES_ON, reversed(sealed))
+    goes_on = 0 < len(list(pauses)) <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return ApplySteers(turn.steers)
-    if _user_spoke(turn.blocks, last):
-        return _call_model(turn, last.number + 1, limits)
-    if last.stop_reason == COMPACTED:
+    steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
+    if steered or last.stop_reason == COMPACTED:
         return _call_model(turn, last.number + 1, limits)
     if turn.request.output is not None:
-        return _after_iteration(turn, turn.request.output, last)
+        progress = output_progress(turn)
+        if progress.accepted is not None:
+            return Finish("output")
+        failure = failure_of(progress, turn.request.output)
+        return Fail(*failure) if failure else CallModel(last.number + 1)
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
     if goes_on:
@@ -153,9 +158,13 @@ def _next_step(turn: Turn) -> Step:
     return Finish(last.stop_reason or "end_turn")
 
 
-def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], refusal: str | None) -> RunTools | AwaitClient:
-    if refusal is not None:
-        return RunTools(unanswered, refusal)
+def _answer_calls(
+    turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_rounds: int, limits: Limits
+) -> RunTools | AwaitClient:
+    if tool_rounds > limits.max_rounds:
+        return RunTools(unanswered, f"This call was not run: the limit of {limits.max_rounds} tool rounds is reached.")
+    if last.stop_reason in _NOT_RUN:
+        return RunTools(unanswered, _NOT_RUN[last.stop_reason])
     waiting = {(ask.round, ask.tool_use_id): ask for ask in turn.asks if ask.answer is None}
     ready = tuple(call for call in unanswered if _key(call) not in waiting)
     return RunTools(ready) if ready else AwaitClient(tuple(waiting[_key(call)] for call in unanswered))
@@ -163,19 +172,6 @@ def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], refusal: str | None
 
 def _key(call: Block) -> tuple[int, str]:
     return call.round, call.tool_use_id or ""
-
-
-def _after_iteration(turn: Turn, spec: OutputSpec, last: Round) -> Step:
-    progress = output_progress(turn)
-    if progress.accepted is not None:
-        return Finish("output")
-    if failure := failure_of(progress, spec):
-        return Fail(*failure)
-    return CallModel(last.number + 1)
-
-
-def _user_spoke(blocks: Sequence[Block], last: Round) -> bool:
-    return any(block.type == USER_TEXT and block.round == last.number for block in blocks)
 
 
 def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
@@ -193,12 +189,6 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
     if tool_rounds == limits.max_rounds and limits.on_max_rounds == "stop":
         return Finish(MAX_TOOL_ROUNDS)
     return _call_model(turn, last.number + 1, limits)
-
-
-def _refusal(last: Round, tool_rounds: int, limits: Limits) -> str | None:
-    if tool_rounds > limits.max_rounds:
-        return f"This call was not run: the limit of {limits.max_rounds} tool rounds is reached."
-    return _NOT_RUN.get(last.stop_reason or "")
 
 
 def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
@@ -239,15 +229,6 @@ def _rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
     return sorted({block.round for block in blocks if block.is_call})
 
 
-def _run_of_pauses(sealed: Sequence[Round]) -> int:
-    count = 0
-    for round in reversed(sealed):
-        if round.stop_reason not in _GOES_ON:
-            break
-        count += 1
-    return count
-
-
 Settlement = Literal["seal", "keep", "void", "give_up"]
 
 
@@ -266,13 +247,8 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
         return "seal"
     if recoveries > limits.max_recoveries:
         return "give_up"
-    if limits.recovery == "continue" and any(_has_text(block) for block in [*mine, open_block]):
-        return "keep"
-    return "void"
-
-
-def _has_text(block: Block | None) -> bool:
-    return block is not None and block.type == TEXT and block.text.strip() != ""
+    texts = [block.text for block in (*mine, open_block) if block is not None and block.type == TEXT]
+    return "keep" if limits.recovery == "continue" and any(map(str.strip, texts)) else "void"
 
 
 def open_round_number(turn: Turn) -> int:

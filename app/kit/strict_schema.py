@@ -80,14 +80,15 @@ def _fits(schema: Any, defined: Json) -> bool:
 def _fits_its_types(schema: Json) -> bool:
     named = schema.get("type")
     types = named if isinstance(named, list) else [named]
+    choices = schema.get("enum", [])
     return (
         all(isinstance(type, str) and type in _TYPES for type in types)
         and ("object" in types) == ("properties" in schema)
         and ("object" not in types or _is_closed(schema))
         and ("array" in types) == ("items" in schema)
         and ("format" not in schema or _is_text_in(schema["format"], _FORMATS))
-        and isinstance(schema.get("enum", []), list)
-        and all(isinstance(choice, str | int | float | None) for choice in _choices(schema))
+        and isinstance(choices, list)
+        and all(isinstance(choice, str | int | float | None) for choice in (*choices, schema.get("const")))
     )
 
 
@@ -100,10 +101,6 @@ def _is_closed(schema: Json) -> bool:
         and all(_is_text_in(name, properties) for name in required)
         and set(required) == properties.keys()
     )
-
-
-def _choices(schema: Json) -> list[Any]:
-    return [*schema.get("enum", ()), schema.get("const")]
 
 
 def _is_text_in(value: object, known: Container[str]) -> bool:
