@@ -38,7 +38,8 @@ class FeedCursor:
     open: tuple[UUID, ...] | None = ()
 
     def __str__(self) -> str:
-        names = "~" if self.open is None else "".join(map(_short, self.open))
+        ids = [urlsafe_b64encode(turn.bytes).decode().rstrip("=") for turn in self.open or ()]
+        names = "~" if self.open is None else "".join(ids)
         return f"{(self.time - _EPOCH) // _MICROSECOND:x}.{names}"
 
     @classmethod
@@ -52,7 +53,8 @@ class FeedCursor:
         time, names = _EPOCH + int(found[1], 16) * _MICROSECOND, found[2]
         if names == "~":
             return cls(time, None)
-        return cls(time, tuple(_long(names[start : start + 22]) for start in range(0, len(names), 22)))
+        ids = [urlsafe_b64decode(names[start : start + 22] + "==") for start in range(0, len(names), 22)]
+        return cls(time, tuple(UUID(bytes=id) for id in ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +143,10 @@ class FeedReader:
                     while self._wakeup.number == self._number:
                         await self._wakeup.wait()
             self._number = self._wakeup.number  # before the look: what changes during it leads to another one
-            events = await self._look()
-
-    async def _look(self) -> Sequence[FeedEvent]:
-        since = self._seen_at - OVERLAP
-        update = await retry_while_unavailable(
-            partial(self._changes.since, self._owner, since, [turn.id for turn in self._open])
-        )
-        assert update is not None
-        return self._take(update)
+            known, since = [turn.id for turn in self._open], self._seen_at - OVERLAP
+            update = await retry_while_unavailable(partial(self._changes.since, self._owner, since, known))
+            assert update is not None
+            events = self._take(update)
 
     def _take(self, update: OwnerUpdate) -> list[FeedEvent]:
         """The events that lead from the last look to this one."""
@@ -174,11 +171,3 @@ class FeedReader:
 def _key(owner: str) -> str:
     """An owner's name may be long, and hold spaces."""
     return sha256(owner.encode()).hexdigest()[:32]
-
-
-def _short(turn: UUID) -> str:
-    return urlsafe_b64encode(turn.bytes).decode().rstrip("=")
-
-
-def _long(name: str) -> UUID:
-    return UUID(bytes=urlsafe_b64decode(name + "=="))

@@ -133,8 +133,7 @@ class LiveView:
 
     def close_block(self, block: Block) -> None:
         """Closes the open block, or adds one that was never open, as its row holds it now."""
-        last = self.marks[-1]
-        if not (isinstance(last, BlockStart) and last.index == block.index):
+        if not self._is_open(block):
             self.marks.append(start_of_block(block))
         self._forget_open_text()
         self.turn = replace(self.turn, blocks=(*self.turn.blocks, block))

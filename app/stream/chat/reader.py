@@ -110,31 +110,25 @@ class ChatReader:
         if update is None:
             self._deleted = True
             return self._encode(None, None)
-        frames, self._more = self._frames_of_chat(update.chat), len(update.turns) == _BATCH
+        frames, self._more = b"", len(update.turns) == _BATCH
+        if self._cursor.digest != (digest := digest_of(update.chat)):
+            self._cursor.digest = digest
+            frames = self._encode(update.chat, self._cursor)
         for place, id in update.turns:
             if len(frames) > PORTION or not self._has_room:
                 self._more = True
                 break
             try:
-                turn = await self._load(id)
+                if here := self._directory.running_for(self._owner, self._chat, id):
+                    turn = here.turn
+                else:
+                    turn = await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, id))
             except NotFound:  # the chat was deleted meanwhile; the next query finds that
                 self._more = True
                 break
             self._cursor.place = place
             frames += self._frames_of_turn(turn, place)
         return frames
-
-    async def _load(self, id: UUID) -> Turn:
-        here = self._directory.running_for(self._owner, self._chat, id)
-        return (
-            here.turn if here else await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, id))
-        )
-
-    def _frames_of_chat(self, chat: Chat) -> bytes:
-        if self._cursor.digest == (digest := digest_of(chat)):
-            return b""
-        self._cursor.digest = digest
-        return self._encode(chat, self._cursor)
 
     def _frames_of_turn(self, turn: Turn, place: int) -> bytes:
         if turn.role == "assistant":
