@@ -73,23 +73,12 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
 
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
     """The decision of a person about the call of `block`, a call or its result; empty where there is none."""
-    ask = _ask_about(block, asks)
+    call = block.round, block.tool_use_id
+    ask = next((ask for ask in asks if ask.kind == "approval" and (ask.round, ask.tool_use_id) == call), None)
     if ask is None or ask.answer is None or ask.answer.kind not in {"approve", "deny"}:
         return {}
     reason = {"reason": ask.answer.text} if ask.answer.text else {}
     return {"approved": ask.answer.kind == "approve", **reason}
-
-
-def _ask_about(block: Block, asks: Sequence[Ask]) -> Ask | None:
-    """The ask for the approval of the call."""
-    return next(
-        (
-            ask
-            for ask in asks
-            if ask.kind == "approval" and (ask.round, ask.tool_use_id) == (block.round, block.tool_use_id)
-        ),
-        None,
-    )
 
 
 def result_of_provider(block: Block, calls: Sequence[str]) -> tuple[str, Any] | None:

@@ -25,20 +25,17 @@ async def stream_feed(request: Request) -> Response:
 
 def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:
     """One SSE frame; without an event, one that only moves the client's cursor."""
-    position = f"id: {cursor}\n".encode()
-    if event is None:
-        return position + b"\n"
-    name, data = _named(event)
-    return b"%bevent: %b\ndata: %b\n\n" % (position, name.encode(), to_json(data))
-
-
-def _named(event: FeedEvent) -> tuple[str, dict[str, Any]]:
+    name = "reset"
+    data: dict[str, Any] = {}
     match event:
+        case None:
+            return f"id: {cursor}\n\n".encode()
         case Chat():
-            return "chat", chat_out(event).model_dump(mode="json")
+            name, data = "chat", chat_out(event).model_dump(mode="json")
         case DeletedChat(chat):
-            return "chat_deleted", {"id": chat}
+            name, data = "chat_deleted", {"id": chat}
         case TurnStatus():
-            return "turn", FeedTurnEvent.members(event)
+            name, data = "turn", FeedTurnEvent.members(event)
         case "reset":
-            return "reset", {}
+            pass
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (str(cursor).encode(), name.encode(), to_json(data))

@@ -71,21 +71,12 @@ class JournalWriter:
                 continue
             known = self._written.get(view)
             if known is None or known.start is not start:
-                known = Written(start, _head(view, start), -1)
+                kind, call, name = start.type, start.tool_use_id, start.name
+                head = Block(start.index, start.round, view.attempt, kind, tool_use_id=call, name=name)
+                known = Written(start, head, -1)
             if view.open_length > known.done:
                 done = max(known.done, 0)
                 text = view.open_text(done)
                 yield view, JournalEntry(view.turn.id, known.head, done, text)
                 known = Written(start, known.head, done + len(text))
             written[view] = known
-
-
-def _head(view: LiveView, start: BlockStart) -> Block:
-    return Block(
-        index=start.index,
-        round=start.round,
-        attempt=view.attempt,
-        type=start.type,
-        tool_use_id=start.tool_use_id,
-        name=start.name,
-    )
