@@ -9,7 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FLOCK := $(shell command -v flock)
-WORKERS ?= 2
+# One more than there are CPUs: a part of the tests waits for other processes and for timers.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=

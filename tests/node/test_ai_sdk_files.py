@@ -46,4 +46,4 @@ async def test_a_file_from_another_address_is_refused_with_a_sentence(page: Page
     elsewhere = {"type": "file", "mediaType": "image/png", "url": "https://example.org/gauge.png"}
     state = await page("send", text="plain", files=[elsewhere])
     assert state["status"] == "error"
-    assert "a file has a data: URL in base64" in state["error"]
+    assert "the `url` of a file must be a data: URL in base64" in state["error"]
