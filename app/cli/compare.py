@@ -61,10 +61,16 @@ async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Seq
     slots = asyncio.Semaphore(at_once)
 
     async def ask(question: str, side: str) -> Result:
+        options = {"chat": {"title": f"compare: {side}"}, **plan.sides[side]}
         async with slots:
-            return result_of(
-                await _answer(client, question, {"chat": {"title": f"compare: {side}"}, **plan.sides[side]})
-            )
+            exchange = await client.post_turn(None, question, None, str(uuid4()), options)
+            turn: Json = exchange["assistant_turn"]
+            ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
+            async for event in TurnFollower(client, *ids, turn["cursor"]).events():
+                state.apply(event.name, event.data)
+                if state.waits:  # for a person, and nobody is there to answer
+                    await client.cancel(*ids)
+            return result_of(await client.turn(*ids))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -77,15 +83,3 @@ async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Seq
     finally:
         await client.aclose()
     return {side: [task.result() for task in tasks] for side, tasks in asked.items()}
-
-
-async def _answer(client: Client, question: str, options: Json) -> Json:
-    """Returns the turn at its end. Cancels a turn that waits for a person: nobody is there to answer."""
-    exchange = await client.post_turn(None, question, None, str(uuid4()), options)
-    turn: Json = exchange["assistant_turn"]
-    ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
-    async for event in TurnFollower(client, *ids, turn["cursor"]).events():
-        state.apply(event.name, event.data)
-        if state.waits:
-            await client.cancel(*ids)
-    return await client.turn(*ids)

@@ -91,9 +91,7 @@ class Client:
     async def post_turn(
         self, chat: str | None, text: str, model: str | None, key: str, options: Json | None = None
     ) -> Json:
-        """Returns the exchange, of a new chat where `chat` is None. The idempotency `key` makes a retry after a lost
-        response safe. `options` are further members of the request.
-        """
+        """Posts to a new chat where `chat` is None. `key` makes a retry safe; `options` are further members."""
         body: Json = {"blocks": [{"type": "text", "text": text}], **(options or {})}
         body |= {"model": model} if model else {}
         path = f"/api/chats/{chat}/turns" if chat else "/api/turns"

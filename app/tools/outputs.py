@@ -28,9 +28,7 @@ Handler = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
-    """The tools by which a model gives its output. With a handler it refines drafts, and submits the last one. There
-    are none when the provider enforces the schema.
-    """
+    """The tools by which a model gives its output; none when the provider enforces the schema."""
     if spec.native:
         return ()
     if spec.handler is None:

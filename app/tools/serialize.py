@@ -11,10 +11,8 @@ from app.tools.policy import ResultForm
 
 def serialize(value: object, form: ResultForm) -> str:
     """Serializes any value that pydantic can; raises PydanticSerializationError for others."""
-    return as_text(value) if form == "text" else as_json(value)
-
-
-def as_json(value: object) -> str:
+    if form == "text":
+        return as_text(value)
     try:
         return to_json(value, inf_nan_mode="null").decode()
     except PydanticSerializationError:  # UTF-8 has no lone surrogates; they are replaced later

@@ -1,8 +1,7 @@
 """Tools that a test controls step by step, and a clock that stands still."""
 
 import asyncio
-from collections.abc import AsyncIterator, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from prometheus_client import REGISTRY
@@ -57,17 +56,12 @@ class Gate:
         self.open = asyncio.Event()
 
     async def __call__(self, context: ToolContext, input_json: str) -> Outcome:
-        async with self._counted():
-            await self.open.wait()
-        return Outcome(input_json)
-
-    @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
         await self._add(1)
         try:
-            yield
+            await self.open.wait()
         finally:
             await self._add(-1)
+        return Outcome(input_json)
 
     async def _add(self, change: int) -> None:
         async with self.changed:
