@@ -90,7 +90,13 @@ class ChaosInterceptor:
                 pass
             case "rate_limit" | "overloaded" | "server_error":
                 self._count(fault)
-                return self._refusal(fault, request, random)
+                statuses, name = _REFUSALS[fault]
+                body = msgspec.json.encode({"type": "error", "error": {"type": name, "message": "Chaos."}})
+                headers = {"content-type": "application/json"}
+                if fault == "rate_limit":
+                    headers["retry-after"] = f"{random.uniform(0, self._plan.longest_wait):.3f}"
+                status = random.choice(statuses)
+                return httpx2.Response(status, headers=headers, content=_unread(body), request=request)
             case "refused":
                 self._count(fault)
                 raise httpx2.ConnectError("chaos: connection refused")
@@ -111,14 +117,6 @@ class ChaosInterceptor:
     async def _wait(self, random: Random) -> None:
         await asyncio.sleep(random.uniform(0, self._plan.longest_wait))
 
-    def _refusal(self, fault: Fault, request: httpx2.Request, random: Random) -> httpx2.Response:
-        statuses, name = _REFUSALS[fault]
-        body = msgspec.json.encode({"type": "error", "error": {"type": name, "message": "Chaos."}})
-        headers = {"content-type": "application/json"}
-        if fault == "rate_limit":
-            headers["retry-after"] = f"{random.uniform(0, self._plan.longest_wait):.3f}"
-        return httpx2.Response(random.choice(statuses), headers=headers, content=_unread(body), request=request)
-
     async def _disturbed(self, body: AsyncIterator[bytes], fault: Fault, random: Random) -> AsyncIterator[bytes]:
         left = int(random.expovariate(1 / self._plan.reach))
         async for chunk in body:
@@ -128,6 +126,7 @@ class ChaosInterceptor:
                 continue
             self._count(fault)
             yield chunk[:left]
+            rest = chunk[left:]
             match fault:
                 case "reset":
                     raise httpx2.ReadError("chaos: connection reset")
@@ -136,22 +135,17 @@ class ChaosInterceptor:
                 case "silence":
                     await asyncio.Event().wait()
                 case "stutter":
-                    for byte in chunk[left:]:
+                    for byte in rest:
                         yield bytes([byte])
                     await self._wait(random)
-                case _:
-                    yield _corrupted(chunk[left:], fault, random)
+                case "garbage_bytes":  # before the rest, or in the place of its beginning
+                    yield random.randbytes(random.randrange(1, 40)) + rest[random.choice([0, random.randrange(40)]) :]
+                case _:  # an event between two others, if the chunk has the place
+                    before, end, after = rest.partition(b"\n\n")
+                    yield before + end + random.choice(_EVENTS) + after
             break
         async for chunk in body:
             yield chunk
-
-
-def _corrupted(chunk: bytes, fault: Fault, random: Random) -> bytes:
-    """Inserts bytes, or replaces some by them; inserts an event between two others if the chunk has the place."""
-    if fault == "garbage_bytes":
-        return random.randbytes(random.randrange(1, 40)) + chunk[random.choice([0, random.randrange(40)]) :]
-    before, end, after = chunk.partition(b"\n\n")
-    return before + end + random.choice(_EVENTS) + after
 
 
 async def _unread(body: bytes) -> AsyncIterator[bytes]:

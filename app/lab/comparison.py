@@ -158,28 +158,21 @@ def table_of(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Table:
     for place, question in enumerate(plan.questions):
         table.add_row(Text(one_line(question)[:_SHOWN], "bold"), end_section=False)
         for side, results in found.items():
-            table.add_row(*_row(side, results[place]), end_section=side == _SIDES[-1])
+            result = results[place]
+            ended = "" if result.stop_reason == "end_turn" else f" [{result.status}: {result.stop_reason}]"
+            tools = ", ".join(f"{name} {count}" for name, count in result.tools.items())
+            failed = f" ({result.failed_calls} failed)" if result.failed_calls else ""
+            tokens = _tokens(result.input_tokens, result.cached_tokens, result.output_tokens)
+            answer = Text(f"  {side}{ended}: {one_line(result.answer)[:_SHOWN]}")
+            figures = (str(result.rounds), Text(tools + failed), tokens, f"{result.seconds:.1f}", _cost(result.cost))
+            table.add_row(answer, *figures, end_section=side == _SIDES[-1])
     for side, results in found.items():
         total = total_of(results)
-        ended = f"{total['complete']} of {total['of']} complete"
+        heading = Text(f"{side}: {total['complete']} of {total['of']} complete", "bold")
         tokens = _tokens(total["input_tokens"], total["cached_tokens"], total["output_tokens"])
-        figures = (str(total["rounds"]), str(total["calls"]), tokens, f"{total['seconds']:.1f}", _cost(total["cost"]))
-        table.add_row(Text(f"{side}: {ended}", "bold"), *figures)
+        seconds, cost = f"{total['seconds']:.1f}", _cost(total["cost"])
+        table.add_row(heading, str(total["rounds"]), str(total["calls"]), tokens, seconds, cost)
     return table
-
-
-def _row(side: str, result: Result) -> Sequence[Text | str]:
-    ended = "" if result.stop_reason == "end_turn" else f" [{result.status}: {result.stop_reason}]"
-    tools = ", ".join(f"{name} {count}" for name, count in result.tools.items())
-    failed = f" ({result.failed_calls} failed)" if result.failed_calls else ""
-    return (
-        Text(f"  {side}{ended}: {one_line(result.answer)[:_SHOWN]}"),
-        str(result.rounds),
-        Text(tools + failed),
-        _tokens(result.input_tokens, result.cached_tokens, result.output_tokens),
-        f"{result.seconds:.1f}",
-        _cost(result.cost),
-    )
 
 
 def _tokens(read: int, cached: int, written: int) -> str:
