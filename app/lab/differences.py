@@ -43,9 +43,8 @@ def difference(then: Any, now: Any, path: Path = ()) -> str | None:
         case str(), str() if then != now:
             place = common_length(then, now)
             start = max(0, place - 10)
-            return (
-                f"{_named(path)}: from character {place:,} on it was {_brief(then[start:])}, now {_brief(now[start:])}"
-            )
+            was, became = _brief(then[start:]), _brief(now[start:])
+            return f"{_named(path)}: from character {place:,} on it was {was}, now {became}"
         case _ if then is _MISSING:
             return f"{_named(path)} was not there, now it is {_brief(now)}"
         case _ if now is _MISSING:

@@ -53,9 +53,8 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
     keys = {"ANTHROPIC_API_KEY": settings.anthropic_api_key, "OPENAI_API_KEY": settings.openai_api_key}
     urls = {"ANTHROPIC_BASE_URL": settings.anthropic_base_url, "OPENAI_BASE_URL": settings.openai_base_url}
     secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
-    return read_registry(
-        settings.models_file, {**read_environment(), **secrets, **{n: u or "" for n, u in urls.items()}}
-    )
+    environment = {**read_environment(), **secrets, **{name: url or "" for name, url in urls.items()}}
+    return read_registry(settings.models_file, environment)
 
 
 @asynccontextmanager

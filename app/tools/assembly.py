@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from app.domain.errors import ConfigError
 from app.domain.turns import ToolSpec
 from app.kit.signature import key_of
-from app.tools.declared.declarations import Declarations, read_declarations
+from app.tools.declared.declarations import Declarations, errors_named, read_declarations
 from app.tools.http.addresses import Allowed
 from app.tools.http.tool import HttpTools
 from app.tools.outputs import Outputs
@@ -47,9 +47,9 @@ async def open_toolset(
 ) -> AsyncIterator[Toolset]:
     """Opens the toolset and the connections that its tools need. Raises ConfigError."""
     declarations = read_declarations(settings.file, settings.environment) if settings.file else Declarations()
-    with _config_error("TURNSTREAM_HTTP_TOOLS_ALLOW"):
+    with errors_named("TURNSTREAM_HTTP_TOOLS_ALLOW:"):
         allowed = Allowed.of(entry.strip() for entry in (settings.allowed or "").split(",") if entry.strip())
-    with _config_error("TURNSTREAM_SIGNING_SECRET"):
+    with errors_named("TURNSTREAM_SIGNING_SECRET:"):
         if settings.signing_secret is not None:
             key_of(settings.signing_secret)
     async with AsyncExitStack() as stack:
@@ -61,7 +61,7 @@ async def open_toolset(
             *declarations.http_tools(lambda each: http.operator_tool(each.spec, each.policy, internal=each.internal)),
         ]
         tools = declarations.apply_policies(tools)
-        with _config_error("the tools do not go together"):
+        with errors_named("the tools do not go together:"):
             sources: list[ToolSource] = []
             if declarations.servers:
                 # Imported only when needed: the package takes a second.
@@ -78,15 +78,6 @@ async def open_toolset(
                 declared=http.request_tool,
             )
         yield toolset
-
-
-@contextmanager
-def _config_error(subject: str) -> Iterator[None]:
-    """Turns a ValueError into a ConfigError that names its subject."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{subject}: {error}") from None
 
 
 # --- tools by reference ----------------------------------------------------------------------------------------------

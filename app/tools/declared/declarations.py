@@ -71,7 +71,7 @@ class Declarations:
         """The HTTP tools. Raises ConfigError where `make` raises ValueError."""
         tools = []
         for declaration in self.http:
-            with _errors_named(f"{self.source}: [http.{declaration.spec.name}]"):
+            with errors_named(f"{self.source}: [http.{declaration.spec.name}]"):
                 tools.append(make(declaration))
         return tools
 
@@ -87,7 +87,7 @@ class Declarations:
                 raise ConfigError(f"{self.source}: [policy.{name}] there is no tool of this name; {hint}")
         for index, tool in enumerate(found):
             if options := self.policies.get(tool.spec.name):
-                with _errors_named(f"{self.source}: [policy.{tool.spec.name}]"):
+                with errors_named(f"{self.source}: [policy.{tool.spec.name}]"):
                     found[index] = _with_options(tool, options)
         return found
 
@@ -97,7 +97,7 @@ def read_declarations(path: Path, environment: Mapping[str, str]) -> Declaration
     file, variables = read_file(path), _Variables(environment)
     http = []
     for name, table in file.http.items():
-        with _errors_named(f"{path}: [http.{name}]"):
+        with errors_named(f"{path}: [http.{name}]"):
             headers = variables.fill_all("headers", table.headers)
             call = HttpCall(variables.fill("url", table.url), headers=headers)
             schema, description = table.input_schema, table.description
@@ -105,7 +105,7 @@ def read_declarations(path: Path, environment: Mapping[str, str]) -> Declaration
             http.append(HttpDeclaration(spec, policy_of(spec, table.options()), table.internal))
     servers = []
     for name, mcp_table in file.mcp.items():
-        with _errors_named(f"{path}: [mcp.{name}]"):
+        with errors_named(f"{path}: [mcp.{name}]"):
             servers.append(_server(name, mcp_table, file, variables))
     policies = {name: table.options() for name, table in file.policy.items()}
     return Declarations(str(path), tuple(http), tuple(servers), policies)
@@ -175,14 +175,14 @@ def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) 
         # all tools of the server.
         tables = [each for each in (table, table.policy.get(tool), named.get(tool)) if each is not None]
         options = {key: value for each in tables for key, value in each.options().items()}
-        with _errors_named(f"policy.{tool}", ValueError):
+        with errors_named(f"policy.{tool}", ValueError):
             policies[tool] = Policy(**options)
     return replace(server, policies=policies)
 
 
 @contextmanager
-def _errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
-    """Puts the place in the file before the text of a ValueError."""
+def errors_named(place: str, kind: type[Exception] = ConfigError) -> Iterator[None]:
+    """Turns a ValueError into a ConfigError, or another kind, whose text begins with the place of the mistake."""
     try:
         yield
     except ValueError as error:

@@ -48,9 +48,7 @@ class McpSession:
             self._refresh.set()
 
     async def wait_for_refresh(self) -> None:
-        """Returns when the tools should be listed again: they have changed, or the server may be gone. Raises
-        ConnectionError when the connection has ended.
-        """
+        """Returns when the tools should be listed again. Raises ConnectionError when the connection has ended."""
         await self._refresh.wait()
         self._refresh.clear()
         if self._ended:
