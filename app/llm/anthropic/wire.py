@@ -87,7 +87,18 @@ class AnthropicWire(Wire):
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
-        text = _delta_text(event)
+        delta = event.delta
+        text: str | None = None
+        if delta is not None and event.type == "content_block_delta":
+            match delta.type:
+                case "text_delta":
+                    text = delta.text
+                case "input_json_delta":
+                    text = delta.partial_json
+                case "thinking_delta":
+                    text = delta.thinking
+                case _:
+                    pass
         if text is not None:
             parts.append(BlockText(event.index, text))
         else:
@@ -129,21 +140,6 @@ class AnthropicWire(Wire):
                 return ()
             case _:
                 return (Unknown(decode_text(msgspec.json.encode(members))),)
-
-
-def _delta_text(event: _Event) -> str | None:
-    delta = event.delta
-    if delta is None or event.type != "content_block_delta":
-        return None
-    match delta.type:
-        case "text_delta":
-            return delta.text
-        case "input_json_delta":
-            return delta.partial_json
-        case "thinking_delta":
-            return delta.thinking
-        case _:
-            return None
 
 
 def _opened(key: int, raw: Raw) -> BlockOpened:

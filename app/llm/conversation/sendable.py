@@ -8,7 +8,7 @@ from typing import Literal
 
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.compaction import COMPACTION
-from app.domain.history import COMPACTED, Position, Shortening, omitted_characters
+from app.domain.history import COMPACTED, Shortening, omitted_characters
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
 from app.domain.results import count_files
 from app.domain.rounds import Round
@@ -32,23 +32,15 @@ def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], mo
     tools = request.tools if request else ()
     sent: list[Turn] = []
     for place, turn in enumerate(path):
-        if turn.role == "assistant":
-            blocks = tuple(
-                _shortened((place, block.round), block, shortenings, tools)
-                for block in turn.blocks
-                if compacts or block.type != PROVIDER_SUMMARY
-            )
-            sent.append(turn if blocks == tuple(turn.blocks) else replace(turn, blocks=blocks))
-        else:
+        if turn.role != "assistant":
             sent.append(turn)
+            continue
+        blocks = [block for block in turn.blocks if compacts or block.type != PROVIDER_SUMMARY]
+        for number, block in enumerate(blocks):
+            if cut := next((each for each in shortenings if each.shortens((place, block.round), block)), None):
+                blocks[number] = replace(block, text=shortened_text(block, cut.head, tools), data=None)
+        sent.append(turn if blocks == list(turn.blocks) else replace(turn, blocks=tuple(blocks)))
     return sent
-
-
-def _shortened(position: Position, block: Block, shortenings: Sequence[Shortening], tools: Sequence[ToolSpec]) -> Block:
-    for shortening in shortenings:
-        if shortening.shortens(position, block):
-            return replace(block, text=shortened_text(block, shortening.head, tools), data=None)
-    return block
 
 
 def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:

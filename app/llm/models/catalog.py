@@ -41,18 +41,16 @@ class Prices:
         the provider wrote meanwhile are in `iterations`, and not in those of the message.
         """
         iterations = usage.get("iterations") or ()
-        return sum(map(self._cost, (usage, *(each for each in iterations if each.get("type") == "compaction"))))
-
-    def _cost(self, figures: Mapping[str, Any]) -> float:
-        read = self.input if self.cache_read is None else self.cache_read
-        write = self.input if self.cache_write is None else self.cache_write
-        parts = (
-            (self.input, "input_tokens"),
-            (self.output, "output_tokens"),
-            (read, "cache_read_input_tokens"),
-            (write, "cache_creation_input_tokens"),
+        prices = {
+            "input_tokens": self.input,
+            "output_tokens": self.output,
+            "cache_read_input_tokens": self.input if self.cache_read is None else self.cache_read,
+            "cache_creation_input_tokens": self.input if self.cache_write is None else self.cache_write,
+        }
+        return sum(
+            sum(price * (figures.get(name) or 0) for name, price in prices.items()) / _MILLION
+            for figures in (usage, *(each for each in iterations if each.get("type") == "compaction"))
         )
-        return sum(price * (figures.get(name) or 0) for price, name in parts) / _MILLION
 
 
 @dataclass(frozen=True, slots=True)

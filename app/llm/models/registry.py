@@ -96,11 +96,10 @@ def read_registry(file: Path | None, environment: Mapping[str, str]) -> list[Pro
     tables = _merged(_read(_OWN), _read(file) if file else {})
     try:
         found = _File.model_validate(tables)
+        models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
+        _check_references(found, models)
     except ValidationError as error:
         raise ConfigError(f"{file or _OWN}: {_sentence(error.errors()[0])}") from None
-    models = {id: (table.provider, table.model(id)) for id, table in found.models.items() if table.enabled}
-    try:
-        _check_references(found, models)
     except ConfigError as error:
         raise ConfigError(f"{file or _OWN}: {error}") from None
     specs = (_spec(name, table, models, environment) for name, table in found.providers.items() if table.enabled)

@@ -74,7 +74,12 @@ class ThinkTags:
                 else:
                     self._updates.append(part)
             case BlockClosed() if mine:
-                self._close(parts)
+                parts += self.end()
+                if self._state == "thinking":
+                    parts.append(BlockClosed(self._opened.key))
+                elif self._state == "answering":
+                    parts.append(BlockClosed(self._answer_key))
+                self._state = "over"
             case _:
                 parts.append(part)
 
@@ -117,11 +122,3 @@ class ThinkTags:
         parts.append(self._opened._replace(key=key, text=self._held))
         parts += [update._replace(key=key) for update in self._updates]
         self._held = ""
-
-    def _close(self, parts: list[Part]) -> None:
-        parts += self.end()
-        if self._state == "thinking":
-            parts.append(BlockClosed(self._opened.key))
-        elif self._state == "answering":
-            parts.append(BlockClosed(self._answer_key))
-        self._state = "over"

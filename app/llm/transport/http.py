@@ -91,10 +91,13 @@ class Adapter(ABC):
                     await _drain(body)
             if parts := wire.end():
                 yield parts
-            if isinstance(wire.failure, BadStream):
-                raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
-            if wire.failure is not None:
-                raise self._stream_error(wire, response.status_code)
+            self._raise_failure(wire, response.status_code)
+
+    def _raise_failure(self, wire: Wire, status: int) -> None:
+        if isinstance(wire.failure, BadStream):
+            raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+        if wire.failure is not None:
+            raise self._stream_error(wire, status)
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.openai.errors import provider_error
+from app.llm.openai.provider import provider_error
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:

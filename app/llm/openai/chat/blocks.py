@@ -5,7 +5,8 @@ any other stays open, because its rest may still come between other deltas.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -29,17 +30,14 @@ class Fragment(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
+@dataclass(slots=True)
 class PendingCall:
-    __slots__ = ("arguments", "id", "index", "key", "name", "sent_id", "state")
-
-    def __init__(self, key: int, index: int | None, sent_id: str | None, id: str) -> None:
-        self.key = key
-        self.index = index
-        self.sent_id = sent_id
-        self.id = id
-        self.name: str | None = None
-        self.arguments: list[str] = []
-        self.state = "unnamed"  # then "open", then "closed"
+    key: int
+    index: int | None
+    sent_id: str | None
+    id: str
+    arguments: list[str] = field(default_factory=list)
+    state: Literal["unnamed", "open", "closed"] = "unnamed"
 
     @property
     def is_whole(self) -> bool:
@@ -158,7 +156,7 @@ class Blocks:
         return call
 
     def _open(self, call: PendingCall, name: str, parts: list[Part]) -> None:
-        call.name, call.state = name, "open"
+        call.state = "open"
         parts.append(BlockOpened(call.key, TOOL_USE, None, "".join(call.arguments), call.id, name))
 
     def _close_whole_calls(self, parts: list[Part]) -> None:

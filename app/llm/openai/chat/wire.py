@@ -142,7 +142,11 @@ class ChatWire(Wire):
                 self._read_delta(delta, parts)
             self._finish_reason = choice.finish_reason or self._finish_reason
         if chunk.usage is not NULL:
-            self._count(chunk.usage, data, parts)
+            figures = usage_of(msgspec.json.decode(chunk.usage))
+            if figures and figures != self._figures:  # some servers repeat them in every chunk
+                self._figures = figures
+                others = other_members_json(members_of(data), _KNOWN) if self.finished else None
+                parts.append(MessageDelta(None, figures, others))
         if failed:
             self.failure = msgspec.json.decode(data)
         elif self._finish_reason in FAILED:
@@ -178,15 +182,6 @@ class ChatWire(Wire):
         if delta.function_call is not None:
             blocks.append_call(_fragment(_ToolCall(0, None, delta.function_call)), parts)
 
-    def _count(self, usage: Raw, data: bytes, parts: list[Part]) -> None:
-        """Reports usage once: some servers repeat it in every chunk."""
-        figures = usage_of(msgspec.json.decode(usage))
-        if figures and figures != self._figures:
-            self._figures = figures
-            parts.append(
-                MessageDelta(None, figures, other_members_json(members_of(data), _KNOWN) if self.finished else None)
-            )
-
     def _read_done(self, parts: list[Part]) -> None:
         """Ends the message. Without a finish reason it stays open if a call is not whole: then it was cut."""
         if not self._started:
@@ -195,20 +190,14 @@ class ChatWire(Wire):
             self._end(parts)
 
     def _end(self, parts: list[Part]) -> None:
-        stop_reason = self._stop_reason()
+        finish_reason = self._finish_reason or "stop"
+        stop_reason = STOP_REASONS.get(finish_reason, finish_reason)
+        if stop_reason in {"end_turn", "tool_use"}:
+            # Servers send `stop` with calls, and `tool_calls` without any.
+            stop_reason = "tool_use" if self._blocks.calls else "refusal" if self._refused else "end_turn"
         self._blocks.end(stop_reason in _TRUNCATED, parts)
         parts += (MessageDelta(stop_reason, {}), MessageEnded())
         self.ended = True
-
-    def _stop_reason(self) -> str:
-        """Returns our stop reason. Servers send `stop` with calls, and `tool_calls` without any."""
-        finish_reason = self._finish_reason or "stop"
-        reason = STOP_REASONS.get(finish_reason, finish_reason)
-        if reason in {"end_turn", "tool_use"}:
-            if self._blocks.calls:
-                return "tool_use"
-            return "refusal" if self._refused else "end_turn"
-        return reason
 
 
 def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,6 @@ class _MinimalItem(Struct):
 
 
 _known = msgspec.json.Decoder(KnownItem, strict=False)
-_minimal = msgspec.json.Decoder(_MinimalItem)
 
 Role = Literal["message", "thought", "call", "server call", "output", "other"]
 
@@ -86,7 +85,7 @@ def read_item(raw: Raw) -> KnownItem:
     try:
         return _known.decode(raw)
     except msgspec.ValidationError:  # a member has an unknown type
-        minimal = _minimal.decode(raw)
+        minimal = msgspec.json.decode(raw, type=_MinimalItem)
         return KnownItem(minimal.type, minimal.id)
 
 

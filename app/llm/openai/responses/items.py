@@ -129,12 +129,9 @@ class Items:
             item = self.open(place, Raw(to_json({"type": kind}).encode()), parts)
         if item is None or not item.open:
             return None
-        if member != item.member:
-            self._begin_member(item, member, parts)
-        return item
-
-    def _begin_member(self, item: Item, member: str, parts: list[Part]) -> None:
-        """Begins a block for each piece of a message; pieces of a thought are divided by a blank line in one block."""
+        if member == item.member:
+            return item
+        # Each piece of a message begins a block; pieces of a thought are divided by a blank line in one block.
         if item.kind == "message":
             if item.member is not None:
                 parts.append(BlockClosed(item.key))
@@ -144,6 +141,7 @@ class Items:
         elif item.member is not None:
             parts.append(BlockText(item.key, "\n\n"))
         item.member = member
+        return item
 
     def _catch_up(self, item: Item, member: str, text: str, parts: list[Part]) -> None:
         """Adds the rest of the final text. If the streamed text differs from it, what clients have seen stays."""

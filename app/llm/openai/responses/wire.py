@@ -158,13 +158,9 @@ class ResponsesWire(Wire):
             self.failure = failure or {"message": f"The response has {response.status}.", "code": "server_error"}
             return
         self._items.end(response.output or (), parts)
-        parts += (MessageDelta(self._stop_reason(response), usage), MessageEnded())
-        self.ended = True
-
-    def _stop_reason(self, response: _Response) -> str:
+        stop_reason = "tool_use" if self._items.called else "refusal" if self._items.refused else "end_turn"
         if response.status == "incomplete":
             reason = (response.incomplete_details or _Details()).reason or "max_output_tokens"
-            return STOP_REASONS.get(reason, reason)
-        if self._items.called:
-            return "tool_use"
-        return "refusal" if self._items.refused else "end_turn"
+            stop_reason = STOP_REASONS.get(reason, reason)
+        parts += (MessageDelta(stop_reason, usage), MessageEnded())
+        self.ended = True
