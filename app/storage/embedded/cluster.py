@@ -61,7 +61,12 @@ class Cluster:
         log = self.folder / "server.log"
         with suppress(FileNotFoundError):
             log.rename(log.with_suffix(".log.old"))
-        done = _run(*account.prefix, *self._start_command(sockets), cwd=self.folder, inherits=lock)
+        fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
+        options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
+        # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
+        start = ("start", "--wait", f"--timeout={START_TIMEOUT}", "--pgdata=.", "--log=server.log")
+        command = (*account.prefix, _program("pg_ctl"), *start, f"--options={options}")
+        done = _run(*command, cwd=self.folder, inherits=lock)
         if done.returncode:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             cause = "\n".join(lines[-_LOG_LINES:]) or done.stdout
@@ -71,20 +76,6 @@ class Cluster:
         """Asks the server to end all sessions and to shut down, with its data on disk."""
         with suppress(FileNotFoundError, ProcessLookupError):
             os.kill(int(self._lock_file()[0]), signal.SIGINT)
-
-    def _start_command(self, sockets: Path) -> tuple[str, ...]:
-        fixed = {"listen_addresses": "", "port": str(_PORT), "unix_socket_directories": str(sockets)}
-        options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
-        # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
-        paths = ("--pgdata=.", "--log=server.log")
-        return (
-            _program("pg_ctl"),
-            "start",
-            "--wait",
-            f"--timeout={START_TIMEOUT}",
-            *paths,
-            f"--options={options}",
-        )
 
     def _create(self, account: Account, lock: int) -> None:
         """Makes the folder, under another name until it is complete: a process that is killed leaves no half of one."""
@@ -99,7 +90,11 @@ class Cluster:
             shutil.rmtree(new)
             raise ConfigError(f"The embedded database could not be made in {home}:\n{done.stdout}")
         new.rename(self.folder)
-        _sync(home)
+        descriptor = os.open(home, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # the new name is on disk
+        finally:
+            os.close(descriptor)
 
     def _refuse_other_version(self) -> None:
         made_by = (self.folder / "PG_VERSION").read_text().strip()
@@ -171,11 +166,3 @@ def _run(*command: str, cwd: Path = Path("/"), inherits: int | None = None) -> s
         pass_fds=() if inherits is None else (inherits,),
         start_new_session=True,  # Ctrl-C must not reach a half-made database
     )
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
