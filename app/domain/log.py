@@ -49,11 +49,6 @@ class Log(Protocol):
     def open_text(self, offset: int) -> str: ...
 
 
-def start_of(turn: Turn) -> TurnStart:
-    model = turn.request.model if turn.request else ""
-    return TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status)
-
-
 def end_of(turn: Turn) -> TurnEnd:
     ended = turn.attempt, turn.status, turn.stop_reason, turn.usage, turn.error
     return TurnEnd(*ended, degraded(turn), phase_of(turn))
@@ -91,7 +86,8 @@ def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequi
 
 def marks_of(turn: Turn) -> list[Mark]:
     """The log of a turn, from its rows."""
-    marks: list[Mark] = [start_of(turn)]
+    model = turn.request.model if turn.request else ""
+    marks: list[Mark] = [TurnStart(0, turn.id, turn.chat_id, model, turn.attempt, turn.status)]
     marks.extend(_marks_of_blocks(block for block in turn.blocks if block.round == 0 and block.type in AFTER_SEAL))
     for round in turn.rounds:
         if not round.voided:

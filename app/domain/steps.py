@@ -184,9 +184,7 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
         return Finish(last.stop_reason or "")
     if not limits.continue_after_tools:
         return Finish("tool_use")
-    if tool_rounds > limits.max_rounds:
-        return Finish(MAX_TOOL_ROUNDS)
-    if tool_rounds == limits.max_rounds and limits.on_max_rounds == "stop":
+    if tool_rounds > limits.max_rounds or (tool_rounds == limits.max_rounds and limits.on_max_rounds == "stop"):
         return Finish(MAX_TOOL_ROUNDS)
     return _call_model(turn, last.number + 1, limits)
 

@@ -74,10 +74,6 @@ def _fits(schema: Any, defined: Json) -> bool:
         return len(schema) == 1 and _is_text_in(schema["$ref"], {_DEFINITION + name for name in defined})
     if "anyOf" in schema:
         return isinstance(schema["anyOf"], list) and schema.keys() <= {"anyOf", "title", "description"}
-    return _fits_its_types(schema)
-
-
-def _fits_its_types(schema: Json) -> bool:
     named = schema.get("type")
     types = named if isinstance(named, list) else [named]
     choices = schema.get("enum", [])

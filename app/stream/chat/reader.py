@@ -76,7 +76,7 @@ class ChatReader:
         if self._first:
             yield self._first
         while not self._deleted:
-            if self._is_query_due:
+            if (self._more or self._wakeup.number != self._seen) and self._has_room:
                 if frames := await self._query_changes():
                     yield frames
                 continue
@@ -92,10 +92,6 @@ class ChatReader:
                     await reader.renew()
             if idle:  # then nothing was awaited since the looks, and no notification is missed
                 await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers))
-
-    @property
-    def _is_query_due(self) -> bool:
-        return (self._more or self._wakeup.number != self._seen) and self._has_room
 
     @property
     def _has_room(self) -> bool:
