@@ -123,42 +123,35 @@ class Worker:
             await asyncio.wait(tasks, timeout=self._policy.grace_period)
         for run in self._runs.values():
             run.stop("release")
-        await self._end_tasks()
-        await self._notify_replicas(QUEUED)
-
-    async def _end_tasks(self) -> None:
-        """Waits for the last writes, but not for long when Postgres is away: the replica that takes the turns over
-        continues from the rows.
-        """
+        # The last writes are waited for, but not for long when Postgres is away: the replica that takes the turns over
+        # continues from the rows.
         timeout = FINAL_WRITE_TIMEOUT
         while tasks := [run.task for run in self._runs.values() if not run.task.done()]:
             _, stuck = await asyncio.wait(tasks, timeout=timeout)
             for task in stuck:  # perhaps several times: `to_the_end` holds on to a write at the first cancellation
                 task.cancel()
             timeout = 0.1
+        await self._notify_replicas(QUEUED)
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Claims and runs turns for ever. Drains when it is cancelled."""
+        compared = monotonic()
         async with asyncio.TaskGroup() as group:
             try:
-                await self._claim_for_ever(group)
+                while True:
+                    self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
+                    # To the end: a shutdown in the middle must know which turns were claimed, to hand them back.
+                    if not await to_the_end(self._claim(group)):
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(self._policy.poll_interval):
+                                await self._woken.wait()
+                    if monotonic() - compared >= self._policy.poll_interval:
+                        await self._compare_with_rows(group)
+                        compared = monotonic()
             finally:
                 await self.drain()
-
-    async def _claim_for_ever(self, group: asyncio.TaskGroup) -> None:
-        compared = monotonic()
-        while True:
-            self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
-            # To the end: a shutdown in the middle must know which turns were claimed, to hand them back.
-            if not await to_the_end(self._claim(group)):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._policy.poll_interval):
-                        await self._woken.wait()
-            if monotonic() - compared >= self._policy.poll_interval:
-                await self._compare_with_rows(group)
-                compared = monotonic()
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""

@@ -208,14 +208,9 @@ async def _answer_calls(services: Services, owner: str, chat: UUID, message: UiM
 
 def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
     """Decisions about the open asks of the turn. `calls` are the tool parts of a message by the id of their call."""
-    decisions: list[Decision] = []
-    for ask in turn.asks:
-        part = calls.get(ask.tool_use_id)
-        if ask.answer is None and part is not None:
-            decision = _result(ask, part) if ask.kind == "client" else _approval(ask, part)
-            if decision is not None:
-                decisions.append(decision)
-    return decisions
+    waiting = [(ask, calls[ask.tool_use_id]) for ask in turn.asks if ask.answer is None and ask.tool_use_id in calls]
+    found = [_result(ask, part) if ask.kind == "client" else _approval(ask, part) for ask, part in waiting]
+    return [decision for decision in found if decision is not None]
 
 
 def _result(ask: Ask, part: Json) -> Decision | None:

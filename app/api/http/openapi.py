@@ -144,10 +144,18 @@ def _parameters(endpoint: Endpoint) -> Iterator[Json]:
 
 
 def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
+    stream = {"$ref": f"#/components/responses/{endpoint.events}"}
     for status in endpoint.statuses:
-        yield status, _good(endpoint, status, refs)
+        answer: Json = {"description": _REASONS[status]}
+        if endpoint.gives == STREAM and status != 204:
+            answer = stream
+        elif status not in {204, 304}:
+            answer["content"] = _content(endpoint.gives, refs)
+        if status == 201 and endpoint.method == "POST":
+            answer["headers"] = {"Location": _header("the path of the created object")}
+        yield status, answer
     if endpoint.streams:
-        yield 200, _ref_to_stream(endpoint)
+        yield 200, stream
     for status in problems(endpoint):
         yield status, {"$ref": f"#/components/responses/Problem{status}"}
 
@@ -160,21 +168,6 @@ def problems(endpoint: Endpoint) -> set[int]:
     if isinstance(endpoint.takes, type):
         common |= {400, 422}
     return common | set(endpoint.problems)
-
-
-def _good(endpoint: Endpoint, status: int, refs: Refs) -> Json:
-    if status in {204, 304}:
-        return {"description": _REASONS[status]}
-    if endpoint.gives == STREAM:
-        return _ref_to_stream(endpoint)
-    answer: Json = {"description": _REASONS[status], "content": _content(endpoint.gives, refs)}
-    if status == 201 and endpoint.method == "POST":
-        answer["headers"] = {"Location": _header("the path of the created object")}
-    return answer
-
-
-def _ref_to_stream(endpoint: Endpoint) -> Json:
-    return {"$ref": f"#/components/responses/{endpoint.events}"}
 
 
 def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
