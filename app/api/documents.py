@@ -22,7 +22,12 @@ _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 async def put_document(request: Request) -> Response:
     services, owner = await begin(request)
     path = _path_of(request)
-    content = _text(await read_bytes(request))
+    try:
+        content = (await read_bytes(request)).decode()
+    except UnicodeDecodeError as error:
+        raise UnsupportedMedia(f"The body must be UTF-8 text; byte {error.start} is not.") from None
+    if problem := unstorable(content):
+        raise RequestRefused(f"The body {problem}, which cannot be stored; remove it.", field="(body)")
     info, created = await services.storage.documents.put(owner, path, content)
     return json_response(_document_out(info), 201 if created else 200)
 
@@ -78,14 +83,4 @@ def _query(request: Request, name: str) -> str:
     text = request.query_params.get(name, "")
     if problem := unstorable(text):
         raise RequestRefused(f"`{name}` {problem}, which no path of a document does.", field=name)
-    return text
-
-
-def _text(body: bytes) -> str:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise UnsupportedMedia(f"The body must be UTF-8 text; byte {error.start} is not.") from None
-    if problem := unstorable(text):
-        raise RequestRefused(f"The body {problem}, which cannot be stored; remove it.", field="(body)")
     return text

@@ -95,7 +95,7 @@ async def get_siblings(request: Request) -> Response:
     storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
     await storage.turns.get(owner, chat, turn)
     siblings = await storage.turns.siblings([turn])
-    turns = await storage.turns.several(owner, chat, siblings[turn])
+    turns = [await storage.turns.get(owner, chat, sibling) for sibling in siblings[turn]]
     return json_response(SiblingsOut(turns=[turn_out(turn, services) for turn in turns]))
 
 

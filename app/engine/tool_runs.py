@@ -74,7 +74,15 @@ class ToolRuns:
         if runnable:
             # The ledger first: after a crash, a call that is not in it has certainly not been run.
             await self._recorder.start_calls(runnable)
-            await self._finish_all(runnable)
+            gate = self._gate
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call in runnable:
+                        group.create_task(self._finish(call, gate.first_of_same(call, runnable)))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            for call in runnable:
+                self._tasks.pop(key_of(call), None)
 
     async def judge(self, draft: Block) -> None:
         """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""
@@ -92,17 +100,6 @@ class ToolRuns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- the ledger --------------------------------------------------------------------------------------------------
-
-    async def _finish_all(self, calls: Sequence[Block]) -> None:
-        gate = self._gate
-        try:
-            async with asyncio.TaskGroup() as group:
-                for call in calls:
-                    group.create_task(self._finish(call, gate.first_of_same(call, calls)))
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        for call in calls:
-            self._tasks.pop(key_of(call), None)
 
     async def _finish(self, call: Block, same: Block | None) -> None:
         """Stores the outcome of `call` when it is there. The success of the `same` call is its outcome too."""

@@ -200,9 +200,6 @@ class Turns:
             found[row["turn"]].append(row["id"])
         return found
 
-    async def several(self, owner: str, chat: UUID, turns: Sequence[UUID]) -> list[Turn]:
-        return [await self.get(owner, chat, turn) for turn in turns]
-
     async def cancel(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """Requests the cancellation of a turn. Idempotent: an ended turn is returned as it is. Raises NotFound."""
         found = await self.get(owner, chat, turn)
