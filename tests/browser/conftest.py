@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import structlog
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from tests.browser.person import Person, sit_down
 from tests.browser.scenes import Harbour
@@ -16,6 +16,8 @@ from tests.support.http_server import Server, serving
 from tests.support.programs import path_of
 
 SitDown = Callable[..., Awaitable[Person]]
+
+expect.set_options(timeout=20_000)  # milliseconds: a loaded machine is no reason to fail
 
 
 @pytest.fixture(scope="session", autouse=True)
