@@ -10,15 +10,25 @@ from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_message
 from app.domain.errors import Conflict, NotFound, RequestRefused
-from app.domain.turns import Turn, TurnRequest
+from app.domain.turns import OPEN, Turn, TurnRequest
 from app.kit.ids import new_id
-from app.storage.chats import CREATE_CHAT, GET_CHAT, chat_from
+from app.storage.chats import CREATE_CHAT, chat_from
 from app.storage.database import Database, Statement, Transaction
-from app.storage.rows import OPEN_STATUSES, columns_of, to_json, turn_from
+from app.storage.rows import OPEN_STATUSES, columns_of, from_json, to_json, turn_from
 from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
 
 LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
 GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, id DESC LIMIT 1")
+# The chat and its newest turn, of which there may be none: what a message without a parent needs, in one round trip.
+GET_CHAT_AND_NEWEST = Statement(
+    """
+    SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
+    FROM chats LEFT JOIN LATERAL (
+        SELECT * FROM turns WHERE chat_id = chats.id ORDER BY created_at DESC, id DESC LIMIT 1
+    ) AS newest ON true
+    WHERE chats.id = :chat AND chats.owner = :owner
+    """
+)
 GET_TURN_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat AND id = :turn")
 GET_RUNNING_SIBLING = Statement(
     f"""
@@ -241,11 +251,22 @@ class Exchanges:
 
     async def preview(self, target: Target) -> Preview:
         """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""
-        chat = await self._database.row(GET_CHAT, chat=target.chat, owner=target.owner)
-        if chat is None:
+        row = await self._database.row(GET_CHAT_AND_NEWEST, chat=target.chat, owner=target.owner)
+        if row is None:
             raise NotFound(f"There is no chat {target.chat}.")
+        chat = Chat(
+            id=target.chat,
+            owner=target.owner,
+            title=row["title"],
+            system_prompt=row["system_prompt"],
+            settings=from_json(row["settings"]),
+            created_at=row["chat_created_at"],
+            updated_at=row["updated_at"],
+        )
+        if target.parent == "newest" and (row["id"] is None or row["status"] not in OPEN):
+            return Preview(chat, turn_from(row) if row["id"] else None, False)
         place = await _place(self._database, target)
-        return Preview(chat_from(chat), place.before, bool(place.steerable))
+        return Preview(chat, place.before, bool(place.steerable))
 
     async def answer(self, owner: str, chat: UUID, turn: UUID) -> Turn:
         """The answer that another one is to stand beside, without its contents. Raises NotFound and Conflict."""
