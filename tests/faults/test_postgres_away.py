@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 TURNS = 50
 AT_ONCE = TURNS * 3 // 5  # at one replica, so that the other has some too
 LEASE = 2.0  # seconds, on a quiet machine; longer on a loaded one, which may keep a replica from its CPU for that long
-# The promise in docs/operations.md is for 20 s. Postgres is away for at least twice the lease.
+# Postgres is away for at least twice the lease; FAULTS_SECONDS_AWAY asks for longer.
 AWAY = float(os.environ.get("FAULTS_SECONDS_AWAY", "0"))
 
 
