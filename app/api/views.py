@@ -26,7 +26,7 @@ from app.domain.chats import Chat
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, required_actions_of
 from app.domain.output import output_of, phase_of
-from app.domain.rounds import Round
+from app.domain.rounds import Round, exact_sum
 from app.domain.turns import Turn
 from app.kit.excerpt import Excerpt
 from app.llm.models.catalog import Models
@@ -108,7 +108,7 @@ def _cost(turn: Turn, models: Models) -> float | None:
         return None
     costs = [models.cost(round.model or turn.request.model, round.usage) for round in turn.rounds]
     known = [cost for cost in costs if cost is not None]
-    return sum(known) if known and len(known) == len(costs) else None
+    return exact_sum(known) if known and len(known) == len(costs) else None
 
 
 def _open_block(view: LiveView) -> list[BlockOut]:

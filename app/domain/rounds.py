@@ -1,9 +1,10 @@
 """Rounds: one model call each, with the tools that it called; and sums of usage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from decimal import Decimal
+from typing import Any, TypeGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, Mapping):
             total[key] = add_usage(known if isinstance(known, Mapping) else {}, value)
         elif _is_count(value) and _is_count(known):
-            total[key] = known + value
+            whole = isinstance(known, int) and isinstance(value, int)
+            total[key] = known + value if whole else exact_sum((known, value))
         elif isinstance(value, list) and isinstance(known, list):
             total[key] = [*known, *value]
         elif value is not None:
@@ -57,5 +59,10 @@ def add_usage(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, An
     return total
 
 
-def _is_count(value: object) -> bool:
+def exact_sum(values: Iterable[float]) -> float:
+    """The sum of the decimal numbers that the values stand for: 0.1 and 0.2 are 0.3."""
+    return float(sum((Decimal(str(value)) for value in values), Decimal()))
+
+
+def _is_count(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

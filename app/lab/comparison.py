@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from app.domain.rounds import exact_sum
 from app.terminal.assembler import Json
 from app.terminal.text import one_line
 
@@ -140,7 +141,7 @@ def total_of(results: Sequence[Result]) -> Json:
         "cached_tokens": sum(result.cached_tokens for result in results),
         "output_tokens": sum(result.output_tokens for result in results),
         "seconds": round(sum(result.seconds for result in results), 3),
-        "cost": sum(costs) if len(costs) == len(results) else None,
+        "cost": exact_sum(costs) if len(costs) == len(results) else None,
     }
 
 

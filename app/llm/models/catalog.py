@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 from app.domain.errors import PermanentError, RequestRefused
@@ -47,10 +48,13 @@ class Prices:
             "cache_read_input_tokens": self.input if self.cache_read is None else self.cache_read,
             "cache_creation_input_tokens": self.input if self.cache_write is None else self.cache_write,
         }
-        return sum(
-            sum(price * (figures.get(name) or 0) for name, price in prices.items()) / _MILLION
-            for figures in (usage, *(each for each in iterations if each.get("type") == "compaction"))
+        figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
+        paid = (
+            Decimal(str(price)) * Decimal(str(each.get(name) or 0))
+            for each in figures
+            for name, price in prices.items()
         )
+        return float(sum(paid, Decimal()) / _MILLION)
 
 
 @dataclass(frozen=True, slots=True)

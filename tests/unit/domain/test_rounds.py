@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.rounds import Round, add_usage, merge_usage
+from app.domain.rounds import Round, add_usage, exact_sum, merge_usage
 from tests.support.turns import begun, sealed, voided
 
 COUNTS: st.SearchStrategy[dict[str, Any]] = st.recursive(
@@ -25,6 +25,13 @@ def test_a_later_figure_of_a_message_overwrites_and_a_missing_one_stays() -> Non
         "speed": "fast",
     }
     assert merge_usage({}, {"output_tokens": None}) == {}
+
+
+def test_amounts_are_summed_as_the_decimal_numbers_that_they_are() -> None:
+    assert add_usage({"cost": 0.1}, {"cost": 0.2}) == {"cost": 0.3}
+    assert add_usage({"cost": 1}, {"cost": 0.1}) == {"cost": 1.1}
+    assert exact_sum([0.1] * 3) == 0.3
+    assert exact_sum([]) == 0
 
 
 def test_rounds_are_summed_and_words_keep_the_latest() -> None:

@@ -86,6 +86,11 @@ def test_a_model_with_unknown_abilities_is_refused_nothing() -> None:
     assert not Model("m", can=frozenset()).supports("images")
 
 
+def test_a_cost_has_no_noise_of_binary_fractions() -> None:
+    assert Prices(0.1, 0.2).cost_of({"input_tokens": 1_000_000, "output_tokens": 1_000_000}) == 0.3
+    assert Prices(3, 15).cost_of({"input_tokens": 7, "output_tokens": 11, "cache_read_input_tokens": 3}) == 0.000195
+
+
 def test_a_cost_counts_cached_tokens_at_their_own_price() -> None:
     found, *_ = models()
     usage = {
