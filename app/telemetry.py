@@ -9,9 +9,12 @@ from typing import Any
 
 import msgspec
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 log = structlog.get_logger(__name__)
+
+# Each counter and histogram would have a second series with the time of its creation, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
