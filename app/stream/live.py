@@ -10,12 +10,20 @@ from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.cursor import Cursor
 from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop
-from app.domain.log import LONGEST_DELTA, action_required, end_of, marks_of, start_of_block, start_of_round
+from app.domain.log import LONGEST_DELTA, action_required, end_cursor, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream.wakeup import Wakeup
 
 _NOTICES_KEPT = 32
+
+
+class PlacedNotice(NamedTuple):
+    """The `number`-th notice of a view. `position` is the cursor of a client that has all events before it."""
+
+    number: int
+    position: Cursor
+    notice: Notice
 
 
 class Frame(NamedTuple):
@@ -41,7 +49,7 @@ class LiveView:
         self.vanished = False
         self.provisional = False
         self.last_frame: Frame | None = None
-        self.notices: deque[tuple[int, Notice]] = deque(maxlen=_NOTICES_KEPT)
+        self.notices: deque[PlacedNotice] = deque(maxlen=_NOTICES_KEPT)
         self.notice_number = 0
         self._pieces: list[str] = []
         self._ends: list[int] = []
@@ -171,15 +179,17 @@ class LiveView:
         self._mark(end_of(turn))
 
     def notify(self, notice: Notice) -> None:
+        if self.ended:
+            return  # nothing comes after the end
         self.notice_number += 1
-        self.notices.append((self.notice_number, notice))
+        self.notices.append(PlacedNotice(self.notice_number, end_cursor(self), notice))
         self.wakeup.notify()
 
-    def notices_after(self, number: int) -> tuple[Sequence[Notice], int]:
-        """The notices after the first `number`, as far as they are kept, and how many there were in all."""
+    def notices_after(self, number: int) -> Sequence[PlacedNotice]:
+        """The notices after the first `number`, as far as they are kept."""
         if number == self.notice_number:
-            return (), number
-        return [notice for count, notice in self.notices if count > number], self.notice_number
+            return ()
+        return [placed for placed in self.notices if placed.number > number]
 
     def _mark(self, mark: Mark) -> None:
         self.marks.append(mark)

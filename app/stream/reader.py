@@ -59,12 +59,15 @@ class TurnReader:
 
         Raises ValueError for a cursor of an attempt that the turn has not had.
         """
-        view = self.view
-        is_current = self._resumed and self._cursor.attempt == view.attempt
-        frames = self._portion() if is_current else self._resume()
-        if not view.ended:  # nothing comes after the end
-            notices, self._seen = view.notices_after(self._seen)
-            frames += b"".join(self._encode(notice, None) for notice in notices)
+        view, frames = self.view, b""
+        for number, position, notice in view.notices_after(self._seen):
+            frames += self._events(position)
+            if self._cursor < position or len(frames) >= PORTION:
+                break  # the events before the notice come first
+            frames += self._encode(notice, None)
+            self._seen = number
+        else:
+            frames += self._events()
         self.done = not frames and ((view.ended and self._resumed) or view.vanished)
         return frames
 
@@ -87,7 +90,11 @@ class TurnReader:
                 return
         self.view, self._seen, self._resumed = here, here.notice_number, False
 
-    def _resume(self) -> bytes:
+    def _events(self, end: Cursor | None = None) -> bytes:
+        is_current = self._resumed and self._cursor.attempt == self.view.attempt
+        return self._portion(end) if is_current else self._resume(end)
+
+    def _resume(self, end: Cursor | None) -> bytes:
         """Makes a cursor that comes from another view or request a cursor of this view, if the view is that far."""
         view, cursor = self.view, self._cursor
         resumed, reset = resume(view, cursor)
@@ -97,17 +104,19 @@ class TurnReader:
             return b""
         self._cursor, self._resumed = resumed, True
         frames = b"" if reset is None else self._encode(reset, resumed)
-        return frames + self._portion()
+        return frames + self._portion(end)
 
-    def _portion(self) -> bytes:
-        """The next frames. Readers that share frames and are at the same cursor get the same bytes."""
+    def _portion(self, end: Cursor | None) -> bytes:
+        """The next frames, up to `end`, where a notice is due. Readers that share frames and are at the same cursor get
+        the same bytes.
+        """
         view, cursor = self.view, self._cursor
         last = view.last_frame
-        if self._shares and last is not None and last.start == cursor:
+        if self._shares and last is not None and last.start == cursor and (end is None or last.stop <= end):
             self._cursor = last.stop
             return last.data
         frames, size = [], 0
-        while size < PORTION and (step := next_event(view, cursor)):
+        while size < PORTION and (end is None or cursor < end) and (step := next_event(view, cursor)):
             event, cursor = step
             frame = self._encode(event, cursor)
             frames.append(frame)

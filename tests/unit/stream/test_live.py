@@ -87,14 +87,13 @@ def test_a_round_that_is_taken_back_leaves_what_was_before_it() -> None:
 
 def test_only_the_last_notices_are_kept_and_each_is_returned_once() -> None:
     view = LiveView(turn_of())
-    assert view.notices_after(0) == ((), 0)
+    assert view.notices_after(0) == ()
     for number in range(40):
         view.notify(Notice("status", {"n": number}))
-    notices, seen = view.notices_after(0)
-    assert [notice.data["n"] for notice in notices] == list(range(8, 40))
-    assert view.notices_after(seen) == ((), 40)
+    assert [placed.notice.data["n"] for placed in view.notices_after(0)] == list(range(8, 40))
+    assert view.notices_after(40) == ()
     view.notify(Notice("status", {"n": 40}))
-    assert [notice.data["n"] for notice in view.notices_after(seen)[0]] == [40]
+    assert [(placed.number, placed.notice.data["n"]) for placed in view.notices_after(40)] == [(41, 40)]
 
 
 def test_asks_have_the_mark_that_the_rows_give() -> None:

@@ -140,6 +140,47 @@ async def test_notices_are_not_sent_to_readers_that_come_later() -> None:
             assert [type(event) for event in _events(await waiting)] == [BlockDelta, Notice]
 
 
+@pytest.mark.parametrize("shares", [True, False])
+async def test_a_notice_comes_where_it_was_written_however_late_the_reader_is(shares: bool) -> None:
+    view = LiveView(turn_of(rounds=[]))
+    readers = [tail.TurnReader(Directory(), view, _never, START, encode, shares=shares) for _ in range(2)]
+    view.notify(Notice("status", {"stage": "processing"}))
+    view.begin_round(begun())
+    view.notify(Notice("status", {"stage": "streaming"}))
+    view.open_block(BlockStart(1, 0, 1, "text", None, None))
+    view.append("ahoy")
+    view.notify(Notice("status", {"n": 1}))
+    view.append(" there")
+    view.close_block(text(0, 1, "ahoy there"))
+    view.notify(Notice("status", {"stage": "executing"}))
+    view.end(replace(view.turn, status="complete", stop_reason="end_turn"))
+    view.notify(Notice("status", {"n": 2}))
+    expected = ["TurnStart", "processing", "RoundStart", "streaming", "BlockStart", "BlockDelta", 1, "BlockStop"]
+    later = tail.TurnReader(Directory(), view, _never, START, encode, shares=shares)
+    for reader in readers:
+        seen = [
+            next(iter(event.data.values())) if isinstance(event, Notice) else type(event).__name__
+            for event in _events(reader.look())
+        ]
+        assert seen == [*expected, "executing", "TurnEnd"]
+        assert reader.look() == b""
+        assert reader.done
+    assert not any(isinstance(event, Notice) for event in _events(later.look()))
+
+
+async def test_notices_do_not_make_a_portion_longer_than_agreed() -> None:
+    view = LiveView(turn_of(rounds=[begun()]))
+    reader = tail.TurnReader(Directory(), view, _never, START, encode)
+    for index in range(20):
+        view.close_block(text(index, 1, "a" * 50_000))
+        view.notify(Notice("status", {"n": index}))
+    sizes = []
+    while frames := reader.look():
+        sizes.append(len(frames))
+    assert max(sizes) < 2 * tail.PORTION + 50_000
+    assert len(sizes) > 5
+
+
 async def test_no_notice_comes_after_the_end() -> None:
     directory, view = Directory(), _writing("ahoy")
     with directory.host(view, "ada"):
