@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from app.tools.tool import Tool as Tool
     from app.tools.tool import ToolContext as ToolContext
     from app.tools.tool import ToolError as ToolError
+    from app.tools.tool import ToolResult as ToolResult
     from app.tools.tool import ToolSource as ToolSource
     from app.tools.tool import ToolUnavailable as ToolUnavailable
     from app.tools.tool import tool as tool
@@ -74,6 +75,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Tool",
         "ToolContext",
         "ToolError",
+        "ToolResult",
         "ToolSource",
         "ToolUnavailable",
         "tool",

@@ -60,12 +60,13 @@ async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, servic
 
 async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services, field: str) -> Decision:
     match action:
-        case ResultIn(blocks=None):
-            answer = AskAnswer("result", output_text(action.output), action.is_error)
-            return Decision(action.tool_use_id, None, answer, field)
         case ResultIn(blocks=blocks):
-            parts = result_parts(await user_blocks(blocks or (), owner, services, f"{field}.blocks"))
-            answer = AskAnswer("result", joined_texts(parts), action.is_error, layout=layout_of(parts))
+            text, layout = output_text(action.output), None
+            if blocks is not None:
+                parts = result_parts(await user_blocks(blocks, owner, services, f"{field}.blocks"))
+                text, layout = joined_texts(parts), layout_of(parts)
+            data = None if action.data is None else to_json(action.data).decode()
+            answer = AskAnswer("result", text, action.is_error, layout=layout, client_data=data)
             return Decision(action.tool_use_id, None, answer, field)
         case ApproveIn():
             answer = AskAnswer("approve", input=_edited(action, turn, field))

@@ -46,7 +46,7 @@ def error_json(error: TurnError | None) -> dict[str, Any] | None:
 
 
 def block_details(block: Block) -> dict[str, Any]:
-    """Members that deltas cannot carry: parsed input, signature, citations, is_error, interrupted, and `data`."""
+    """Members that deltas cannot carry: parsed input, signature, citations, is_error, interrupted, notes and `data`."""
     details: dict[str, Any] = {}
     if block.type.endswith("tool_use") and not block.interrupted:
         details["input"] = input_of(block.text)
@@ -58,6 +58,8 @@ def block_details(block: Block) -> dict[str, Any]:
         details["notes"] = parsed(block.notes)
     if block.data is not None:
         details |= _from_data(block)
+    if block.client_data is not None:
+        details["data"] = parsed(block.client_data)
     return details
 
 

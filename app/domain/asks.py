@@ -16,7 +16,8 @@ AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 @dataclass(frozen=True, slots=True)
 class AskAnswer:
     """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout` says
-    how a result with files is laid out (app/domain/results.py). `input`, as JSON text, replaces the input of the call.
+    how a result with files is laid out (app/domain/results.py), `client_data` (JSON text) what only clients see of it.
+    `input`, as JSON text, replaces the input of the call.
     """
 
     kind: AnswerKind
@@ -24,6 +25,7 @@ class AskAnswer:
     is_error: bool = False
     input: str | None = None
     layout: str | None = None
+    client_data: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

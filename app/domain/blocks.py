@@ -23,8 +23,8 @@ class Block:
     `text` is the streamed text: prose, thinking, or the JSON text of a tool input; for a tool_result the text that the
     tool returned. `data` is the provider's own JSON object for the block, in which the streamed member stays as it
     began; for a tool_result its layout (app/domain/results.py); None where `text` is all there is. `attempt` wrote the
-    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool); no
-    provider sees it.
+    block. `notes` is a JSON object of ours about a tool_result (cut, tried again, answered by another tool), and
+    `client_data` the JSON text that the tool gave for clients beside it; no provider sees either.
     """
 
     index: int
@@ -38,6 +38,7 @@ class Block:
     is_error: bool = False
     interrupted: bool = False
     notes: str | None = None
+    client_data: str | None = None
 
     @property
     def is_call(self) -> bool:

@@ -143,6 +143,7 @@ class Recorder:
             name=call.name,
             is_error=outcome.is_error,
             notes=to_json(outcome.notes).decode() if outcome.notes else None,
+            client_data=None if outcome.data is None else to_json(outcome.data).decode(),
         )
         await self._records.settle_call(result, state, outcome.whole)
         if state == "settled":

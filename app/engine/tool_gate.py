@@ -205,7 +205,8 @@ def earlier_result(call: Block, blocks: Sequence[Block], read_only: Collection[s
         if other.name not in read_only:
             break
         if same_call(other, call) and (result := results.get(key_of(other))):
-            return Outcome(result.text, notes={"memo": other.tool_use_id}, layout=result.data)
+            notes = {"memo": other.tool_use_id}
+            return Outcome(result.text, notes=notes, layout=result.data, data=_parsed(result.client_data or "null"))
     return None
 
 
@@ -234,7 +235,8 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
     match answer.kind:
         case "result":
             empty = "" if answer.layout else RETURNED_NOTHING
-            return Outcome(answer.text or empty, is_error=answer.is_error, layout=answer.layout)
+            data = _parsed(answer.client_data or "null")
+            return Outcome(answer.text or empty, is_error=answer.is_error, layout=answer.layout, data=data)
         case "deny":
             reason = f" The user says: {answer.text}" if answer.text else ""
             text, decision = f"The user did not allow this call of {ask.name}.{reason}", "denied"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import httpx2
+from pydantic_core import from_json
 
 from app.domain.blocks import CUT_SHORT, REJECTED, Block
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
@@ -192,7 +193,9 @@ class _Results:
         found: defaultdict[str, list[Outcome]] = defaultdict(list)
         for block in then.blocks:
             if block.type == TOOL_RESULT and not (self._cancelled and _was_cut_short(block)):
-                found[block.tool_use_id or ""].append(Outcome(block.text, block.is_error, layout=block.data))
+                data = from_json(block.client_data or "null")
+                outcome = Outcome(block.text, block.is_error, layout=block.data, data=data)
+                found[block.tool_use_id or ""].append(outcome)
             elif block.type == VERDICT:
                 found[as_call(block).tool_use_id or ""].append(Outcome(block.text, block.data == REJECTED))
         self._by_call = {id: iter(outcomes) for id, outcomes in found.items()}

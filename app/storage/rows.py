@@ -95,6 +95,7 @@ def block_from(row: Row) -> Block:
         is_error=row["is_error"],
         interrupted=row["interrupted"],
         notes=row["notes"],
+        client_data=row["client_data"],
     )
 
 
@@ -130,4 +131,5 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
         "interrupteds": [block.interrupted for block in blocks],
         "notes": [block.notes for block in blocks],
         "wholes": [None] * len(blocks),
+        "client_datas": [block.client_data for block in blocks],
     }

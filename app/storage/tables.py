@@ -198,6 +198,8 @@ blocks = Table(
     Column("notes", JSON),
     # The full text of a result of which the model gets a part. Read on demand only.
     Column("whole", Text),
+    # What a tool gave for clients beside the result; no model receives it.
+    Column("client_data", JSON),
     CheckConstraint('"index" >= 0 AND round >= 0 AND attempt >= 0', name="counts"),
     CheckConstraint(
         "type NOT IN ('tool_use', 'tool_result') OR (tool_use_id IS NOT NULL AND name IS NOT NULL)",

@@ -75,7 +75,8 @@ GET_ROUNDS = Statement(
     "SELECT * FROM rounds WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, number, attempt"
 )
 BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
-    blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes"""
+    blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
+    blocks.client_data"""
 GET_BLOCKS = Statement(
     f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index"
 )

@@ -18,6 +18,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "breaker": "paused after failures",
     "fallback": "replaced by another tool",
     "cut": "cut",
+    "data_left_out": "its data left out",
     "waited": "had to wait",
     "calls_per_turn": "called too often",
     "memo": "result reused",
@@ -108,7 +109,9 @@ def _content(block: Json) -> str:
         other_turn = "" if first["turn"] == last["turn"] else f" of turn {first['turn']}"
         rounds = f"Round {first['round']}{other_turn} to round {last['round']} of turn {last['turn']}"
         return f"{block['text']}\n{rounds}: {sent}."
-    return "\n".join(filter(None, [block["text"] or value, *file_labels(block)])) or "(nothing)"
+    data = block.get("data") if block["type"] == "tool_result" else None
+    more = [] if data is None else [f"Data that the model does not get: {json.dumps(data, ensure_ascii=False)}"]
+    return "\n".join(filter(None, [block["text"] or value, *file_labels(block), *more])) or "(nothing)"
 
 
 def _notes(result: Json) -> Mapping[str, Any]:

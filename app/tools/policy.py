@@ -16,8 +16,11 @@ PolicyOptions = Mapping[str, Any]
 
 # The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last three.
 POLICY_NOTES = frozenset(
-    {"retries", "timeout", "breaker", "fallback", "cut", "waited", "memo", "calls_per_turn", "approval"}
-)
+    {
+        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "memo", "calls_per_turn",
+        "approval",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

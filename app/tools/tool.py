@@ -71,6 +71,7 @@ class Outcome:
     `more` are files, and texts between them, that follow `text`. Once its files are uploaded, an outcome has a `layout`
     instead: the places of the files in `text`, which then holds all texts (app/domain/results.py). `whole` is the full
     text where the model receives only a part. `notes` name the policies that were needed, for readers of the block.
+    `data` is JSON (or what can be serialized as JSON) for clients alone: no model receives it.
     """
 
     text: str
@@ -80,6 +81,7 @@ class Outcome:
     notes: Mapping[str, Any] = field(default_factory=dict)
     more: tuple[OutcomePart, ...] = ()
     layout: str | None = None
+    data: Any = None
 
     def __post_init__(self) -> None:
         # Either of `is_error` and `kind` may be given alone.
@@ -103,6 +105,16 @@ class Outcome:
         """The same outcome with other parts, and a blank line between two texts."""
         other = Outcome.of(join_texts(parts, "\n\n"))
         return replace(self, text=other.text, more=other.more)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a function may return where clients are to receive more than the model: `content` becomes the result as if
+    it had been returned alone, `data` is JSON for clients.
+    """
+
+    content: object
+    data: Any = None
 
 
 class ToolError(Exception):
@@ -150,6 +162,8 @@ class FunctionTool:
     def _outcome(self, result: object) -> Outcome:
         if isinstance(result, Outcome):
             return result
+        if isinstance(result, ToolResult):
+            return replace(self._outcome(result.content), data=result.data)
         if result is None or result == "":
             return Outcome(RETURNED_NOTHING)
         parts = result if isinstance(result, list | tuple) else [result]
@@ -198,7 +212,8 @@ def tool(
     """Makes a tool of an async function: its schema from the signature, its description from the docstring.
 
     The function takes the arguments that the model sends and, if it has a parameter of that type, a ToolContext. It
-    returns a str, a File, an Outcome, a list of texts and files, or any value that can be serialized as JSON.
+    returns a str, a File, a list of texts and files, any value that can be serialized as JSON, a ToolResult of one of
+    these, or an Outcome.
     `read_only` promises that it has no effects, `retry_safe` that it may be run again with the same idempotency key.
     The other options are the fields of Policy. Raises TypeError or ValueError at once for a function that cannot be a
     tool, or not with these options.

@@ -403,8 +403,20 @@ def test_data_stands_in_the_place_of_texts_only() -> None:
     picture = types.ImageContent(type="image", data=b64encode(PIXEL).decode(), mime_type="image/png")
     words = types.TextContent(type="text", text='{"a": 1}')
     result = CallToolResult(content=[picture, words], structured_content={"a": 1})
-    assert outcome_of(result, "text") == Outcome("a: 1", more=(File(PIXEL, "image/png"),))
-    assert outcome_of(result, "json") == Outcome("", more=(File(PIXEL, "image/png"), '{"a": 1}'))
+    data = {"structuredContent": {"a": 1}}
+    assert outcome_of(result, "text") == Outcome("a: 1", more=(File(PIXEL, "image/png"),), data=data)
+    assert outcome_of(result, "json") == Outcome("", more=(File(PIXEL, "image/png"), '{"a": 1}'), data=data)
+
+
+def test_clients_receive_structured_content_and_metadata_as_they_came() -> None:
+    text = types.TextContent(type="text", text="7 rows")
+    result = CallToolResult(content=[text], structured_content={"rows": [1]}, _meta={"ui/resource": "ui://table"})
+    outcome = outcome_of(result, "json")
+    assert (outcome.text, outcome.data) == (
+        "7 rows",
+        {"structuredContent": {"rows": [1]}, "_meta": {"ui/resource": "ui://table"}},
+    )
+    assert outcome_of(CallToolResult(content=[text]), "json").data is None
 
 
 def test_a_result_without_text_states_success_or_failure() -> None:

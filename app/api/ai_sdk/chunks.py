@@ -7,6 +7,7 @@ from app.api.ai_sdk.parts import (
     Json,
     approval_id,
     approval_json,
+    client_data_part,
     client_tools,
     data_part,
     end_metadata,
@@ -173,6 +174,8 @@ class UiEncoder:
             yield {"type": "tool-approval-response", "approvalId": approval, **decided}
         result = result_json(block, asks)
         yield {"type": f"tool-{result.pop('state')}", "toolCallId": block.tool_use_id, **result}
+        if block.client_data is not None:
+            yield client_data_part(block)
 
     def _reset(self, index: int) -> Iterator[Json]:
         yield {"type": "reset-step"}

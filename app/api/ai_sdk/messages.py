@@ -4,6 +4,7 @@ from app.api.ai_sdk.parts import (
     Json,
     approval_id,
     approval_json,
+    client_data_part,
     client_tools,
     data_part,
     end_metadata,
@@ -79,6 +80,8 @@ class _Message:
             self._call(block)
         elif block.type == TOOL_RESULT:
             self._calls[block.tool_use_id or ""] |= result_json(block, self._turn.asks)
+            if block.client_data is not None:
+                self.parts.append(client_data_part(block))
         elif found := result_of_provider(block, self._provider_calls):
             self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
         else:

@@ -71,6 +71,12 @@ def result_json(block: Block, asks: Sequence[Ask]) -> Json:
     return {"state": "output-available", "output": output}
 
 
+def client_data_part(block: Block) -> Json:
+    """The data for clients of a result, which has no place in the SDK's parts of tools: by the id of its call."""
+    data = parsed(block.client_data or "null")
+    return {"type": "data-tool-data", "id": block.tool_use_id, "data": {"name": block.name, "data": data}}
+
+
 def approval_json(block: Block, asks: Sequence[Ask]) -> Json:
     """The decision of a person about the call of `block`, a call or its result; empty where there is none."""
     call = block.round, block.tool_use_id

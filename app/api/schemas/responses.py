@@ -72,7 +72,7 @@ class BlockMembers(BaseModel):
     ] = None
     signature: Annotated[str | Absent, Field(description="of thinking: the provider's signature")] = None
     citations: Annotated[list[Any] | Absent, Field(description="of text: the provider's citations")] = None
-    data: Annotated[Any, Field(description="of every other type: the provider's own object")] = None
+    data: Annotated[Any, Field(description="of a tool_result: JSON for clients; else the provider's own object")] = None
 
 
 def _describe_members(schema: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class ToolChoiceIn(Body):
 
 class ResultIn(Body):
     """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` take its
-    place where the result holds images or documents.
+    place where the result holds images or documents. `data` is stored for clients and not sent to the model.
     """
 
     type: Literal["result"]
@@ -88,8 +88,9 @@ class ResultIn(Body):
     output: Any = None
     blocks: Annotated[list[BlockIn] | None, Field(min_length=1, max_length=20)] = None
     is_error: bool = False
+    data: Any = None
 
-    @field_validator("output")
+    @field_validator("output", "data")
     @classmethod
     def _storable(cls, value: Any) -> Any:
         return storable_throughout({"output": value})["output"]

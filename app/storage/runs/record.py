@@ -27,13 +27,14 @@ def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: 
 
 _INSERT_BLOCKS = """
     INSERT INTO blocks
-        (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole)
+        (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole,
+            client_data)
     SELECT fenced.id, b.*
     FROM fenced, unnest(
         CAST(:indexes AS int[]), CAST(:block_rounds AS int[]), CAST(:attempts AS int[]), CAST(:types AS text[]),
         CAST(:texts AS text[]), CAST(:datas AS json[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]),
         CAST(:is_errors AS bool[]), CAST(:interrupteds AS bool[]), CAST(:notes AS json[]),
-        CAST(:wholes AS text[])
+        CAST(:wholes AS text[]), CAST(:client_datas AS json[])
     ) AS b
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """

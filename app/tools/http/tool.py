@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import structlog
@@ -156,13 +156,16 @@ def outcome_of(name: str, answer: HttpResponse, results: ResultForm, secrets: Ma
     agrees = declared == PDF or declared.startswith("image/") or (declared == _UNKNOWN and _text(answer) is None)
     if succeeded and found in IMAGES | {PDF} and agrees:
         return Outcome.of([File(answer.body)])
-    text, failed = _read(answer, results)
+    text, failed, data = _read(answer, results)
     text = _without(secrets, text)
+    if data is not None:
+        data = msgspec.json.decode(_without(secrets, msgspec.json.encode(data).decode()))
     if succeeded:
         nothing = "The call failed, and nothing is said of why." if failed else RETURNED_NOTHING
-        return Outcome(text if text.strip() else nothing, is_error=failed)
+        return Outcome(text if text.strip() else nothing, is_error=failed, data=data)
     shown = text if len(text) <= _MAX_ERROR_CHARS else f"{text[:_MAX_ERROR_CHARS]}…"
-    return Outcome(f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else "."), is_error=True)
+    text = f"{name} answered {phrase(answer.status)}" + (f": {shown}" if shown.strip() else ".")
+    return Outcome(text, is_error=True, data=data)
 
 
 def phrase(status: int) -> str:
@@ -172,22 +175,23 @@ def phrase(status: int) -> str:
         return str(status)
 
 
-def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool]:
-    """The `text` or `output` of a JSON object and its `is_error`, or any other text unchanged."""
+def _read(answer: HttpResponse, results: ResultForm) -> tuple[str, bool, Any]:
+    """The `text` or `output` of a JSON object, its `is_error` and its `data`; or any other text unchanged."""
     text = _text(answer)
     if text is None:
-        return "The answer is not text.", True
+        return "The answer is not text.", True, None
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return text, False
+        return text, False, None
     match value:
         case {"text": str(inner)} | {"output": str(inner)} as answered:
-            return inner, answered.get("is_error") is True
+            pass
         case {"output": output} as answered:
-            return "" if output is None else serialize(output, results), answered.get("is_error") is True
+            inner = "" if output is None else serialize(output, results)
         case _:
-            return text, False
+            return text, False, None
+    return inner, answered.get("is_error") is True, answered.get("data")
 
 
 def _text(answer: HttpResponse) -> str | None:
@@ -199,9 +203,9 @@ def _text(answer: HttpResponse) -> str | None:
 
 
 def _without(secrets: Mapping[str, str], text: str) -> str:
-    """Hides the secrets in a text: a service may repeat them when it refuses them."""
+    """Hides the secrets in a text, or in JSON: a service may repeat them when it refuses them."""
     for value in secrets.values():
         for secret in (value, value.rpartition(" ")[2]):
             if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "[hidden]")
+                text = text.replace(secret, "[hidden]").replace(json.dumps(secret)[1:-1], "[hidden]")
     return text

@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolCon
 
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _KEPT_OF_A_NAME = 55
+_PROTOCOL = "io.modelcontextprotocol/"  # of metadata about the connection, such as the server's version
 
 McpCall = Callable[["McpTool", Mapping[str, Any], ProgressFnT], Awaitable[types.CallToolResult]]
 
@@ -64,14 +65,19 @@ def tool_name(prefix: str, name: str) -> str:
 
 
 def outcome_of(result: types.CallToolResult, form: ResultForm) -> Outcome:
-    """The texts of a result, or its structured content in place of them, and its files in their order."""
+    """The texts of a result, or its structured content in place of them, and its files in their order. Clients also
+    receive structured content and metadata as they came.
+    """
     structured, content = result.structured_content, list(result.content)
     if structured is not None and (form == "text" or not any(isinstance(part, types.TextContent) for part in content)):
         content = [part for part in content if not isinstance(part, types.TextContent)]
         content.insert(0, types.TextContent(text=serialize(structured, form)))
     parts = join_texts((part for block in content for part in _parts(block) if part), "\n")
     nothing = "The call failed; nothing was said of why." if result.is_error else RETURNED_NOTHING
-    return Outcome.of(parts or [nothing], is_error=result.is_error)
+    metadata = {name: value for name, value in (result.meta or {}).items() if not name.startswith(_PROTOCOL)}
+    kept = {"structuredContent": structured, "_meta": metadata or None}
+    data = {name: value for name, value in kept.items() if value is not None}
+    return replace(Outcome.of(parts or [nothing], is_error=result.is_error), data=data or None)
 
 
 def _parts(block: types.ContentBlock) -> Iterator[OutcomePart]:

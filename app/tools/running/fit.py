@@ -1,7 +1,11 @@
-"""The size of a result: long text is cut for the model and kept whole; files that no model can read become text."""
+"""The size of a result: long text is cut for the model and kept whole; files that no model can read become text; data
+for clients is kept up to a limit.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+
+from pydantic_core import from_json
 
 from app.domain.blocks import READ_RESULT
 from app.domain.kinds import FILES
@@ -9,11 +13,13 @@ from app.domain.results import content_of, joined_texts, layout_of
 from app.kit.media import PLAIN, media_type_of
 from app.kit.text import storable
 from app.tools.policy import Policy
+from app.tools.serialize import serialize
 from app.tools.tool import File, Outcome, OutcomePart
 
 # Limits of one result: a request holds many results, and a provider limits the whole request.
 MOST_FILES = 20
 MOST_LARGE_FILES = 4  # of the largest size that is allowed
+MOST_DATA = 100_000  # characters of JSON for clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
 
     `tools` are the names that the model may call: with `read_result` among them, the text says how to read on.
     """
+    outcome = outcome if outcome.data is None else _fit_data(outcome)
     more = tuple(_fit_files(outcome.more, sizes.file))
     text = joined_texts([part for part in (outcome.text, *more) if isinstance(part, str) and part.strip()])
     length = len(text)
@@ -55,6 +62,18 @@ def fit(outcome: Outcome, sizes: Sizes, tool_use_id: str, tools: Iterable[str]) 
         whole=text[: sizes.kept] if outcome.whole is None else outcome.whole,
         notes={**outcome.notes, "cut": note},
     )
+
+
+def _fit_data(outcome: Outcome) -> Outcome:
+    """Makes plain JSON values of the data for clients, or leaves it out where it is too long or no JSON."""
+    try:
+        data = serialize(outcome.data, "json")
+        if len(data) <= MOST_DATA:
+            return replace(outcome, data=from_json(storable(data)))
+        why = f"{len(data):,} characters, of {MOST_DATA:,} that there may be"
+    except ValueError as error:  # of pydantic: what cannot be serialized
+        why = str(error)
+    return replace(outcome, data=None, notes={**outcome.notes, "data_left_out": why})
 
 
 def _fit_files(parts: Sequence[OutcomePart], max_bytes: int) -> Iterator[OutcomePart]:

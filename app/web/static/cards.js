@@ -24,6 +24,14 @@ export class Card {
     this.status = h('span', { class: 'news', dir: 'auto' })
     this.input = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Input', dir: 'ltr' })
     this.result = h('div', { class: 'result' })
+    this.data = h('pre', { class: 'input', tabindex: 0, role: 'group', 'aria-label': 'Data', dir: 'ltr' })
+    this.moreData = h(
+      'details',
+      { class: 'data', hidden: true },
+      h('summary', {}, 'Data that the model does not get'),
+      this.data,
+    )
+    this.moreData.addEventListener('toggle', () => this.#unfold())
     const summary = h(
       'summary',
       {},
@@ -31,7 +39,7 @@ export class Card {
       this.brief,
       this.status,
     )
-    this.more = h('details', {}, summary, this.input, this.result)
+    this.more = h('details', {}, summary, this.input, this.result, this.moreData)
     this.more.addEventListener('toggle', () => this.#unfold())
     this.returned = h('div', { class: 'files' })
     this.form = h('div', { class: 'action' })
@@ -101,6 +109,11 @@ export class Card {
     if (result && this.shownResult !== result.text) {
       this.shownResult = result.text
       this.result.replaceChildren(...this.#resultParts(result))
+    }
+    this.moreData.hidden = result?.data === undefined
+    if (this.moreData.open && this.shownData !== result?.data) {
+      this.shownData = result?.data
+      this.data.replaceChildren(highlighted(JSON.stringify(this.shownData, null, 2).slice(0, MAX_SHOWN), 'json'))
     }
   }
 

@@ -7,6 +7,7 @@ const POLICIES = {
   breaker: 'not called: it failed too often',
   fallback: 'answered by another tool',
   cut: 'the model got a part of it',
+  data_left_out: 'its data for the page was left out',
   waited: 'waited for a slot',
   calls_per_turn: 'called too often',
   memo: 'result of an earlier call',

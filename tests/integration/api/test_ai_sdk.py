@@ -254,6 +254,15 @@ async def test_a_result_with_files_is_its_parts() -> None:
     assert ui_message(turn).parts[1]["output"] == output
 
 
+async def test_data_for_clients_is_a_part_beside_the_result() -> None:
+    call = block(0, "tool_use", "{}", tool_use_id="t1", name="look")
+    result = replace(block(1, "tool_result", "Seen.", tool_use_id="t1", name="look"), client_data='{"rows":[1]}')
+    turn = turn_of(call, result)
+    part = {"type": "data-tool-data", "id": "t1", "data": {"name": "look", "data": {"rows": [1]}}}
+    assert [chunk for chunk in encoded(turn) if chunk["type"] == "data-tool-data"] == [part]
+    assert ui_message(turn).parts[2] == part
+
+
 async def test_citations_are_sources_and_tools_of_the_provider_have_their_results() -> None:
     web = {"type": "web_search_result_location", "url": "https://a.example/", "title": "A"}
     page = {"type": "page_location", "start_page_number": 1}

@@ -1,9 +1,11 @@
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from app.terminal.assembler import Json
-from app.terminal.blocks import degraded_line, edited_input, file_labels, reason_not_run, result_remarks
+from app.terminal.blocks import degraded_line, edited_input, file_labels, full_blocks, reason_not_run, result_remarks
 
 
 def noted(**notes: Any) -> Json:
@@ -53,3 +55,10 @@ def test_files_of_a_result_are_named_by_their_type() -> None:
     shown = {"type": "tool_result", "text": "Here", "content": [{"type": "text", "length": 4}, picture]}
     assert file_labels(shown) == ["[image/png]"]
     assert file_labels({"type": "tool_result", "text": "Here"}) == []
+
+
+def test_the_full_contents_of_a_result_show_the_data_that_the_model_does_not_get() -> None:
+    result = {"type": "tool_result", "name": "tides", "text": "high", "data": {"city": "Brest"}}
+    console = Console(width=80, file=StringIO())
+    console.print(*full_blocks([result]))
+    assert 'Data that the model does not get: {"city": "Brest"}' in console.file.getvalue()  # type: ignore[attr-defined]

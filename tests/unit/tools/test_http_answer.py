@@ -23,6 +23,8 @@ def read(body: str | bytes, status: int = 200, charset: str | None = None, **sec
         ('{"output": "sunny", "is_error": false}', Outcome("sunny")),
         ('{"output": {"code": 7}, "is_error": true}', Outcome('{"code":7}', is_error=True)),
         ('{"output": null}', Outcome(NOTHING)),
+        ('{"text": "sunny", "data": {"uv": [1]}}', Outcome("sunny", data={"uv": [1]})),
+        ('{"output": null, "data": 7, "is_error": false}', Outcome(NOTHING, data=7)),
         ('{"is_error": true, "output": null}', Outcome("The call failed, and nothing is said of why.", is_error=True)),
         ('{"text": 5}', Outcome('{"text": 5}')),
         ('{"sky": "blue", "is_error": true}', Outcome('{"sky": "blue", "is_error": true}')),
@@ -40,6 +42,11 @@ def test_an_answer_is_translated_into_an_outcome(body: str, expected: Outcome) -
 def test_an_output_is_written_as_the_tool_wants_it() -> None:
     answer = HttpResponse(200, b'{"output": {"sky": "blue"}}', None)
     assert outcome_of("weather", answer, "text", {}).text == "sky: blue"
+
+
+def test_the_data_of_a_refusal_is_kept_without_secrets() -> None:
+    found = read('{"text": "No.", "data": {"sent": "pass\\"word"}}', 403, key='Bearer pass"word')
+    assert (found.is_error, found.data) == (True, {"sent": "[hidden]"})
 
 
 def test_an_answer_that_is_not_text_is_an_error() -> None:
