@@ -30,6 +30,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 ENDED: frozenset[Status] = frozenset(status for status, ways_out in TRANSITIONS.items() if not ways_out)
 OPEN: frozenset[Status] = frozenset(TRANSITIONS) - ENDED
+# The stop reason that readers get for a turn that was deleted while it was open.
+DELETED = "deleted"
 
 
 def check_transition(now: Status, then: Status) -> None:

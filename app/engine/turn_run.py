@@ -92,7 +92,14 @@ class TurnRun:
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             if turn.attempt > 1:  # for the first attempt, the request that made the turn has notified
                 services.notify_owner(owner)
-            await self._carry_out(executor, recorder)
+            try:
+                await self._carry_out(executor, recorder)
+            except ClaimLost:
+                if await retry_while_unavailable(lambda: turns.exists(turn.id)):
+                    raise
+                log.info("turn.deleted")
+                view.vanish()
+                return False
             services.notify_owner(owner)
             if view.turn.ended:
                 self._ended = TurnEnded(owner, view.turn)

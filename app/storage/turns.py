@@ -86,6 +86,7 @@ GET_ASKS = Statement(
 GET_STEERS = Statement(
     "SELECT * FROM steers WHERE turn_id = ANY(CAST(:turns AS uuid[])) AND taken_at IS NULL ORDER BY turn_id, id"
 )
+TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 
 GET_STARTED_CALLS = Statement("SELECT round, tool_use_id FROM tool_calls WHERE turn_id = :turn AND state = 'started'")
@@ -179,6 +180,9 @@ class Turns:
             if not rows:
                 raise NotFound(f"There is no turn {leaf} in chat {chat}.")
             return await _with_contents(moment, rows)
+
+    async def exists(self, turn: UUID) -> bool:
+        return await self._database.row(TURN_EXISTS, turn=turn) is not None
 
     async def started_calls(self, turn: UUID) -> frozenset[tuple[int, str | None]]:
         """Round and id of the calls that were started and never settled."""

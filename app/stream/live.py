@@ -12,7 +12,7 @@ from app.domain.cursor import Cursor
 from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop
 from app.domain.log import LONGEST_DELTA, action_required, end_cursor, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
-from app.domain.turns import Turn
+from app.domain.turns import DELETED, Turn
 from app.stream.wakeup import Wakeup
 
 _NOTICES_KEPT = 32
@@ -46,7 +46,6 @@ class LiveView:
         self.turn = turn
         self.marks: list[Mark] = marks_of(turn)
         self.wakeup = Wakeup()
-        self.vanished = False
         self.provisional = False
         self.last_frame: Frame | None = None
         self.notices: deque[PlacedNotice] = deque(maxlen=_NOTICES_KEPT)
@@ -135,9 +134,13 @@ class LiveView:
         return isinstance(last, BlockStart) and last.index == block.index
 
     def vanish(self) -> None:
-        """The turn was deleted."""
-        self.vanished = True
-        self.wakeup.notify()
+        """Ends the view of a turn that was deleted while it was open. No row will say so; readers get a last event."""
+        if self.ended:
+            return
+        if block := self.block_being_written():
+            self.close_block(block)
+        self.provisional = False
+        self.end(replace(self.turn, status="cancelled", stop_reason=DELETED))
 
     def close_block(self, block: Block) -> None:
         """Closes the open block, or adds one that was never open, as its row holds it now."""

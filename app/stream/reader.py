@@ -44,7 +44,7 @@ class TurnReader:
         return self._directory.is_fed(self.view)
 
     async def frames(self, first: bytes = b"") -> AsyncGenerator[bytes, None]:
-        """`first`, which a look has returned, and all frames after it, until the turn has ended or was deleted."""
+        """`first`, which a look has returned, and all frames after it, until the turn has ended."""
         if first:
             yield first
             first = b""  # not kept for as long as the stream lives
@@ -68,7 +68,7 @@ class TurnReader:
             self._seen = number
         else:
             frames += self._events()
-        self.done = not frames and ((view.ended and self._resumed) or view.vanished)
+        self.done = not frames and view.ended and self._resumed
         return frames
 
     async def wait(self) -> None:
@@ -86,7 +86,7 @@ class TurnReader:
             try:
                 here = self._directory.view(await retry_while_unavailable(self._load))
             except NotFound:
-                self.done = True
+                self.view.vanish()
                 return
         self.view, self._seen, self._resumed = here, here.notice_number, False
 
@@ -133,5 +133,5 @@ class TurnReader:
 def follow(
     directory: Directory, view: LiveView, load: Load, cursor: Cursor, encode: Encode
 ) -> AsyncGenerator[bytes, None]:
-    """The frames after `cursor`, until the turn has ended or was deleted. Readers share the bytes."""
+    """The frames after `cursor`, until the turn has ended. Readers share the bytes."""
     return TurnReader(directory, view, load, cursor, encode, shares=True).frames()

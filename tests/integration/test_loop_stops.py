@@ -337,7 +337,8 @@ async def test_a_chat_that_is_deleted_stops_its_turn_and_ends_its_streams(harnes
         await Chats(harness.database).delete(OWNER, asked.chat)
         pause.go.set()
         await watching
-        assert client.end is None
+        assert client.end is not None
+        assert (client.end.status, client.end.stop_reason) == ("cancelled", "deleted")
         await replica.idle(asked)
         await harness.finish(replica, await harness.ask())
     for rows in await rows_of(harness.database, asked):

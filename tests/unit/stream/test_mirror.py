@@ -54,7 +54,7 @@ async def test_a_turn_that_was_deleted_vanishes() -> None:
     directory = Directory()
     view = directory.view(turn_of())
     await Mirror(FakeSnapshots(None), directory, 1).look()
-    assert view.vanished
+    assert (view.turn.status, view.turn.stop_reason) == ("cancelled", "deleted")
 
 
 async def test_without_readers_there_is_no_query() -> None:

@@ -287,7 +287,7 @@ async def test_a_reset_is_sent_though_nothing_has_happened_since() -> None:
         assert _events(await asyncio.wait_for(waiting, 5))[0] == Reset(2, 0)
 
 
-async def test_a_stream_ends_when_its_turn_is_deleted() -> None:
+async def test_the_stream_of_a_deleted_turn_closes_its_block_and_ends() -> None:
     directory, view = Directory(), _writing("ahoy")
 
     async def load() -> Turn:
@@ -297,8 +297,19 @@ async def test_a_stream_ends_when_its_turn_is_deleted() -> None:
         with directory.host(view, "ada"):
             await anext(frames)
             waiting = await _next(frames)
+        stop, end = _events(await waiting)
+        assert isinstance(stop, BlockStop)
+        assert (stop.block.text, stop.block.interrupted) == ("ahoy", True)
+        assert isinstance(end, TurnEnd)
+        assert (end.status, end.stop_reason) == ("cancelled", "deleted")
         with pytest.raises(StopAsyncIteration):
-            await waiting
+            await anext(frames)
+
+
+async def test_a_turn_that_has_ended_does_not_vanish() -> None:
+    view = LiveView(COMPLETE)
+    view.vanish()
+    assert view.turn == COMPLETE
 
 
 async def test_a_stream_of_a_mirrored_turn_ends_when_it_is_deleted() -> None:
@@ -308,8 +319,9 @@ async def test_a_stream_of_a_mirrored_turn_ends_when_it_is_deleted() -> None:
         await anext(frames)
         waiting = await _next(frames)
         mirror.vanish()
+        assert [type(event) for event in _events(await waiting)] == [TurnEnd]
         with pytest.raises(StopAsyncIteration):
-            await waiting
+            await anext(frames)
 
 
 async def test_a_reader_waits_for_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
