@@ -1,9 +1,13 @@
 """The Responses stream, event by event, with unknown and unexpected ones."""
 
 import json
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.llm.accumulator import Accumulator
@@ -293,6 +297,192 @@ def test_items_that_share_one_place_are_each_read_once() -> None:
 
 def test_streamed_text_that_differs_from_the_final_form_stays() -> None:
     assert Heard(CREATED, added(MESSAGE), delta("output_text", "a"), done(text("b")), over()).said == [("text", "a")]
+
+
+# --- numbers of pieces ---------------------------------------------------------------------------------------
+
+
+def reasoning(*content: str, summary: Sequence[str] = ()) -> Json:
+    pieces = [{"type": "reasoning_text", "text": words} for words in content]
+    return {**THOUGHT, "summary": [{"type": "summary_text", "text": words} for words in summary], "content": pieces}
+
+
+def announced(place: int, number: int | None, kind: str = "content_part", **members: Any) -> Json:
+    name = "summary_index" if "summary" in kind else "content_index"
+    return {"type": f"response.{kind}.added", "output_index": place, name: number, **members}
+
+
+def test_a_server_that_counts_pieces_over_the_whole_answer_is_read_once() -> None:
+    """The form of vLLM and Bedrock for gpt-oss."""
+    answer = [reasoning("Hm, so."), text("Hi you.")]
+    heard = Heard(
+        CREATED,
+        added(THOUGHT),
+        announced(0, 0),
+        announced(0, 0, "reasoning_part"),
+        delta("reasoning_text", "Hm, ", content_index=0),
+        delta("reasoning_text", "so.", content_index=0),
+        {"type": "response.reasoning_text.done", "output_index": 0, "content_index": 0, "text": "Hm, so."},
+        done(answer[0]),
+        added(MESSAGE, 1),
+        announced(1, 1),
+        delta("output_text", "Hi ", 1, content_index=1),
+        delta("output_text", "you.", 1, content_index=1),
+        {"type": "response.output_text.done", "output_index": 1, "content_index": 1, "text": "Hi you."},
+        done(answer[1], 1),
+        over(output=answer),
+    )
+    assert heard.said == [("thinking", "Hm, so."), ("text", "Hi you.")]
+    assert heard.accumulator.unknown == []
+
+
+def test_a_server_that_counts_deltas_and_announces_a_message_elsewhere_is_read_once() -> None:
+    """The form of vLLM for other models: the answer's last event has ids of its own, too."""
+    answer = [reasoning("Hm, so."), text("Hi you.")]
+    begun = {**MESSAGE, "id": THOUGHT["id"]}
+    heard = Heard(
+        CREATED,
+        added(THOUGHT),
+        announced(0, 0, item_id="rs_1"),
+        delta("reasoning_text", "Hm, ", content_index=1, item_id="rs_1"),
+        delta("reasoning_text", "so.", content_index=2, item_id="rs_1"),
+        {"type": "response.reasoning_text.done", "output_index": 0, "content_index": 3, "item_id": "rs_1"},
+        done(answer[0]),
+        added(begun),
+        announced(1, 0, item_id="msg_1"),
+        delta("output_text", "Hi ", 1, content_index=1, item_id="msg_1"),
+        delta("output_text", "you.", 1, content_index=2, item_id="msg_1"),
+        {"type": "response.output_text.done", "output_index": 1, "content_index": 3, "item_id": "msg_1"},
+        {"type": "response.content_part.done", "output_index": 1, "content_index": 4, "item_id": "msg_1"},
+        done(answer[1], 1),
+        over(output=[{**item, "id": f"other_{item['id']}"} for item in answer]),
+    )
+    assert heard.said == [("thinking", "Hm, so."), ("text", "Hi you.")]
+
+
+@pytest.mark.parametrize("kind", ["output_text", "reasoning_summary_text", "reasoning_text"])
+def test_a_thought_under_another_name_than_its_final_form_is_read_once(kind: str) -> None:
+    final = {**THOUGHT, "content": [{"type": "output_text", "text": "Hm, so."}]}
+    heard = Heard(CREATED, added(THOUGHT), delta(kind, "Hm, "), done(final), over(output=[final]))
+    assert heard.said == [("thinking", "Hm, so.")]
+
+
+def test_items_without_a_place_are_distinguished_by_their_ids() -> None:
+    first, second = ({**CALL, "id": f"fc_{id}", "call_id": id, "arguments": f'{{"q":"{id}"}}'} for id in "ab")
+
+    def sent(event: Json) -> Json:
+        return {name: value for name, value in event.items() if name != "output_index"}
+
+    heard = Heard(
+        CREATED,
+        *(sent(added({**call, "arguments": ""})) for call in (first, second)),
+        sent(delta("function_call_arguments", '{"q":"b', item_id="fc_b")),
+        sent(delta("function_call_arguments", '{"q":"a', item_id="fc_a")),
+        sent(done(second)),
+        sent(done(first)),
+        over(output=[first, second]),
+    )
+    assert [(block.tool_use_id, block.text) for block in heard.blocks] == [("a", '{"q":"a"}'), ("b", '{"q":"b"}')]
+
+
+def test_a_message_without_a_beginning_behind_a_thought_without_one_is_an_item_of_its_own() -> None:
+    heard = Heard(delta("reasoning_text", "Hm"), delta("output_text", "Hi"), over())
+    assert heard.said == [("thinking", "Hm"), ("text", "Hi")]
+
+
+def test_pieces_that_are_not_announced_begin_with_a_new_number_or_behind_an_end() -> None:
+    content = [{"text": "ab"}, {"text": "cd"}, {"text": "e"}]
+    heard = Heard(
+        CREATED,
+        added(MESSAGE),
+        delta("output_text", "ab", content_index=4),
+        delta("output_text", "c", content_index=5),
+        delta("output_text", "d", content_index=5),
+        {"type": "response.output_text.done", "output_index": 0, "content_index": 5},
+        delta("output_text", "e", content_index=5),
+        done({**MESSAGE, "content": content}),
+        over(),
+    )
+    assert heard.said == [("text", "ab"), ("text", "cd"), ("text", "e")]
+
+
+def test_a_piece_that_was_not_streamed_is_added_and_one_that_differs_is_not() -> None:
+    streamed = (added(MESSAGE), announced(0, 1), delta("output_text", "b", content_index=1))
+    content = [{"text": "a"}, {"text": "b"}]
+    assert Heard(CREATED, *streamed, done({**MESSAGE, "content": content}), over()).said == [
+        ("text", "b"),
+        ("text", "a"),
+    ]
+    content = [{"text": "x"}, {"refusal": "No."}]
+    heard = Heard(CREATED, *streamed, done({**MESSAGE, "content": content}), over())
+    assert heard.said == [("text", "b"), ("text", "No.")]
+
+
+Numbers = Callable[[int, int, int], int | None]  # from the pieces before in item and answer, and the deltas before
+
+
+def shifted_random(*before: int) -> int:
+    return hash(before) % 7
+
+
+NUMBERINGS: dict[str, Numbers] = {
+    "within the item": lambda in_item, in_answer, deltas: in_item,
+    "over the answer": lambda in_item, in_answer, deltas: in_answer,
+    "with every delta": lambda in_item, in_answer, deltas: deltas,
+    "from one": lambda in_item, in_answer, deltas: in_item + 1,
+    "always zero": lambda in_item, in_answer, deltas: 0,
+    "none": lambda in_item, in_answer, deltas: None,
+    "at random": shifted_random,
+}
+PIECES = st.lists(st.lists(st.sampled_from(["a", "b ", "ab", "\n"]), min_size=1, max_size=3), min_size=1, max_size=3)
+ITEMS = st.lists(
+    st.tuples(st.sampled_from(["output_text", "reasoning_text", "reasoning_summary_text"]), PIECES), max_size=4
+)
+
+
+@given(
+    ITEMS,
+    st.sampled_from(list(NUMBERINGS)),
+    st.sampled_from(["announced", "ended", "both"]),
+    st.sampled_from(["items", "answer", "items and answer", "nothing"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_numbering_of_pieces_changes_the_blocks(
+    items: list[tuple[str, list[list[str]]]], numbering: str, marked: str, finals: str
+) -> None:
+    events: list[Json] = [CREATED]
+    answer: list[Json] = []
+    expected: list[tuple[str, str]] = []
+    number, in_answer, deltas = NUMBERINGS[numbering], count(), count()
+    for place, (kind, pieces) in enumerate(items):
+        words = ["".join(piece) for piece in pieces]
+        is_text, is_summary = kind == "output_text", kind == "reasoning_summary_text"
+        item = {**(MESSAGE if is_text else THOUGHT), "id": f"item_{place}"}
+        whole = (
+            {**item, "content": [{"text": each} for each in words]}
+            if is_text
+            else {**reasoning(*([] if is_summary else words), summary=words if is_summary else ()), "id": item["id"]}
+        )
+        answer.append(whole)
+        expected += [("text", each) for each in words] if is_text else [("thinking", "\n\n".join(words))]
+        events.append(added(item, place))
+        index, part = ("summary_index", "reasoning_summary_part") if is_summary else ("content_index", "content_part")
+        for in_item, piece in enumerate(pieces):
+            so_far = next(in_answer)
+            mark = {"output_index": place, "item_id": item["id"], index: number(in_item, so_far, next(deltas))}
+            if marked != "ended":
+                events.append({"type": f"response.{part}.added", **mark})
+            fixed = number(in_item, so_far, 0)
+            for each in piece:
+                # Only announcements divide pieces where every delta has a number of its own.
+                given = number(in_item, so_far, next(deltas)) if marked != "ended" else fixed
+                events.append(delta(kind, each, place, **{index: given}))
+            if marked != "announced":
+                events.append({"type": f"response.{kind}.done", **mark})
+        if "items" in finals:
+            events.append(done(whole, place))
+    heard = Heard(*events, over(output=answer if "answer" in finals else None))
+    assert heard.said == expected
 
 
 # --- thoughts ------------------------------------------------------------------------------------------------

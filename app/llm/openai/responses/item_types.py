@@ -59,26 +59,47 @@ Role = Literal["message", "thought", "call", "server call", "output", "other"]
 
 
 class Item:
-    """An item that has begun. `place` is its position in the answer, `key` that of its present block. `streamed` is the
-    text of each member so far, and `member` is the present one.
+    """An item that has begun. `key` is that of its present block. `streamed` has the pieces of each member (`text`,
+    `refusal`, `thought`, `summary`, `input`) so far; `member` is the present one, and `number` the server's number for
+    its present piece. `implied`: a delta began the item, and nothing else.
+
+    Servers count pieces within the item, over the whole answer, or with every delta (vLLM), so a number identifies no
+    piece. Where pieces are announced, one begins with each announcement; elsewhere, with each new number.
     """
 
-    __slots__ = ("annotated", "id", "key", "kind", "member", "open", "place", "role", "streamed")
+    __slots__ = (
+        "annotated",
+        "announces",
+        "begins_piece",
+        "id",
+        "implied",
+        "key",
+        "kind",
+        "member",
+        "number",
+        "open",
+        "piece_ended",
+        "role",
+        "streamed",
+    )
 
-    def __init__(self, kind: str, place: int, id: str, key: int) -> None:
+    def __init__(self, kind: str, id: str, key: int, *, announces: bool = False, implied: bool = False) -> None:
         self.kind = kind
         self.role = _role(kind)
-        self.place = place
         self.id = id
         self.key = key
+        self.implied = implied
         self.open = True
-        self.streamed: dict[str, list[str]] = {}
+        self.streamed: dict[str, list[list[str]]] = {}
         self.member: str | None = None
-        self.annotated: dict[str, int] = {}
+        self.number: int | None = None
+        self.announces = announces
+        self.begins_piece = False
+        self.piece_ended = False
+        self.annotated = 0
 
-    @property
-    def all_text(self) -> str:
-        return "".join(text for pieces in self.streamed.values() for text in pieces)
+    def pieces(self, member: str) -> list[str]:
+        return ["".join(texts) for texts in self.streamed.get(member, ())]
 
 
 def read_item(raw: Raw) -> KnownItem:

@@ -4,7 +4,8 @@ An item that only its provider understands is kept as its bytes in the `data` of
 `provider`, and goes back as it came. A tool that runs at the provider becomes a call and a result.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Raw
@@ -39,6 +40,13 @@ class _Awaited(NamedTuple):
     thought: str | None
 
 
+class _Rest(NamedTuple):
+    """What was not streamed of a final piece. `is_new`: nothing of the piece was."""
+
+    text: str
+    is_new: bool
+
+
 class Items:
     """The items of one answer. `seed` makes ids for calls without one."""
 
@@ -46,17 +54,26 @@ class Items:
         self.called = False
         self.refused = False
         self._seed = seed
-        self._items: dict[int, Item] = {}
+        self._items: list[Item] = []
+        self._by_place: dict[int, Item] = {}
+        self._by_id: dict[str, Item] = {}
+        self._announced: set[int] = set()  # places at which a piece was announced, and no item
         self._ids: set[str] = set()
         self._next_key = 0
         self._thought: str | None = None
         self._awaited: list[_Awaited] = []
 
-    def open(self, place: int, raw: Raw, parts: list[Part]) -> Item:
+    def open(self, place: int, raw: Raw, parts: list[Part], *, implied: bool = False) -> Item:
         known = read_item(raw)
-        if before := self._items.get(place):
+        if before := self._by_place.get(place):
             _abandon(before, parts)
-        item = self._items[place] = Item(known.type, place, self._id_of(known), self._take_key())
+        announces = place in self._announced
+        self._announced.discard(place)
+        item = Item(known.type, self._id_of(known), self._take_key(), announces=announces, implied=implied)
+        self._items.append(item)
+        self._by_place[place] = item
+        if known.id:
+            self._by_id[known.id] = item
         match item.role:
             case "thought":
                 shell = {"type": THINKING, "thinking": "", "signature": "", "provider": PROVIDER}
@@ -73,26 +90,47 @@ class Items:
                 pass
         return item
 
-    def append(self, place: int, member: str, text: str, parts: list[Part]) -> None:
-        """Adds to a member of an item."""
-        if not text or (item := self._open_at(place, member, parts)) is None:
-            return
-        item.streamed.setdefault(member, []).append(text)
-        # The input of a custom tool is text; its block has it as a string in JSON.
-        parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
+    def announce(self, place: int, id: str | None) -> None:
+        """Begins a piece with the next delta."""
+        if item := self._find(place, id):
+            item.announces = item.begins_piece = True
+        else:
+            self._announced.add(place)
 
-    def annotate(self, place: int, member: str, annotation: Raw, parts: list[Part]) -> None:
-        if item := self._open_at(place, member, parts):
-            item.annotated[member] = item.annotated.get(member, 0) + 1
+    def end_piece(self, place: int, id: str | None) -> None:
+        if item := self._find(place, id):
+            item.piece_ended = True
+
+    def append(self, place: int, id: str | None, member: str, number: int | None, text: str, parts: list[Part]) -> None:
+        """Adds to a member of an item."""
+        if not text or (item := self._find_or_open(place, id, member, parts)) is None:
+            return
+        if item.role == "thought" and member == "text":
+            member = "thought"  # Bedrock sends the thoughts of gpt-oss as texts
+        begins = item.begins_piece or item.piece_ended or not (item.announces or number == item.number)
+        if begins or member != item.member:
+            self._begin_piece(item, member, parts)
+        item.number = number
+        self._append(item, text, parts)
+
+    def annotate(self, place: int, id: str | None, number: int | None, annotation: Raw, parts: list[Part]) -> None:
+        if (item := self._find_or_open(place, id, "text", parts)) and item.role == "message":
+            if item.begins_piece or item.member is None:
+                self._begin_piece(item, "text", parts)
+                item.number = number
+            item.annotated += 1
             parts += _own(item.key, "annotations", annotation, append=True)
 
     def close(self, place: int, raw: Raw, parts: list[Part]) -> None:
         """Completes an item by its final form: text that was not streamed is added now."""
         known = read_item(raw)
-        raw = Raw(decode_text(raw).encode())  # without the bytes that cannot be stored
-        item = self._items.get(place)
-        if item is None or item.kind != known.type or not item.open:
+        item = self._find(place, known.id)
+        if item is None or item.kind != known.type:
             item = self.open(place, raw, parts)
+        self._complete(item, known, raw, parts)
+
+    def _complete(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
+        raw = Raw(decode_text(raw).encode())  # without the bytes that cannot be stored
         match item.role:
             case "message":
                 self._close_message(item, known, parts)
@@ -112,59 +150,103 @@ class Items:
                 self._add_whole(item.key, f"openai_{item.kind}", raw, parts, None, self._thought)
         item.open = False
 
-    def end(self, output: Iterable[Raw], parts: list[Part]) -> None:
-        """Closes all items. `output` has their final forms, if the server sent it."""
-        if not self._items or any(item.open for item in self._items.values()):
-            for place, raw in enumerate(output):
-                if place not in self._items or self._items[place].open:
-                    self.close(place, raw, parts)
-        for item in self._items.values():
+    def end(self, output: Sequence[Raw], parts: list[Part]) -> None:
+        """Closes all items. `output` has their final forms, if the server sent it; they are paired in the order of
+        their kinds, because places and ids may differ from those in the stream.
+        """
+        if not self._items or any(item.open for item in self._items):
+            finals = [(read_item(raw), raw) for raw in output]
+            received: dict[str, deque[Item]] = {}
+            for kind in {known.type for known, _ in finals}:
+                mine = [item for item in self._items if item.kind == kind]
+                if len(mine) > sum(known.type == kind for known, _ in finals):
+                    # vLLM announces a message at another place than that of its text.
+                    mine = [item for item in mine if item.streamed or not item.open]
+                received[kind] = deque(mine)
+            for place, (known, raw) in enumerate(finals):
+                item = received[known.type].popleft() if received[known.type] else self.open(place, raw, parts)
+                if item.open:
+                    self._complete(item, known, raw, parts)
+        for item in self._items:
             _abandon(item, parts)
 
-    def _open_at(self, place: int, member: str, parts: list[Part]) -> Item | None:
-        """Returns the open item at `place`, with `member` as its present one."""
-        item = self._items.get(place)
-        if item is None and (kind := _UNANNOUNCED.get(member.partition(" ")[0])):
-            # A server may leave out the event that begins an item. A call cannot begin so: it has no name yet.
-            item = self.open(place, Raw(to_json({"type": kind}).encode()), parts)
-        if item is None or not item.open:
-            return None
-        if member == item.member:
+    def _find(self, place: int, id: str | None) -> Item | None:
+        """Returns the open item of an event. Some servers leave out places; with others, ids change or repeat."""
+        for item in (self._by_id.get(id or ""), self._by_place.get(place)):
+            if item is not None and item.open:
+                return item
+        return None
+
+    def _find_or_open(self, place: int, id: str | None, member: str, parts: list[Part]) -> Item | None:
+        """Returns the open item of a delta. A server may leave out the event that begins an item; a call cannot begin
+        so, because it has no name yet.
+        """
+        item, kind = self._find(place, id), _UNANNOUNCED.get(member)
+        if item is not None and not (item.implied and kind not in {None, item.kind}):
             return item
-        # Each piece of a message begins a block; pieces of a thought are divided by a blank line in one block.
-        if item.kind == "message":
+        before = self._by_place.get(place)
+        if kind is None or (before is not None and before.kind == kind):
+            return None
+        return self.open(place, Raw(to_json({"type": kind}).encode()), parts, implied=True)
+
+    def _begin_piece(self, item: Item, member: str, parts: list[Part]) -> None:
+        """Begins a piece: of a message, it is a block; those of a thought are divided by a blank line in one block."""
+        if item.role == "message":
             if item.member is not None:
                 parts.append(BlockClosed(item.key))
                 item.key = self._take_key()
-            self.refused = self.refused or member.startswith("refusal")
+            self.refused = self.refused or member == "refusal"
             parts.append(BlockOpened(item.key, TEXT))
-        elif item.member is not None:
+        elif item.role == "thought" and item.member is not None:
             parts.append(BlockText(item.key, "\n\n"))
         item.member = member
-        return item
+        item.begins_piece = item.piece_ended = False
+        item.streamed.setdefault(member, []).append([])
 
-    def _catch_up(self, item: Item, member: str, text: str, parts: list[Part]) -> None:
-        """Adds the rest of the final text. If the streamed text differs from it, what clients have seen stays."""
-        streamed = "".join(item.streamed.get(member, ()))
-        if text.startswith(streamed):
-            self.append(item.place, member, text[len(streamed) :], parts)
+    def _append(self, item: Item, text: str, parts: list[Part]) -> None:
+        item.streamed[item.member or ""][-1].append(text)
+        # The input of a custom tool is text; its block has it as a string in JSON.
+        parts.append(BlockText(item.key, to_json(storable(text))[1:-1] if item.kind == CUSTOM else text))
+
+    def _catch_up(self, item: Item, member: str, rest: _Rest, parts: list[Part]) -> None:
+        """Adds the rest of a final piece."""
+        if rest.text:
+            if item.member != member or (rest.is_new and item.streamed[member][-1]):
+                self._begin_piece(item, member, parts)
+            self._append(item, rest.text, parts)
 
     def _close_message(self, item: Item, known: KnownItem, parts: list[Part]) -> None:
-        for number, piece in enumerate(known.content or ()):
-            member = f"refusal {number}" if piece.refusal else f"text {number}"
-            self._catch_up(item, member, piece.refusal or piece.text or "", parts)
-            if item.member == member:
-                for annotation in (piece.annotations or [])[item.annotated.get(member, 0) :]:
+        finals = [
+            ("refusal" if piece.refusal else "text", text, piece)
+            for piece in known.content or ()
+            if (text := piece.refusal or piece.text)
+        ]
+        rests = {
+            member: deque(_rests(item.pieces(member), [text for of, text, _ in finals if of == member]))
+            for member in ("text", "refusal")
+        }
+        annotated = item.annotated
+        for member, _, piece in finals:
+            rest = rests[member].popleft()
+            self._catch_up(item, member, rest, parts)
+            annotations = piece.annotations or []
+            if rest.text or piece is finals[-1][2]:  # its block is the open one
+                for annotation in annotations[annotated:]:
                     parts += _own(item.key, "annotations", annotation, append=True)
                 if known.phase:
                     parts += _own(item.key, "phase", known.phase)
+            annotated = max(0, annotated - len(annotations))
         if item.member is not None:
             parts.append(BlockClosed(item.key))
 
     def _close_thought(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
-        for kind, pieces in (("summary", known.summary), ("thought", known.content)):
-            for number, piece in enumerate(pieces or ()):
-                self._catch_up(item, f"{kind} {number}", piece.text or "", parts)
+        final = {"summary": known.summary or (), "thought": known.content or ()}
+        finals = {member: [piece.text for piece in pieces if piece.text] for member, pieces in final.items() if pieces}
+        if len(finals) == len(item.streamed) == 1:  # servers stream as a summary what the item has as its content
+            finals = dict(zip(item.streamed, finals.values(), strict=True))
+        for member, texts in finals.items():
+            for rest in _rests(item.pieces(member), texts):
+                self._catch_up(item, member, rest, parts)
         self._thought = item.id
         parts.append(BlockData(item.key, "signature", f"{PROVIDER}:{item.id}"))
         parts.append(BlockData(item.key, "item", raw))
@@ -173,20 +255,24 @@ class Items:
     def _close_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         extras = other_members(members_of(raw), _CALL_MEMBERS)
         if item.kind == CUSTOM:
-            self._catch_up(item, "input", known.input or "", parts)
+            self._complete_input(item, known.input or "", parts)
             parts.append(BlockText(item.key, '"}'))
             extras["type"] = Raw(to_json(CUSTOM).encode())
         else:
-            self._catch_up(item, "input", _as_json(known.arguments), parts)
+            self._complete_input(item, _as_json(known.arguments), parts)
         if extras:
             parts += _own(item.key, "item", extras)
         if known.status != "incomplete":
             parts.append(BlockClosed(item.key))
 
+    def _complete_input(self, item: Item, text: str, parts: list[Part]) -> None:
+        for rest in _rests(item.pieces("input"), [text]):
+            self._catch_up(item, "input", rest, parts)
+
     def _close_server_call(self, item: Item, known: KnownItem, raw: Raw, parts: list[Part]) -> None:
         members = other_members(members_of(raw), ())
         inputs = {name: members[name] for name in _INPUTS if name in members}
-        self._catch_up(item, "input", _as_json(known.arguments if isinstance(known.arguments, str) else inputs), parts)
+        self._complete_input(item, _as_json(known.arguments if isinstance(known.arguments, str) else inputs), parts)
         if item.kind in AWAITED:
             self._awaited.append(_Awaited(stem_of(item.kind), item.id, self._thought))
             parts += (BlockData(item.key, "item", raw), *_bound_to(item.key, self._thought), BlockClosed(item.key))
@@ -220,9 +306,26 @@ class Items:
 def _abandon(item: Item, parts: list[Part]) -> None:
     """Closes an item whose end the server did not send, if it is complete. Any other was cut."""
     has_text = item.role == "message" and item.member is not None
-    if item.open and (has_text or (item.role == "call" and is_object(item.all_text))):
+    if item.open and (has_text or (item.role == "call" and is_object("".join(item.pieces("input"))))):
         parts.append(BlockClosed(item.key))
         item.open = False
+
+
+def _rests(streamed: Sequence[str], finals: Sequence[str]) -> list[_Rest]:
+    """Returns the rest of each final piece. Where the final text differs from the streamed one, what clients have seen
+    stays, and a piece is added only if there are more of them than were streamed.
+    """
+    whole = "".join(streamed)
+    rests: list[_Rest] = []
+    if "".join(finals).startswith(whole):
+        left = len(whole)
+        for text in finals:
+            rests.append(_Rest(text[left:], left == 0))
+            left = max(0, left - len(text))
+        return rests
+    unseen = [text for text in finals if not any(text.startswith(piece) for piece in streamed)]
+    added = unseen[len(unseen) - max(0, len(finals) - len(streamed)) :]
+    return [_Rest(text if text in added else "", True) for text in finals]
 
 
 def _as_json(value: Any) -> str:

@@ -22,14 +22,32 @@ STOP_REASONS = {
 }
 
 _DELTAS = {
-    "response.output_text.delta": "text {}",
-    "response.reasoning_text.delta": "thought {}",
-    "response.refusal.delta": "refusal {}",
-    "response.reasoning_summary_text.delta": "summary {}",
+    "response.output_text.delta": "text",
+    "response.reasoning_text.delta": "thought",
+    "response.refusal.delta": "refusal",
+    "response.reasoning_summary_text.delta": "summary",
     "response.function_call_arguments.delta": "input",
     "response.custom_tool_call_input.delta": "input",
     "response.mcp_call_arguments.delta": "input",
 }
+_PIECE_BEGINS = frozenset(
+    {
+        "response.content_part.added",
+        "response.reasoning_part.added",
+        "response.reasoning_summary_part.added",
+    }
+)
+_PIECE_ENDS = frozenset(
+    {
+        "response.content_part.done",
+        "response.output_text.done",
+        "response.reasoning_part.done",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.done",
+        "response.reasoning_text.done",
+        "response.refusal.done",
+    }
+)
 # Progress events of items; the end of the item has everything.
 _PASSING = (
     "response.apply_patch_call",
@@ -44,6 +62,7 @@ _PASSING = (
     "response.mcp_call",
     "response.mcp_list_tools.",
     "response.output_text.",
+    "response.reasoning_part.",
     "response.reasoning_summary_",
     "response.reasoning_text.",
     "response.refusal.",
@@ -58,9 +77,10 @@ _OVER = frozenset(
 
 class _Event(Struct, gc=False):
     type: str = ""
-    output_index: int = 0
-    content_index: int = 0
-    summary_index: int = 0
+    output_index: int | None = 0
+    content_index: int | None = 0
+    summary_index: int | None = 0
+    item_id: str | None = None
     delta: str | None = None
     item: Raw = NULL
     annotation: Raw = NULL
@@ -98,8 +118,8 @@ class ResponsesWire(Wire):
         member = _DELTAS.get(event.type)
         if member is not None and event.delta is not None:
             self._start(None, parts)
-            place = event.summary_index if "summary" in member else event.content_index
-            self._items.append(event.output_index, member.format(place), event.delta, parts)
+            number = event.summary_index if member == "summary" else event.content_index
+            self._items.append(event.output_index or 0, event.item_id, member, number, event.delta, parts)
         else:
             self._read_rare(event, data, parts)
 
@@ -115,12 +135,17 @@ class ResponsesWire(Wire):
         match event.type:
             case "response.output_item.added":
                 self._start(None, parts)
-                self._items.open(event.output_index, event.item, parts)
+                self._items.open(event.output_index or 0, event.item, parts)
             case "response.output_item.done":
                 self._start(None, parts)
-                self._items.close(event.output_index, event.item, parts)
+                self._items.close(event.output_index or 0, event.item, parts)
             case "response.output_text.annotation.added":
-                self._items.annotate(event.output_index, f"text {event.content_index}", event.annotation, parts)
+                place, number = event.output_index or 0, event.content_index
+                self._items.annotate(place, event.item_id, number, event.annotation, parts)
+            case kind if kind in _PIECE_BEGINS:
+                self._items.announce(event.output_index or 0, event.item_id)
+            case kind if kind in _PIECE_ENDS:
+                self._items.end_piece(event.output_index or 0, event.item_id)
             case "error":
                 # The event's type is not the failure's.
                 members = msgspec.json.decode(data)
