@@ -49,17 +49,26 @@ class ProviderError(TurnstreamError):
     """A model API refused or failed. `type` is the provider's name for it, `request_id` its id for the call."""
 
     def __init__(
-        self, type: str, message: str, *, request_id: str | None = None, retry_after: float | None = None
+        self,
+        type: str,
+        message: str,
+        *,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        busy: bool = False,
     ) -> None:
         super().__init__(f"{type}: {message}")
         self.type = type
         self.message = message
         self.request_id = request_id
         self.retry_after = retry_after
+        self.busy = busy
 
 
 class TransientError(ProviderError):
-    """Trying again may help. `retry_after` is the pause in seconds that the provider asks for."""
+    """Trying again may help. `retry_after` is the pause in seconds that the provider asks for. `busy`: it has no room
+    for the call now, because of a rate limit or an overload.
+    """
 
 
 class PermanentError(ProviderError):

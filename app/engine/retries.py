@@ -11,14 +11,18 @@ from app.domain.errors import PermanentError, TransientError
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A wait that
-    the provider asks for is kept up to `max_retry_after` seconds.
+    """`most` retries in a row. The wait begins at `base` seconds and doubles up to `longest`, with jitter. A provider
+    may ask for a longer one, up to `max_retry_after` seconds, never for a shorter one. A `busy` provider is left alone
+    for so many seconds: a limit or an overload that it reports is hardly ever over within less, and each try counts
+    against the limit. With `waits` False no retry waits.
     """
 
     most: int = 5
     base: float = 0.5
     longest: float = 8.0
+    busy: float = 1.0
     max_retry_after: float = 60.0
+    waits: bool = True
 
 
 class Retries:
@@ -38,14 +42,18 @@ class Retries:
         """
         if charged and self._spent >= self._policy.most:
             raise PermanentError(error.type, error.message, request_id=error.request_id)
-        asked = error.retry_after
-        if asked is not None and asked > self._policy.max_retry_after:
+        policy, asked = self._policy, error.retry_after or 0.0
+        if asked > policy.max_retry_after:
             message = f"{error.message} (the provider asks to wait {asked:g} s)"
             raise PermanentError(error.type, message, request_id=error.request_id)
         self._spent += charged
-        backoff = min(self._policy.longest, self._policy.base * 2.0 ** max(0, self._spent - 1))
-        jittered = backoff * random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
-        return jittered if asked is None else max(asked, jittered * 0.1)
+        if not policy.waits:
+            return 0.0
+        backoff = min(policy.longest, policy.base * 2.0 ** max(0, self._spent - 1))
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311, no secret depends on it
+        least = max(asked, policy.busy if error.busy else 0.0)
+        # More than was asked for, or all turns that were refused together would be back together.
+        return max(backoff * jitter, least * (1.0 + 0.1 * jitter))
 
 
 class StallTimeout:

@@ -7,29 +7,25 @@ import httpx2
 import msgspec
 
 from app.lab.recording import Recording, redact
-from app.llm.transport.http import retry_after
 from app.llm.transport.interceptor import Send
 
 _NO_MORE = msgspec.json.encode(
     {"type": "error", "error": {"type": "end_of_recording", "message": "No further call of this turn was recorded."}}
 )
-_WAITS = ("retry-after", "retry-after-ms")
 
 
 class ReplayInterceptor:
     """Answers the n-th request with the n-th recording. `requests` are the bodies so far. `over` is set when the last
     response is at the point where its reader closed it, or when there are more requests than recordings.
 
-    `speed` 1 takes the recorded time, 0 none. `retry-after` headers are removed, unless above `max_retry_after`
-    seconds: those end a turn.
+    `speed` 1 takes the recorded time, 0 none.
     """
 
-    def __init__(self, recordings: Sequence[Recording], *, speed: float = 0.0, max_retry_after: float = 60.0) -> None:
+    def __init__(self, recordings: Sequence[Recording], *, speed: float = 0.0) -> None:
         self.requests: list[bytes] = []
         self.over = asyncio.Event()
         self._recordings = recordings
         self._speed = speed
-        self._max_retry_after = max_retry_after
 
     async def __call__(self, request: httpx2.Request, send: Send) -> httpx2.Response:  # noqa: ARG002, nothing is sent
         place = len(self.requests)
@@ -43,10 +39,9 @@ class ReplayInterceptor:
         if recording.status is None:
             await self._end(recording)
         assert recording.status is not None
-        headers = dict(recording.headers)
-        if (retry_after(httpx2.Headers(headers)) or 0.0) <= self._max_retry_after:
-            headers = {name: value for name, value in headers.items() if name not in _WAITS}
-        return httpx2.Response(recording.status, headers=headers, content=self.body(recording), request=request)
+        return httpx2.Response(
+            recording.status, headers=dict(recording.headers), content=self.body(recording), request=request
+        )
 
     async def body(self, recording: Recording) -> AsyncIterator[bytes]:
         before = recording.head_at

@@ -64,7 +64,7 @@ async def rerun(
     `open_models` gives the models, with interceptors in place of the network.
     """
     await copy_path(source, target, owner, then)
-    replay = ReplayInterceptor(recordings, speed=speed, max_retry_after=policy.model.retries.max_retry_after)
+    replay = ReplayInterceptor(recordings, speed=speed)
     steering, results = _SteerInterceptor(target, then), _Results(then, replay.over)
     async with (
         open_models([replay, steering]) as models,
@@ -85,7 +85,7 @@ async def rerun(
 async def _worker(
     policy: WorkerPolicy, database: Database, models: Models, toolset: Toolset, speed: float
 ) -> AsyncIterator[Worker]:
-    quick = replace(policy.model.retries, base=0.0, longest=0.0)
+    quick = replace(policy.model.retries, waits=False)
     stall = policy.model.stall_timeout if speed else _STALL
     model = replace(policy.model, retries=quick, stall_timeout=stall, fallbacks=models.fallbacks)
     policy = replace(policy, grace_period=0.0, model=model)

@@ -106,10 +106,33 @@ async def test_a_success_gives_the_retries_back(harness: Harness) -> None:
 
 def test_the_providers_own_word_on_when_to_come_back_counts() -> None:
     retries = Retries(RetryPolicy(most=9, base=1.0, longest=4.0, max_retry_after=60))
-    assert 30 <= retries.delay(overloaded(retry_after=30.0), charged=True) < 31
-    assert 0 < retries.delay(overloaded(retry_after=0.0), charged=True) < 0.5, "never at once, and never together"
+    waits = {retries.delay(overloaded(retry_after=30.0), charged=True) for _ in range(4)}
+    assert all(30 < wait <= 33 for wait in waits)
+    assert len(waits) > 1, "not all turns together"
     with pytest.raises(PermanentError, match="the provider asks to wait 61 s"):
         retries.delay(overloaded(retry_after=61.0), charged=True)
+
+
+@pytest.mark.parametrize("asked", [None, 0.0, 0.001])
+def test_the_retries_are_not_spent_within_a_second_whatever_the_provider_asks_for(asked: float | None) -> None:
+    policy = RetryPolicy()
+    retries = Retries(policy)
+    waits = [retries.delay(overloaded(retry_after=asked), charged=True) for _ in range(policy.most)]
+    assert sum(waits) > 7
+    assert waits[-1] >= policy.longest / 2
+
+
+def test_a_busy_provider_is_left_alone_for_a_while() -> None:
+    policy = RetryPolicy(base=0.01, longest=0.02)
+    assert Retries(policy).delay(overloaded(busy=True), charged=True) >= policy.busy
+    assert Retries(policy).delay(overloaded(), charged=True) <= 0.02
+
+
+def test_a_replay_does_not_wait() -> None:
+    retries = Retries(RetryPolicy(most=1, waits=False))
+    assert retries.delay(overloaded(retry_after=30.0, busy=True), charged=True) == 0
+    with pytest.raises(PermanentError):
+        retries.delay(overloaded(), charged=True)
 
 
 def test_waits_double_up_to_the_longest_with_jitter() -> None:

@@ -123,9 +123,7 @@ async def test_a_refusal_is_recorded_without_key_or_cookie(make: Make, tmp_path:
     (recording,) = Recordings(tmp_path).read(TURN)
     assert (recording.status, recording.headers["retry-after"]) == (529, "0.01")
     assert then == "TransientError overloaded_error req_1 0.01"
-    assert await replayed(make, [recording]) == "TransientError overloaded_error req_1 None"
-    async with make("http://offline.invalid", [ReplayInterceptor([recording], max_retry_after=0.0)]) as provider:
-        assert await said_by(provider) == then
+    assert await replayed(make, [recording]) == then
 
 
 async def test_a_call_without_a_response_is_recorded(make: Make, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ async def test_a_recorded_error_is_told_as_transient_or_permanent_with_what_the_
     lasting = TooLong if "context window" in recorded["body"] else PermanentError
     assert type(error) is (TransientError if recorded["status"] in TRANSIENT_STATUSES else lasting)
     assert error is not None
-    assert error.type == recorded["body_json"]["error"]["type"]
+    assert error.type == ("context_length_exceeded" if lasting is TooLong else recorded["body_json"]["error"]["type"])
     assert error.message == recorded["body_json"]["error"]["message"]
     assert error.request_id == (headers.get("request-id") or recorded["body_json"].get("request_id"))
     assert error.retry_after == (float(headers["retry-after"]) if "retry-after" in headers else None)

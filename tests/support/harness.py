@@ -45,7 +45,7 @@ from tests.support.stream_client import Client, encode
 
 OWNER = "ada"
 TICK = 0.01  # seconds
-QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, max_retry_after=0.05)
+QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, busy=0.0, max_retry_after=0.05)
 # Long intervals: no test passes because of polling, every wait needs its notification.
 POLICY = WorkerPolicy(poll_interval=60, grace_period=60, model=ModelPolicy(QUICK, stall_timeout=60))
 

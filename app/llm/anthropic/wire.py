@@ -23,7 +23,7 @@ from app.llm.provider import (
     Unknown,
 )
 from app.llm.raw_json import NULL, decode_text, members_of, other_members_json
-from app.llm.transport.wire import BadStream, Wire
+from app.llm.transport.wire import Wire
 
 # Members of a message that are read here, or are not needed again.
 _KNOWN = frozenset({"id", "type", "role", "model", "content", "stop_reason", "usage", "delta", "message"})
@@ -67,23 +67,14 @@ class _Message(Struct):
     content: list[Raw] | None = None
 
 
-class ErrorEvent(Struct):
-    """The failure of a request in mid-stream."""
-
-    type: str = "api_error"
-    message: str = ""
-    request_id: str | None = None
-
-
 _event = msgspec.json.Decoder(_Event)
 _block = msgspec.json.Decoder(_Block)
 _rare_delta = msgspec.json.Decoder(_RareDelta)
 _message = msgspec.json.Decoder(_Message)
-_error = msgspec.json.Decoder(ErrorEvent)
 
 
 class AnthropicWire(Wire):
-    failure: ErrorEvent | BadStream | None
+    """`failure` is the decoded event."""
 
     def _read_event(self, data: bytes, parts: list[Part]) -> None:
         event = _event.decode(data)
@@ -106,7 +97,7 @@ class AnthropicWire(Wire):
 
     def _read_unexpected(self, value: Any, data: bytes, parts: list[Part]) -> None:
         if isinstance(value, dict) and "error" in value:
-            self.failure = ErrorEvent(message=decode_text(data))
+            self.failure = value
         else:
             parts.append(Unknown(decode_text(data)))
 
@@ -134,9 +125,7 @@ class AnthropicWire(Wire):
                 self.ended = True
                 return (MessageEnded(),)
             case _ if "error" in members:
-                failure = _error.decode(members["error"])
-                failure.request_id = msgspec.json.decode(members.get("request_id", NULL), type=str | None)
-                self.failure = failure
+                self.failure = {name: msgspec.json.decode(value) for name, value in members.items()}
                 return ()
             case _:
                 return (Unknown(decode_text(msgspec.json.encode(members))),)

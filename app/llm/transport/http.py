@@ -1,30 +1,25 @@
-"""HTTP below every adapter: the client, the reading of a streamed answer to its end, failures and their classes."""
+"""HTTP below every adapter: the client, the reading of a streamed answer to its end."""
 
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from math import isfinite
 from types import TracebackType
 from typing import Protocol, Self
 
 import httpx2
 import msgspec
 
-from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.errors import TransientError
 from app.llm.provider import ModelRequest, Part
+from app.llm.transport.failures import MAX_MESSAGE, provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import BadStream, Wire
-
-MAX_MESSAGE = 1_000  # characters of an error text that are kept
 
 _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
 _MAX_TAIL = 5.0
-_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 
 
 def http_client(
@@ -91,23 +86,16 @@ class Adapter(ABC):
                     await _drain(body)
             if parts := wire.end():
                 yield parts
-            self._raise_failure(wire, response.status_code)
-
-    def _raise_failure(self, wire: Wire, status: int) -> None:
-        if isinstance(wire.failure, BadStream):
-            raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
-        if wire.failure is not None:
-            raise self._stream_error(wire, status)
+            if isinstance(wire.failure, BadStream):
+                raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+            if wire.failure is not None:
+                raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
         """Sends the request. Gives the response, its body unread, and the parser for it. Raises ProviderError, also
         for failures while the body is read.
         """
-
-    @abstractmethod
-    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
-        """Returns the error for a failure that came as an event of the stream."""
 
 
 def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -145,25 +133,6 @@ def decode_token_count(body: bytes) -> int:
         raise TransientError("bad_count", str(error)) from error
 
 
-def classify_failure(
-    names: Iterable[str | None],
-    status: int,
-    should_retry: str | None,
-    permanent: Collection[str],
-    transient: Collection[str],
-) -> type[TransientError] | type[PermanentError]:
-    """Decides whether a retry can help: by the header `x-should-retry`, else by the provider's name for the failure,
-    else by the status, which is 200 for a failure in mid-stream.
-    """
-    if should_retry in {"true", "false"}:
-        return TransientError if should_retry == "true" else PermanentError
-    for name in names:
-        if name in permanent or name in transient:
-            return PermanentError if name in permanent else TransientError
-    refused = 400 <= status < 500 and status not in _TRANSIENT_STATUSES
-    return PermanentError if refused else TransientError
-
-
 def connection_error(error: Exception) -> TransientError:
     """Converts an SDK's or the transport's failure to get an answer."""
     cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
@@ -172,26 +141,3 @@ def connection_error(error: Exception) -> TransientError:
     cause = error.__cause__
     message = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
     return TransientError("timeout_error" if timed_out else "connection_error", message[:MAX_MESSAGE])
-
-
-def retry_after(headers: httpx2.Headers) -> float | None:
-    """Returns the wait in seconds that the server asks for: in milliseconds, in seconds, or until a date."""
-    milliseconds = _number(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after", "")
-    if (seconds := _number(value)) is not None:
-        return seconds
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
-
-
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return max(0.0, number) if isfinite(number) else None

@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import httpx2
 import pytest
 
-from app.domain.errors import PermanentError, ProviderError
+from app.domain.errors import ProviderError
 from app.llm.openai.chat.wire import ChatWire
 from app.llm.provider import BlockText, MessageEnded, ModelRequest, Part
 from app.llm.transport import http
-from app.llm.transport.http import Adapter, retry_after
+from app.llm.transport.http import Adapter
 from app.llm.transport.wire import Wire
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 
@@ -34,9 +32,6 @@ class Canned(Adapter):
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
         yield self._answer
-
-    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
-        return PermanentError("failed", str(wire.failure))
 
 
 async def read_all(
@@ -101,28 +96,3 @@ async def test_an_answer_that_is_one_object_is_read_whole() -> None:
     parts, wire, _ = await read_all(body[:10], body[10:], kind="application/json; charset=utf-8")
     assert (words(parts), wire.ended) == ("a", True)
     assert (await read_all(b"", kind="application/json"))[0] == []
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"retry-after": "4"}, 4.0),
-        ({"retry-after-ms": "soon", "retry-after": "0.5"}, 0.5),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00"}, 0.0),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "soon"}, None),
-        ({}, None),
-    ],
-)
-def test_when_to_try_again_is_read_in_all_the_ways_to_say_it(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(httpx2.Headers(headers)) == seconds
-
-
-def test_when_to_try_again_may_be_a_date() -> None:
-    until = datetime.now(UTC) + timedelta(hours=1)
-    seconds = retry_after(httpx2.Headers({"retry-after": format_datetime(until, usegmt=True)}))
-    assert seconds is not None
-    assert 3000 < seconds <= 3600

@@ -470,9 +470,17 @@ def test_some_reasons_to_stop_are_failures() -> None:
     heard = Heard(text("a"), chunk(finish="insufficient_system_resource"), DONE)
     assert heard.wire.failure == {
         "code": "insufficient_system_resource",
-        "message": "The model stopped: insufficient_system_resource.",
+        "message": "The provider broke off its answer (insufficient_system_resource).",
     }
     assert not heard.accumulator.ended
+
+
+def test_a_failure_may_stand_in_the_choice() -> None:
+    error = {"code": 502, "message": "Provider returned error", "metadata": {"raw": "It is down."}}
+    choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": "error", "error": error}
+    heard = Heard(text("a"), frame({"choices": [choice]}), DONE)
+    assert heard.wire.failure == {"error": error}
+    assert heard.blocks == [("text", "ab")]
 
 
 @pytest.mark.parametrize("said", [b"<html>", b'{"choices":', b"[" * 100_000])

@@ -69,6 +69,7 @@ class _Choice(Struct, gc=False):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: str | None = None
+    error: Raw = NULL
 
 
 class _Chunk(Struct, gc=False):
@@ -127,7 +128,7 @@ class ChatWire(Wire):
 
     def _read_chunk(self, chunk: _Chunk, data: bytes, parts: list[Part]) -> None:
         """Reads one chunk. Only the first of several candidates counts; requests ask for one."""
-        choices, failed = chunk.choices, chunk.error is not NULL and bool(msgspec.json.decode(chunk.error))
+        choices, failed = chunk.choices, _is_failure(chunk.error)
         if choices is None and (failed or chunk.usage is NULL):
             self._read_other(msgspec.json.decode(data), data, parts)
             return
@@ -135,9 +136,12 @@ class ChatWire(Wire):
             self._started = True
             self.request_id = self.request_id or chunk.id or None
             parts.append(MessageStarted({}, self.request_id, other_members_json(members_of(data), _KNOWN)))
+        broken = None  # a gateway may put the failure into the choice
         for choice in choices or ():
             if choice.index:
                 continue
+            if _is_failure(choice.error):
+                broken = msgspec.json.decode(choice.error)
             if delta := choice.delta or choice.message:
                 self._read_delta(delta, parts)
             self._finish_reason = choice.finish_reason or self._finish_reason
@@ -149,8 +153,11 @@ class ChatWire(Wire):
                 parts.append(MessageDelta(None, figures, others))
         if failed:
             self.failure = msgspec.json.decode(data)
+        elif broken is not None:
+            self.failure = {"error": broken}
         elif self._finish_reason in FAILED:
-            self.failure = {"code": self._finish_reason, "message": f"The model stopped: {self._finish_reason}."}
+            message = f"The provider broke off its answer ({self._finish_reason})."
+            self.failure = {"code": self._finish_reason, "message": message}
 
     def _read_delta(self, delta: _Delta, parts: list[Part]) -> None:
         blocks, content = self._blocks, delta.content
@@ -198,6 +205,10 @@ class ChatWire(Wire):
         self._blocks.end(stop_reason in _TRUNCATED, parts)
         parts += (MessageDelta(stop_reason, {}), MessageEnded())
         self.ended = True
+
+
+def _is_failure(error: Raw) -> bool:
+    return error is not NULL and bool(msgspec.json.decode(error))
 
 
 def _pieces(content: str | list[_Piece]) -> Iterator[tuple[str, str]]:
