@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
+    postgres_timeout: float = Field(
+        5, gt=0, description="time that Postgres has for a statement; then the connection is replaced"
+    )
     journal_interval: float = Field(
         0.1,
         gt=0,

@@ -1,5 +1,8 @@
 """The composition root: builds and owns everything a server is made of."""
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -51,7 +54,9 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with running(settings, models, toolset, hooks, outputs) as services:
             app.state.services = services
+            failure = asyncio.create_task(_terminate_process_after(services.failed))
             yield
+            failure.cancel()
 
     app = Starlette(routes=[*routes(), *page_routes()], lifespan=lifespan, exception_handlers=dict(HANDLERS))
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
@@ -79,7 +84,14 @@ async def running(
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
         await upgrade_in_thread(url)
-        database = await stack.enter_async_context(connect(url, size=settings.pool_size, webhook=receiver is not None))
+        database = await stack.enter_async_context(
+            connect(
+                url,
+                size=settings.pool_size,
+                statement_timeout=settings.postgres_timeout,
+                webhook=receiver is not None,
+            )
+        )
         await _check_exposure(settings, Tokens(database))
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
@@ -96,6 +108,7 @@ async def running(
             Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
             Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings))),
             HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
+            engine.failed,
             is_ready=lambda: not worker.draining,
             drain=worker.drain,
         )
@@ -106,6 +119,12 @@ async def _own_toolset(settings: Settings, database: Database, outputs: Outputs 
     own = document_tools(Documents(database)) + result_tools(ToolResults(database), settings.max_result_chars)
     async with open_toolset(own, tool_settings(settings), outputs) as toolset:
         yield toolset
+
+
+async def _terminate_process_after(failed: asyncio.Event) -> None:
+    """Stops the runner of the app as a signal does. Its exit status is the runner's."""
+    await failed.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _on_loopback(settings: Settings) -> bool:

@@ -24,6 +24,8 @@ def _url() -> str:
 
 
 def _migrate(connection: Connection) -> None:
+    # A limit of the database's own would end the wait for a replica that migrates at the same time.
+    connection.execute(text("SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     context.configure(connection=connection, target_metadata=metadata, compare_type=True, transactional_ddl=True)
     context.run_migrations()

@@ -1,13 +1,17 @@
 """Handlers for operations: liveness, readiness, metrics."""
 
+import asyncio
+
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.http.errors import problem
 from app.api.services import services_of
+from app.domain.errors import StorageUnavailable
 from app.storage.database import Statement
 
+_LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
 SELECT_ONE = Statement("SELECT 1")
 
 
@@ -16,11 +20,15 @@ async def healthz(_request: Request) -> Response:
 
 
 async def readyz(request: Request) -> Response:
-    """Raises StorageUnavailable, which becomes a 503."""
+    """Raises StorageUnavailable, which becomes a 503, within two seconds."""
     services = services_of(request)
     if not services.is_ready():
         return problem(503, "Not ready", "This server is stopping.", headers={"Retry-After": "1"})
-    await services.storage.database.row(SELECT_ONE)
+    try:
+        async with asyncio.timeout(_LONGEST_WAIT):
+            await services.storage.database.row(SELECT_ONE)
+    except TimeoutError:
+        raise StorageUnavailable("Postgres does not answer.") from None
     return PlainTextResponse("ready\n")
 
 

@@ -1,5 +1,6 @@
 """Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
@@ -82,13 +83,16 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`drain` takes this replica out of service."""
+    """`drain` takes this replica out of service. `failed` is set when a part of the server has failed for good, so that
+    the process must be stopped and started again.
+    """
 
     authenticator: Authenticator
     storage: Storage
     live: Live
     resolver: Resolver
     http: HttpSettings
+    failed: asyncio.Event
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
 

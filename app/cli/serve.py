@@ -55,6 +55,11 @@ class Server(uvicorn.Server):
         """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
         self._loop.call_soon_threadsafe(self._drain_or_stop)
 
+    async def stop_after(self, failed: asyncio.Event) -> None:
+        await failed.wait()
+        if self._draining is None:
+            self._drain_or_stop()
+
     def _drain_or_stop(self) -> None:
         if self._draining is None:
             self._draining = asyncio.ensure_future(self._drain_turns())
@@ -89,7 +94,12 @@ async def _serve(settings: Settings) -> None:
                 timeout_graceful_shutdown=5,
                 server_header=False,
             )
-            await Server(config, settings, services.drain).serve([own_socket])
+            server = Server(config, settings, services.drain)
+            failure = asyncio.create_task(server.stop_after(services.failed))
+            await server.serve([own_socket])
+            failure.cancel()
+    if services.failed.is_set():
+        sys.exit(1)  # a supervisor takes any other status for an end that was asked for
 
 
 def _bound(settings: Settings) -> socket.socket:

@@ -8,7 +8,9 @@ TurnstreamError
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
 │   └── PermanentError    … trying again will not (auth, invalid request)
 │       └── TooLong       … unless the conversation is shortened first
-├── StorageUnavailable    nobody at once: Postgres is away; accepted work is safe, try again
+├── StorageError          Postgres
+│   ├── StorageUnavailable … nobody at once: it is away or busy; accepted work is safe, try again
+│   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug
 └── ConfigError           the operator: a setting is wrong
@@ -79,8 +81,16 @@ class TooLong(PermanentError):
     """The request is longer than the model takes."""
 
 
-class StorageUnavailable(TurnstreamError):
-    """Postgres cannot be reached."""
+class StorageError(TurnstreamError):
+    """Postgres did not do what it was asked."""
+
+
+class StorageUnavailable(StorageError):
+    """Postgres cannot be reached, or cannot do it now: trying again may help."""
+
+
+class StatementRefused(StorageError):
+    """Postgres refuses this statement or its values: trying again will not help. A bug, or another version's tables."""
 
 
 class ClaimLost(TurnstreamError):

@@ -133,7 +133,7 @@ class TurnRun:
                 raise
             # The cancellation has done its work; it must not cut short what follows.
             self.task.uncancel()
-        except ClaimLost:
+        except (ClaimLost, MemoryError):
             raise
         except Exception:
             log.exception("turn.failed")

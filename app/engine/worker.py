@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from app.domain.errors import ClaimLost, StorageUnavailable
+from app.domain.errors import ClaimLost, StorageError
 from app.engine.executor import ModelAccess, ModelPolicy
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import HookRunner, Hooks
@@ -107,7 +107,7 @@ class Worker:
 
     async def _notify_replicas(self, payload: str) -> None:
         """A notification may be lost: the rows hold the same, and every replica polls them."""
-        with suppress(StorageUnavailable):
+        with suppress(StorageError):
             await self._queue.notify(payload)
 
     # --- shutdown ----------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Worker:
             elif self._notify_when_full:
                 self._notify_when_full = False
                 await self._notify_replicas(QUEUED)
-        except StorageUnavailable as error:
+        except StorageError as error:
             log.error("queue.unavailable", error=str(error))
         for turn in claimed:
             self._start(group, turn)
@@ -174,7 +174,7 @@ class Worker:
         before = dict(self._runs)  # a run that starts during the query is missing in its answer, but not lost
         try:
             mine = await self._queue.claimed()
-        except StorageUnavailable:
+        except StorageError:
             return
         for turn in before.keys() - mine.keys():
             before[turn].stop("lost")
@@ -201,6 +201,8 @@ class Worker:
             await run.call_hooks()  # after `wake`: hooks may take seconds, and the next turn does not wait for them
         except ClaimLost as error:
             log.warning("claim.lost", reason=str(error))
+        except MemoryError:  # no turn of this process can go on: it stops, and others take them over
+            raise
         except Exception:
             log.exception("turn.abandoned")
         finally:

@@ -3,16 +3,17 @@
 import asyncio
 import os
 import secrets
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
 from app.config import Settings
+from app.domain.errors import StorageError
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.upkeep.journal_writer import JournalWriter
@@ -45,14 +46,21 @@ log = structlog.get_logger(__name__)
 _CHAT_POLL = 5.0
 # How often the reader of a feed looks without a wake-up, in seconds.
 _FEED_LOOK = 10.0
+# Seconds before a background task that failed because of Postgres is begun again.
+_RESTART = 1.0
+
+Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
+    """`failed` is set when a part of it has failed for good."""
+
     worker: Worker
     directory: Directory
     chat_wakeups: ChatWakeups
     feed: OwnerFeed
+    failed: asyncio.Event
 
 
 @asynccontextmanager
@@ -67,7 +75,7 @@ async def started(
 ) -> AsyncIterator[Engine]:
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
     deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
-    directory, clock, session_key = Directory(), FrameClock(), secrets.randbits(62)
+    directory, clock, session_key, failed = Directory(), FrameClock(), secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     queue = Queue(database, new_id(), address, session_key)
@@ -90,29 +98,38 @@ async def started(
         stack.push_async_callback(queue.leave)
         await stack.enter_async_context(
             background(
-                clock.watch(),
-                monitor.run(),
-                JournalWriter(journal, directory, settings.journal_interval).run(),
-                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run(),
-                ReplicaSession(url, session_key, receive, monitor.doubt).run(),
-                chat_wakeups.broadcast.run(),
-                chat_wakeups.watch(),
-                feed.broadcast.run(),
-                sweep_uploads(Uploads(database)),
-                sweep_deleted_chats(changes),
-                *(each.run() for each in deliveries),
+                failed,
+                clock.watch,
+                monitor.run,
+                JournalWriter(journal, directory, settings.journal_interval).run,
+                Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
+                ReplicaSession(url, session_key, receive, monitor.doubt).run,
+                chat_wakeups.broadcast.run,
+                chat_wakeups.watch,
+                feed.broadcast.run,
+                partial(sweep_uploads, Uploads(database)),
+                partial(sweep_deleted_chats, changes),
+                *(each.run for each in deliveries),
             )
         )
-        await stack.enter_async_context(background(worker.run()))
-        yield Engine(worker, directory, chat_wakeups, feed)
+        await stack.enter_async_context(background(failed, worker.run))
+        yield Engine(worker, directory, chat_wakeups, feed, failed)
 
 
 @asynccontextmanager
-async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `work` until the end of the block. The process is terminated if one of it ends before."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+async def background(failed: asyncio.Event, *work: Task) -> AsyncIterator[None]:
+    """Runs `work` until the end of the block. What fails because of Postgres is begun again. When one ends for another
+    reason, `failed` is set: without its background work a server only looks alive, and must be restarted.
+    """
+
+    def check(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.critical("background.failed", exc_info=task.exception())
+            failed.set()
+
+    tasks = [asyncio.create_task(_keep_running(each)) for each in work]
     for task in tasks:
-        task.add_done_callback(_terminate_process)
+        task.add_done_callback(check)
     try:
         yield
     finally:
@@ -121,8 +138,13 @@ async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _terminate_process(task: asyncio.Task[None]) -> None:
-    """Terminates the process: without its background work a server only looks alive, and must be restarted."""
-    if not task.cancelled():
-        log.critical("background.failed", exc_info=task.exception())
-        os.kill(os.getpid(), signal.SIGTERM)
+async def _keep_running(work: Task) -> None:
+    """Raises what `work` raises, except StorageError: that meets all replicas at once, and they must outlast it."""
+    while True:
+        try:
+            await work()
+        except* StorageError as errors:
+            log.error("background.restarted", error=str(errors.exceptions[0]), seconds=_RESTART)
+            await asyncio.sleep(_RESTART)
+        else:
+            raise RuntimeError("a background task has ended")

@@ -13,7 +13,7 @@ from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
 from app.kit.ids import new_id
-from app.storage.database import Database, Row, Statement
+from app.storage.database import LONG, Database, Row, Statement
 from app.storage.rows import from_json, to_json
 
 CREATE_CHAT = Statement(
@@ -90,7 +90,8 @@ DELETE_CHAT = Statement(
     """
     WITH gone AS (DELETE FROM chats WHERE id = :chat AND owner = :owner RETURNING id)
     SELECT turns.id AS running FROM gone LEFT JOIN turns ON chat_id = gone.id AND status = 'running'
-    """
+    """,
+    timeout=LONG,
 )
 
 

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
-from app.domain.errors import ConfigError, StorageUnavailable
+from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -26,31 +26,34 @@ T = TypeVar("T")
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
 
+# Seconds for a statement whose work grows with the data: a sweep, or the deletion of a chat.
+LONG = 120.0
+
 # Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
 
 _DIALECT = dialect()  # type: ignore[no-untyped-call]
 
-# Errors that pass: no connection, no resources, an operator's intervention, a deadlock, tables that a newer version has
-# just changed, a server that is read-only while another one takes its place.
-_AWAY = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.InvalidCachedStatementError,
-    asyncpg.ReadOnlySQLTransactionError,
-)
-_AMBIGUOUS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+# Classes of SQLSTATE that are about the statement or its values, so that the next try fails too: cardinality, data,
+# integrity, syntax and access, limits of the program, errors of functions, internal errors.
+_REFUSALS = frozenset({"21", "22", "23", "42", "54", "P0", "XX"})
+# Two of these pass all the same: a privilege that an operator has taken away for a while, and a prepared statement of
+# another client behind the same pooler.
+_PASSING = frozenset({"42501", "42P05"})
+# Any other error passes: no connection, no resources, an operator's intervention, a deadlock or a lock, tables that a
+# newer version has just changed, a standby that is not promoted yet, a pooler that lost a statement.
+_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Statement:
-    """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged."""
+    """One operation in SQL, with parameters as `:name`. Values go to the driver unchanged. A `timeout` in seconds
+    takes the place of the database's own.
+    """
 
-    __slots__ = ("_names", "sql")
+    __slots__ = ("_names", "sql", "timeout")
 
-    def __init__(self, sql: str) -> None:
+    def __init__(self, sql: str, *, timeout: float | None = None) -> None:
+        self.timeout = timeout
         compiled = text(sql).compile(dialect=_DIALECT)
         self.sql = str(compiled)
         self._names: tuple[str, ...] = tuple(compiled.positiontup or ())
@@ -67,7 +70,13 @@ class Transaction:
         self._raw = raw
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._raw.fetch(statement.sql, *statement.arguments(values))
+        try:
+            rows: Sequence[Row] = await self._raw.fetch(
+                statement.sql, *statement.arguments(values), timeout=statement.timeout
+            )
+        except TimeoutError:
+            self._raw.terminate()  # else the rollback would wait for a server that does not answer
+            raise
         return rows
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
@@ -76,20 +85,20 @@ class Transaction:
 
 
 class Database:
-    """A pool of connections. A statement called on it directly is a transaction of its own.
+    """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for
+    up to `timeout` seconds.
 
-    Raises StorageUnavailable when Postgres cannot be reached.
+    Raises StorageUnavailable when Postgres cannot be reached, does not answer in time, or cannot do it now, and
+    StatementRefused when it never will.
     """
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, timeout: float) -> None:
         self._pool = pool
+        self._timeout = timeout
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
-        try:
-            async with self._pool.acquire() as raw:
-                return await _fetch(raw, statement.sql, statement.arguments(values))
-        except (*_AWAY, *_AMBIGUOUS) as error:
-            raise _sorted(error) from error
+        async with self._connection() as raw:
+            return await _fetch(raw, statement, statement.arguments(values))
 
     async def row(self, statement: Statement, **values: Any) -> Row | None:
         rows = await self.rows(statement, **values)
@@ -99,20 +108,29 @@ class Database:
     async def transaction(self, *, snapshot: bool = False) -> AsyncIterator[Transaction]:
         """Commits when the block ends, rolls back when it raises. In a `snapshot` all reads see one moment."""
         isolation = "repeatable_read" if snapshot else None
+        async with self._connection() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
+            yield Transaction(raw)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
         try:
-            async with self._pool.acquire() as raw, raw.transaction(isolation=isolation, readonly=snapshot):
-                yield Transaction(raw)
-        except (*_AWAY, *_AMBIGUOUS) as error:
+            async with self._pool.acquire(timeout=self._timeout) as raw:
+                yield raw
+        except TimeoutError as error:
+            # A host that is gone, or a frozen one: the other connections lead there too.
+            await self._pool.expire_connections()
+            raise StorageUnavailable("Postgres does not answer.") from error
+        except _ERRORS as error:
             raise _sorted(error) from error
 
 
-async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
+async def _fetch(raw: Any, statement: Statement, arguments: Sequence[Any]) -> Sequence[Row]:
     """Runs a statement, and closes the connection after any error that is not the server's answer: a call that was
     cancelled between the driver's two messages leaves Postgres in the middle of a command, and the next statement on
     this connection would run in its transaction.
     """
     try:
-        rows: Sequence[Row] = await raw.fetch(sql, *arguments)
+        rows: Sequence[Row] = await raw.fetch(statement.sql, *arguments, timeout=statement.timeout)
     except BaseException as error:
         if getattr(error, "severity", None) is None:  # not an answer of the server
             with suppress(asyncpg.InterfaceError):  # it may be gone already
@@ -121,12 +139,19 @@ async def _fetch(raw: Any, sql: str, arguments: Sequence[Any]) -> Sequence[Row]:
     return rows
 
 
-def _sorted(error: Exception) -> Exception:
-    """The driver's own errors mean a lost connection or a bug of ours. "cannot switch to state" is a lost connection:
-    the driver has read the server's last message, and not yet the end of the stream.
+def _sorted(error: Exception) -> StorageError:
+    """The driver's own errors mean a lost connection, a server that is not the one asked for, or a bug of ours. "cannot
+    switch to state" is a lost connection: the driver has read the server's last message, and not yet the end of the
+    stream.
     """
-    if isinstance(error, _AMBIGUOUS) and not any(word in str(error) for word in ("clos", "cannot switch to state")):
-        return error
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        refused = state[:2] in _REFUSALS and state not in _PASSING
+    else:
+        lost = isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched)
+        refused = not lost and not any(word in str(error) for word in ("clos", "cannot switch to state"))
+    if refused:
+        return StatementRefused(f"Postgres refuses a statement: {error}")
     return StorageUnavailable(f"Postgres cannot be reached: {error}")
 
 
@@ -151,14 +176,23 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def connect(url: str, *, size: int, webhook: bool = False) -> AsyncIterator[Database]:
-    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. With `webhook`, each turn
-    that ends through it leaves a row in `webhooks`.
+async def connect(
+    url: str, *, size: int, statement_timeout: float = 5.0, webhook: bool = False
+) -> AsyncIterator[Database]:
+    """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
+    `statement_timeout` seconds. With `webhook`, each turn that ends through it leaves a row in `webhooks`.
     """
-    init = _want_webhooks if webhook else None
-    pool = await asyncpg.create_pool(url, min_size=min(2, size), max_size=size, reset=_keep_session_state, init=init)
+    pool = await asyncpg.create_pool(
+        url,
+        min_size=min(2, size),
+        max_size=size,
+        timeout=statement_timeout,
+        command_timeout=statement_timeout,
+        reset=_keep_session_state,
+        init=_want_webhooks if webhook else None,
+    )
     try:
-        yield Database(pool)
+        yield Database(pool, statement_timeout)
     finally:
         with suppress(TimeoutError):
             async with asyncio.timeout(FINAL_WRITE_TIMEOUT):

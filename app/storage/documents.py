@@ -6,6 +6,7 @@ from datetime import datetime
 
 import asyncpg
 
+from app.domain.errors import StatementRefused
 from app.storage.database import Database, Row, Statement
 
 PUT_DOCUMENT = Statement(
@@ -80,7 +81,9 @@ class Documents:
         """Tries with half as many searchable characters as long as their words do not fit into a tsvector."""
         try:
             row = await self._database.row(PUT_DOCUMENT, owner=owner, path=path, content=content, searchable=searchable)
-        except asyncpg.ProgramLimitExceededError:
+        except StatementRefused as error:
+            if not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
+                raise
             return await self._put(owner, path, content, searchable // 2)
         assert row is not None
         return row

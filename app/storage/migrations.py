@@ -47,4 +47,6 @@ async def upgrade_in_thread(url: str) -> None:
             " the database to a revision that this version knows: `alembic downgrade REVISION`"
         ) from error
     except (OSError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise ConfigError(f"DATABASE_URL names a database that cannot be used: {error}") from error
+        raise ConfigError(
+            f"DATABASE_URL names a database that cannot be used: {str(error) or type(error).__name__}"
+        ) from error

@@ -12,7 +12,7 @@ from uuid import UUID
 from app.domain.chats import Chat
 from app.domain.turns import Status
 from app.storage.chats import chat_from
-from app.storage.database import Database, Statement
+from app.storage.database import LONG, Database, Statement
 from app.storage.rows import OPEN_STATUSES
 
 # The longest time that is allowed to pass between the time in a row and its commit.
@@ -56,7 +56,8 @@ GET_OPEN_TURNS = Statement(
 )
 GET_TIME = Statement("SELECT now() AS now")
 SWEEP_DELETED_CHATS = Statement(
-    "DELETE FROM deleted_chats WHERE deleted_at < now() - CAST(:kept AS interval) RETURNING chat_id"
+    "DELETE FROM deleted_chats WHERE deleted_at < now() - CAST(:kept AS interval) RETURNING chat_id",
+    timeout=LONG,
 )
 
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from app.kit.ids import new_id
-from app.storage.database import Database, Row, Statement, Transaction
+from app.storage.database import LONG, Database, Row, Statement, Transaction
 
 PUT_UPLOAD = Statement(
     """
@@ -52,7 +52,8 @@ SWEEP = Statement(
     DELETE FROM uploads
     WHERE created_at < now() - make_interval(secs => :kept) AND id::text NOT IN (SELECT id FROM used)
     RETURNING id
-    """
+    """,
+    timeout=LONG,
 )
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from app.storage.database import Database, Row, Statement
+from app.storage.database import LONG, Database, Row, Statement
 from app.storage.rows import from_json
 
 # The claim moves the due time on: when this replica dies, another one tries again after the lease.
@@ -45,7 +45,8 @@ WEBHOOK_GIVEN_UP = Statement(
     """
 )
 SWEEP_WEBHOOKS = Statement(
-    "DELETE FROM webhooks WHERE coalesce(delivered_at, given_up_at) < now() - CAST(:age AS interval)"
+    "DELETE FROM webhooks WHERE coalesce(delivered_at, given_up_at) < now() - CAST(:age AS interval)",
+    timeout=LONG,
 )
 
 

@@ -2,8 +2,32 @@
 
 import asyncio
 import json
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
 
 from tests.acceptance.conftest import StartServer
+from tests.support.http_client import Client, said
+from tests.support.server_process import Server
+
+# `turnstream serve`, one of whose background tasks fails when there is a file `fail` in its folder.
+FAILING = """
+import pathlib
+from app.cli.serve import serve
+from app.engine.upkeep.journal_writer import JournalWriter
+
+flush = JournalWriter.flush
+
+async def fail(self):
+    if pathlib.Path("fail").exists():
+        raise {error}
+    await flush(self)
+
+JournalWriter.flush = fail
+serve()
+"""
 
 
 async def test_every_log_line_is_json_and_sigterm_exits_with_0(
@@ -19,3 +43,29 @@ async def test_every_log_line_is_json_and_sigterm_exits_with_0(
     lines = [json.loads(line) for line in running.logs.splitlines() if line.startswith(("{", "WARN", "ERR", "INFO"))]
     assert [line["event"] for line in lines] == ["model.demo", "library.warning"]
     assert lines[1]["logger"] == "uvicorn.error"
+
+
+@pytest.mark.parametrize("error", ["KeyError('a bug')", "MemoryError()"])
+async def test_a_server_that_failed_hands_its_turns_back_and_exits_with_1(
+    database_url: str, tmp_path: Path, error: str
+) -> None:
+    class Failing(Server):
+        command = (sys.executable, "-c", FAILING.format(error=error))
+
+    running = Failing(database_url, tmp_path, {"TURNSTREAM_DEMO_DELAY": "600"})
+    await running.start()
+    try:
+        async with Client(running.url) as client:
+            await client.json("POST", "/api/turns", 201, json=said("Take your time."))
+        connection = await asyncpg.connect(database_url)
+        while not await connection.fetchval("SELECT count(*) FROM rounds"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        (tmp_path / "fail").touch()
+        assert await running.ended() == 1
+        turn = await connection.fetchrow("SELECT status, recoveries FROM turns WHERE role = 'assistant'")
+        assert turn is not None
+        assert tuple(turn) == ("queued", 0), "another replica goes on at once, and nothing is charged"
+        await connection.close()
+    finally:
+        await running.close()
+    assert running.logs.count("background.failed") == 1

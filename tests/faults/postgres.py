@@ -21,9 +21,13 @@ class Postgres:
     async def start(self) -> None:
         self.url = await asyncio.to_thread(self._server.enter)
 
+    @property
+    def pid(self) -> int:
+        return int((self._folder / "postgres/postmaster.pid").read_text().split()[0])
+
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`: a crash, but for the name. It is gone then."""
-        os.kill(int((self._folder / "postgres/postmaster.pid").read_text().split()[0]), how)
+        os.kill(self.pid, how)
         await asyncio.to_thread(self._server.leave)
 
 

@@ -24,7 +24,7 @@ class Mortal(Database):
     """What a replica has of the database. Once that has died, nothing it still tries is written."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database._pool)
+        super().__init__(database._pool, database._timeout)
         self._dead = False
 
     def die(self) -> None:

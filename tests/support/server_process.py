@@ -79,6 +79,12 @@ class Server:
         await self._end(how)
         await self.start(**settings)
 
+    async def ended(self) -> int:
+        """Waits until the process ends by itself. Returns its exit code."""
+        assert self._process is not None, "it does not run"
+        process, self._process = self._process, None
+        return await asyncio.to_thread(process.wait, _TIME_LIMIT)
+
     async def close(self) -> None:
         if self._process is not None:
             await self.kill()

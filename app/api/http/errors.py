@@ -90,6 +90,12 @@ async def failed(request: Request, error: Exception) -> Response:
     return problem(500, "The server failed", "The cause is in the server's log.")
 
 
+async def out_of_memory(request: Request, error: Exception) -> Response:
+    """Stops the server in order: what it does next may fail anywhere."""
+    request.app.state.services.failed.set()
+    return await failed(request, error)
+
+
 async def disconnected(_request: Request, _error: Exception) -> Response:
     """The client left in the middle of its body, so nobody reads this response."""
     return Response(status_code=400)
@@ -100,5 +106,6 @@ HANDLERS = {
     RequestRefused: refused,
     StorageUnavailable: unavailable,
     HTTPException: no_route,
+    MemoryError: out_of_memory,
     Exception: failed,
 }

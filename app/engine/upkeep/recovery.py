@@ -36,11 +36,12 @@ class ReplicaMonitor:
         self._doubted_at: float | None = None
         self._renewed = 0.0
         self._swept = 0.0
+        self._looked = monotonic()
 
     async def start(self) -> None:
         """Registers this replica, and takes over the turns of an earlier process at the same address."""
         await self._queue.renew_lease(self._lease)
-        self._renewed = self._swept = self._connected_since = monotonic()
+        self._renewed = self._swept = self._connected_since = self._looked = monotonic()
         await self._take_over([peer.id for peer in await self._queue.peers() if peer.replaced])
 
     def doubt(self) -> None:
@@ -57,7 +58,7 @@ class ReplicaMonitor:
                 await self._look(monotonic())
             except StorageUnavailable as error:
                 log.error("lease.not_renewed", error=str(error))
-                self._connected_since = monotonic()
+                self._connected_since = self._looked = monotonic()
                 self._missed.clear()
 
     async def _look(self, now: float) -> None:
@@ -67,8 +68,13 @@ class ReplicaMonitor:
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
             self._wake()
-        gone = self._gone(await self._queue.peers(), now)
-        if gone:
+        peers = await self._queue.peers()
+        late, self._looked = monotonic() - self._looked, monotonic()
+        if late > LOOK + self._lease / 3:
+            # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too.
+            log.warning("lease.doubted", seconds=round(late, 3))
+            self.doubt()
+        if gone := self._gone(peers, now):
             await self._take_over(gone)
         if now - self._swept > SWEEP:
             self._swept = now

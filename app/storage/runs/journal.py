@@ -10,7 +10,7 @@ from uuid import UUID
 from app.domain.blocks import Block
 from app.domain.turns import Turn
 from app.kit.ids import new_id
-from app.storage.database import Database, Row, Statement
+from app.storage.database import LONG, Database, Row, Statement
 
 # Fenced without a lock, which is enough: a stale owner's tick begins long after the claim that made it stale. A piece
 # from the middle of a block is written only while the writer's sentinel is there: after a crash of Postgres the pieces
@@ -58,7 +58,8 @@ SWEEP = Statement(
     DELETE FROM open_text WHERE attempt > 0 AND NOT EXISTS (
         SELECT FROM turns WHERE turns.id = turn_id AND status IN ('running', 'queued')
     ) RETURNING turn_id
-    """
+    """,
+    timeout=LONG,
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from app.domain.errors import StorageUnavailable
+from app.domain.errors import StorageError
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
@@ -112,7 +112,7 @@ class Queue:
 
     async def leave(self) -> None:
         """Deletes the row of this replica. A replica that cannot is detected by its expired lease."""
-        with suppress(StorageUnavailable):
+        with suppress(StorageError):
             await self._database.row(LEAVE, replica=self.replica)
 
     async def notify(self, payload: str) -> None:

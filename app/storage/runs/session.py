@@ -39,7 +39,7 @@ class ReplicaSession:
             await asyncio.sleep(_RECONNECT)
 
     async def _live(self) -> None:
-        connection = await asyncpg.connect(self._url)
+        connection = await asyncpg.connect(self._url, timeout=_PROBE)
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:

@@ -113,6 +113,24 @@ async def test_an_expired_lease_counts_after_a_connection_of_one_lease(clock: Cl
     assert rows.taken_over == [[], [ADA]]
 
 
+async def test_a_replica_that_looked_late_doubts_its_view_of_the_others(clock: Clock) -> None:
+    rows = Rows()
+    monitor = monitor_of(rows)
+    await monitor.start()
+    clock.now += 2 * LEASE
+    await monitor._look(clock.now)
+    clock.now += LEASE
+    rows.peers_now = [peer(connected=False, lapsed=True)]  # Postgres stood still, or all replicas did
+    await monitor._look(clock.now)
+    for _ in range(4):
+        clock.now += LEASE / 4
+        await monitor._look(clock.now)
+    assert rows.taken_over == [[]]
+    clock.now += LEASE / 4
+    await monitor._look(clock.now)
+    assert rows.taken_over == [[], [ADA]], "it is gone all the same"
+
+
 async def test_after_postgres_was_away_no_peer_is_taken_over_before_it_can_connect_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +152,7 @@ async def test_after_postgres_was_away_no_peer_is_taken_over_before_it_can_conne
     monkeypatch.setattr(recovery, "LOOK", 0)
     with pytest.raises(asyncio.CancelledError):
         await monitor.run()
-    monkeypatch.undo()
+    monkeypatch.setattr(rows, "peers", Rows.peers.__get__(rows))
     rows.peers_now = [peer(ADA, connected=False), peer(BEN, lapsed=True)]
     await monitor._look(clock.now)
     await monitor._look(clock.now + MISSED - 0.1)

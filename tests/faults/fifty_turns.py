@@ -1,0 +1,127 @@
+"""Fifty turns in the middle of their work on two replicas, with readers everywhere: a stage for faults."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+from app.storage.migrations import upgrade_in_thread
+from tests.faults.model import USAGE, Call, Gate, Model, Step, Use, model_api
+from tests.faults.postgres import Postgres, own_postgres
+from tests.faults.replicas import Replica, two_replicas
+from tests.faults.watch import Watch
+from tests.support.http_client import Client, Json, said, turn_url
+from tests.support.load import slowdown
+from tests.support.reading import Reader
+
+TURNS = 50
+AT_ONCE = TURNS * 3 // 5  # at one replica, so that the other has some too
+LEASE = 2.0  # seconds, on a quiet machine; longer on a loaded one, which may keep a replica from its CPU for that long
+
+
+def script(call: Call) -> Iterable[Step]:
+    """Half of the turns are in mid-text when Postgres goes, the others in the middle of a tool."""
+    if call.rounds == 0:
+        before = ("I act: ", Gate("before the call")) if call.words.startswith("text") else ("I act: ",)
+        return (*before, "so. ", Gate("end of text"), Use("act", {"word": call.words}))
+    return ("It is ", Gate("before the end"), "done.")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Each turn has a reader on either replica; `near` are those on the replica that runs their turn."""
+
+    model: Model
+    postgres: Postgres
+    replicas: tuple[Replica, Replica]
+    watch: Watch
+    turns: Sequence[Json]
+    readers: Sequence[Reader]
+    near: Sequence[Reader]
+    lease: float
+
+    def of(self, kind: str, readers: Sequence[Reader]) -> list[Reader]:
+        return [reader for reader in readers if reader.name.startswith(kind)]
+
+
+@asynccontextmanager
+async def fifty_turns(folder: Path) -> AsyncIterator[Site]:
+    async with own_postgres(folder) as postgres, model_api(script) as model:
+        await upgrade_in_thread(postgres.url)
+        watch = Watch(postgres.url)
+        await watch.begin()
+        lease = LEASE * slowdown()
+        settings = {"TURNSTREAM_LEASE": str(lease), "TURNSTREAM_CONCURRENT_TURNS": str(AT_ONCE)}
+        async with (
+            two_replicas(postgres.url, folder, model, **settings) as replicas,
+            Client(replicas[0].url) as one,
+            Client(replicas[1].url) as other,
+        ):
+            names = [f"{kind} {number}" for number in range(TURNS // 2) for kind in ("text", "tool")]
+            pair = {replica.port: client for replica, client in zip(replicas, (one, other), strict=True)}
+            posts = zip(names, (one, other) * TURNS, strict=False)
+            turns = await asyncio.gather(*(_begin(client, name) for name, client in posts))
+            model.open("end of text", [name for name in names if name.startswith("tool")])
+            await model.until_reached("before the call", TURNS // 2)
+            await model.until_reached("effect", TURNS // 2)
+            owners = await watch.owners()
+            assert set(owners.values()) == set(pair)
+            readers = {
+                (turn["id"], port): Reader(client, f"{turn_url(turn)}/stream", name=name)
+                for turn, name in zip(turns, names, strict=True)
+                for port, client in pair.items()
+            }
+            near = [readers[turn["id"], owners[turn["id"]]] for turn in turns]
+            async with asyncio.TaskGroup() as group:
+                for reader in readers.values():
+                    group.create_task(reader.follow())
+                await until_all(near, lambda reader: reader.text().startswith("I act: "))
+                yield Site(model, postgres, replicas, watch, turns, list(readers.values()), near, lease)
+
+
+async def _begin(client: Client, words: str) -> Json:
+    turn: Json = (await client.json("POST", "/api/turns", 201, json=said(words)))["assistant_turn"]
+    return turn
+
+
+async def until_all(readers: Iterable[Reader], condition: Callable[[Reader], bool]) -> None:
+    for reader in readers:
+        await reader.until(condition)
+
+
+async def refusal(client: Client, method: str, path: str, **request: object) -> httpx2.Response:
+    """The answer once it is a 503."""
+    while (response := await client.request(method, path, **request)).status_code != 503:  # type: ignore[arg-type]  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return response
+
+
+async def check_all_is_well(site: Site) -> None:
+    """No text is lost, nothing happened twice, and no replica was taken for dead."""
+    async with Client(site.replicas[0].url) as client:
+        stored = {turn["id"]: await client.json("GET", turn_url(turn)) for turn in site.turns}
+    for turn in stored.values():
+        assert turn["status"] == "complete"
+        assert [block["type"] for block in turn["blocks"]] == ["text", "tool_use", "tool_result", "text"]
+        texts = [block["text"] for block in turn["blocks"]]
+        assert (texts[0], texts[2], texts[3]) == ("I act: so. ", "ok", "It is done.")
+        assert [round["stop_reason"] for round in turn["rounds"]] == ["tool_use", "end_turn"]
+        assert turn["usage"] == {name: 2 * figure for name, figure in USAGE.items()}
+    for reader in site.readers:
+        reader.check_whole(stored[reader.turn.start["turn"]])
+    assert set(site.model.effects.values()) == {1}
+    assert len(site.model.effects) == TURNS
+    assert len(site.model.calls) == 2 * TURNS
+    assert await site.watch.charged() == 0
+    assert set((await site.watch.attempts()).values()) == {1}
+
+
+async def leases_are_renewed(watch: Watch, times: int = 4) -> None:
+    """Waits for so many renewals that a replica without a valid lease would have been taken for dead."""
+    for _ in range(times):
+        before = await watch.leases()
+        while any(until <= before[replica] for replica, until in (await watch.leases()).items()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

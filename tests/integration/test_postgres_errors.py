@@ -1,0 +1,128 @@
+"""Every error that Postgres can answer with has one of two meanings, and none of them ends a background task."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
+from app.setup import engine
+from app.setup.engine import background
+from app.storage.database import Database, Statement, connect
+
+RAISE = Statement("SELECT fail(:state)")
+FAIL = """
+CREATE FUNCTION fail(state text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = 'as asked';
+END $$
+"""
+
+
+def _classes_of(kind: type[asyncpg.PostgresError]) -> Iterator[type[asyncpg.PostgresError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _classes_of(each)
+
+
+# Classes 00 to 02 are no errors, and Postgres refuses to raise 00000.
+STATES = sorted(
+    {state for each in _classes_of(asyncpg.PostgresError) if (state := getattr(each, "sqlstate", None)) is not None}
+)
+PASSING = (
+    "0A000",  # a standby before its promotion: unlogged tables cannot be read
+    "08006",
+    "25006",  # a planned switchover: both nodes are read-only
+    "26000",  # a pooler per transaction lost the prepared statement
+    "28P01",
+    "3D000",
+    "40P01",
+    "42501",
+    "42P05",
+    "53300",
+    "53100",
+    "55P03",  # `lock_timeout` during any DDL
+    "57014",
+    "57P01",
+    "57P03",
+    "58030",
+)
+REFUSALS = ("22021", "22P02", "23505", "42601", "42P01", "42703", "54000", "P0001", "XX000")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with _with_fail(database_url), connect(database_url, size=2) as database:
+        yield database
+
+
+@asynccontextmanager
+async def _with_fail(url: str) -> AsyncIterator[None]:
+    connection = await asyncpg.connect(url)
+    await connection.execute(FAIL)
+    yield
+    await connection.execute("DROP FUNCTION fail")
+    await connection.close()
+
+
+async def _meaning(database: Database, state: str) -> type[StorageError]:
+    with pytest.raises(StorageError) as raised:
+        await database.rows(RAISE, state=state)
+    return raised.type
+
+
+async def test_no_error_of_postgres_leaves_storage_as_the_drivers(database: Database) -> None:
+    meanings = {state: await _meaning(database, state) for state in STATES if state[:2] not in {"00", "01", "02"}}
+    assert {state for state in PASSING if meanings[state] is not StorageUnavailable} == set()
+    assert {state for state in REFUSALS if meanings[state] is not StatementRefused} == set()
+
+
+async def test_inside_a_transaction_too(database: Database) -> None:
+    for state, meaning in (("0A000", StorageUnavailable), ("22021", StatementRefused)):
+        with pytest.raises(meaning):
+            async with database.transaction() as connection:
+                await connection.rows(RAISE, state=state)
+
+
+async def test_a_background_task_that_postgres_ended_is_begun_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_RESTART", 0)
+    states, done, failed = iter(("XX000", "42P01", "0A000")), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        if (state := next(states, None)) is not None:
+            async with asyncio.TaskGroup() as group:  # its error is a group, as those of webhooks and of the worker
+                group.create_task(database.rows(RAISE, state=state))
+        done.set()
+        await asyncio.Event().wait()
+
+    async with background(failed, work):
+        await done.wait()
+    assert not failed.is_set()
+
+
+async def test_a_background_task_that_fails_otherwise_stops_the_server() -> None:
+    failed = asyncio.Event()
+
+    async def work() -> None:
+        raise KeyError("a bug")
+
+    async with background(failed, work):
+        await failed.wait()
+
+
+async def test_a_statement_without_an_answer_is_given_up_and_its_connection_replaced(database_url: str) -> None:
+    async with connect(database_url, size=1, statement_timeout=0.2) as database:
+        before = await database.row(Statement("SELECT pg_backend_pid() AS id"))
+        with pytest.raises(StorageUnavailable):
+            await database.row(Statement("SELECT pg_sleep(60)"))
+        with pytest.raises(StorageUnavailable):
+            async with database.transaction() as connection:
+                await connection.row(Statement("SELECT pg_sleep(60)"))
+        after = await database.row(Statement("SELECT pg_backend_pid() AS id"))
+        assert before is not None
+        assert after is not None
+        assert before["id"] != after["id"]
+        await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
