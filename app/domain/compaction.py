@@ -199,7 +199,9 @@ def _same_edits(then: Turn, now: Turn) -> bool:
     """False where the provider was to cut one of the two requests and not the other: their sizes do not compare."""
     if then.request is None or now.request is None:
         return then.request is now.request
-    return then.request.limits.provider_edits == now.request.limits.provider_edits
+    requests = (then.request, now.request)
+    before, after = ((one.limits.provider_edits, one.params.get("context_management")) for one in requests)
+    return before == after
 
 
 def _guess(path: Sequence[Turn]) -> SizeEstimate:

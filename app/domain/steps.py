@@ -91,7 +91,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End a structured turn as failed. `type` is the name of the failure."""
+    """End the turn as failed. `type` is the name of the failure."""
 
     type: str
     message: str
@@ -139,7 +139,8 @@ def _next_step(turn: Turn) -> Step:
     if draft := unjudged_draft(turn):
         return JudgeOutput(draft)
     pauses = takewhile(lambda round: round.stop_reason in _GOES_ON, reversed(sealed))
-    goes_on = 0 < len(list(pauses)) <= max(limits.max_rounds, limits.max_recoveries)
+    paused = len(list(pauses))
+    goes_on = 0 < paused <= max(limits.max_rounds, limits.max_recoveries)
     if turn.steers and not (goes_on and last.stop_reason in PAUSED):
         return ApplySteers(turn.steers)
     steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
@@ -155,6 +156,9 @@ def _next_step(turn: Turn) -> Step:
         return _after_tools(turn, last, len(with_calls), limits)
     if goes_on:
         return _call_model(turn, last.number + 1, limits)
+    if last.stop_reason in PAUSED:
+        times = f"{paused} times in a row ({last.stop_reason})"
+        return Fail("not_finished", f"The provider paused its reply {times}, and did not finish it.")
     return Finish(last.stop_reason or "end_turn")
 
 

@@ -49,6 +49,8 @@ class Compacting(CannedServer):
             facts = sorted({*FACT.findall(json.dumps(seen))}, key=lambda fact: int(fact.split()[1]))
             summary = _compaction(f"Known: {', '.join(facts)}. \u00e9", f"enc/{len(self.compactions)}+==")
             self.compactions.append(summary)
+            if compact.get("pause_after_compaction"):
+                return Answer(b"".join(_stream(summary, None, size, applied)))
             seen, size = [json.loads(summary)], len(summary) // 4
         if size > self.window:
             words = f"prompt is too long: {size} tokens > {self.window} maximum"
@@ -104,7 +106,7 @@ def _compaction(content: str, secret: str) -> bytes:
     return json.dumps(block, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _stream(summary: bytes, reply: Json, size: int, applied: Sequence[Json]) -> Iterator[bytes]:
+def _stream(summary: bytes, reply: Json | None, size: int, applied: Sequence[Json]) -> Iterator[bytes]:
     yield _event(type="message_start", message={"usage": {"input_tokens": size, "output_tokens": 1}})
     iterations: list[Json] = []
     if summary:
@@ -114,16 +116,22 @@ def _stream(summary: bytes, reply: Json, size: int, applied: Sequence[Json]) -> 
         yield _event(type="content_block_delta", index=0, delta=delta)
         yield _event(type="content_block_stop", index=0)
         iterations.append({"type": "compaction", "input_tokens": 56_000, "output_tokens": 100})
+    if reply is not None:
+        yield from _reply_events(reply)
+    usage = {"output_tokens": 10, "iterations": [*iterations, {"type": "message", "input_tokens": size}]}
+    reason = "compaction" if reply is None else "tool_use" if reply["type"] == "tool_use" else "end_turn"
+    applied_edits = {"applied_edits": applied}
+    yield _event(type="message_delta", delta={"stop_reason": reason}, usage=usage, context_management=applied_edits)
+    yield _event(type="message_stop")
+
+
+def _reply_events(reply: Json) -> Iterator[bytes]:
     start = {**reply, "text": ""} if reply["type"] == "text" else reply
     yield _event(type="content_block_start", index=1, content_block=start)
     if reply["type"] == "text":
         delta = {"type": "text_delta", "text": reply["text"]}
         yield _event(type="content_block_delta", index=1, delta=delta)
     yield _event(type="content_block_stop", index=1)
-    usage = {"output_tokens": 10, "iterations": [*iterations, {"type": "message", "input_tokens": size}]}
-    stop = {"stop_reason": "tool_use" if reply["type"] == "tool_use" else "end_turn"}
-    yield _event(type="message_delta", delta=stop, usage=usage, context_management={"applied_edits": applied})
-    yield _event(type="message_stop")
 
 
 def _event(**data: Any) -> bytes:

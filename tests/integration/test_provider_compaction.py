@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from app.api.views import round_out
 from app.domain.history import COMPACTED
 from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.rounds import Round
-from app.domain.turns import Limits, Turn
+from app.domain.turns import Limits, Turn, TurnError
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Prices
 from app.tools.tool import tool
@@ -40,9 +41,15 @@ async def provider(server: Compacting) -> AsyncIterator[AnthropicProvider]:
 
 
 async def say(
-    harness: Harness, replica: Replica, words: str, after: Asked | None, limits: Limits = LIMITS, model: str = MODEL
+    harness: Harness,
+    replica: Replica,
+    words: str,
+    after: Asked | None,
+    limits: Limits = LIMITS,
+    model: str = MODEL,
+    **request: Any,
 ) -> tuple[Asked, Turn]:
-    asked = await harness.ask(words, after=after, limits=limits, model=model)
+    asked = await harness.ask(words, after=after, limits=limits, model=model, **request)
     turn = await harness.finish(replica, asked)
     assert turn.status == "complete", turn.error
     return asked, turn
@@ -112,15 +119,62 @@ async def test_where_it_refuses_all_the_same_the_conversation_is_made_shorter_he
     assert b"The conversation so far, in a summary" in server.requests[-1].body
 
 
-@pytest.mark.parametrize("model", [MODEL, "claude-haiku-4-5"])
-async def test_a_turn_that_is_not_left_to_it_sends_none_of_its_blocks(
-    harness: Harness, server: Compacting, provider: AnthropicProvider, model: str
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_summaries_that_the_turns_own_parameters_request_go_back_as_they_came(
+    harness: Harness, server: Compacting, provider: AnthropicProvider, pauses: bool
+) -> None:
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 56_000}}
+    params = {"context_management": {"edits": [{**edit, "pause_after_compaction": pauses}]}}
+    own = Limits(context_window=200_000)
+    asked, turns = None, []
+    async with harness.replica(provider) as replica:
+        for number in range(9):
+            words = f"This is fact {number}. {LONG}"
+            asked, turn = await say(harness, replica, words, asked, own, params=params)
+            turns.append(turn)
+    assert len(server.compactions) == 2
+    assert made_by_us(turns) == []
+    assert len(server.requests) == 9 + 2 * pauses, "each request is compacted once"
+    assert {"fact 0", "fact 8"} <= {*server.known[-1]}
+    assert [block.text for turn in turns for block in turn.blocks if block.type == "text"] == ["I will remember."] * 9
+    assert [round.stop_reason for turn in turns for round in turn.rounds].count("compaction") == 2 * pauses
+    assert {turn.stop_reason for turn in turns} == {"end_turn"}
+
+
+async def test_a_provider_that_does_nothing_but_pause_ends_the_turn_with_an_error(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
+) -> None:
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 0}, "pause_after_compaction": True}
+    async with harness.replica(provider) as replica:
+        params = {"context_management": {"edits": [edit]}}
+        asked = await harness.ask("Hello", limits=Limits(max_rounds=2, max_recoveries=1), model=MODEL, params=params)
+        turn = await harness.finish(replica, asked)
+    assert turn.error == TurnError(
+        "not_finished", "The provider paused its reply 3 times in a row (compaction), and did not finish it."
+    )
+    assert turn.status == "error"
+
+
+async def test_a_turn_that_does_not_request_them_sends_the_summaries_of_its_model_back(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
+) -> None:
+    async with harness.replica(provider) as replica:
+        asked, _ = await conversation(harness, replica, 5)
+        asked, turn = await say(harness, replica, "And now?", asked, Limits(context_window=70_000))
+    assert [round.stop_reason for round in turn.rounds] == ["end_turn"]
+    assert server.requests[-1].body.count(server.compactions[0]) == 1
+    assert "context_management" not in json.loads(server.requests[-1].body)
+    assert server.requests[-1].headers["anthropic-beta"] == "compact-2026-01-12"
+
+
+async def test_another_model_is_sent_none_of_its_summaries(
+    harness: Harness, server: Compacting, provider: AnthropicProvider
 ) -> None:
     own = Limits(context_window=70_000)
     async with harness.replica(provider) as replica:
         asked, _ = await conversation(harness, replica, 5)
         assert len(server.compactions) == 1
-        asked, turn = await say(harness, replica, "And now?", asked, own, model)
+        asked, turn = await say(harness, replica, "And now?", asked, own, "claude-haiku-4-5")
     assert [round.stop_reason for round in turn.rounds] == [COMPACTED, "end_turn"]
     assert b'"type":"compaction"' not in server.requests[-1].body
     assert "context_management" not in json.loads(server.requests[-1].body)

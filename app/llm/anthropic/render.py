@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
-from app.domain.kinds import CACHEABLE, CALLS, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
+from app.domain.kinds import CACHEABLE, CALLS, PROVIDER_SUMMARY, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
 from app.domain.results import count_files, parts_of
 from app.llm.conversation.translation import (
     SILENT_FAILURE,
@@ -62,7 +62,8 @@ _COUNTED = frozenset(
         "tools",
     }
 )
-_BETAS = {CONTEXT_EDITING: "context-management-2025-06-27", COMPACTION: "compact-2026-01-12"}
+_CLEARING, _COMPACTING = "clear_tool_uses_20250919", "compact_20260112"
+_BETAS = {_CLEARING: "context-management-2025-06-27", _COMPACTING: "compact-2026-01-12"}
 _FAILED = "The tool failed:"
 _LEAST_TRIGGER = 50_000  # tokens: the provider refuses less
 
@@ -81,9 +82,14 @@ def render_count(request: ModelRequest) -> bytes:
 
 
 def betas_of(request: ModelRequest) -> Sequence[str]:
-    """Returns the betas that the request needs."""
+    """Returns the betas that the request needs: those of its edits, and of the provider's summaries that it holds."""
     given: Sequence[str] = request.params.get("betas") or ()
-    needed = [_BETAS[edit] for edit in request.compaction.edits] if request.compaction else []
+    management = {**_context_management(request.compaction), **request.params}.get("context_management")
+    edits = management.get("edits") or () if isinstance(management, Mapping) else ()
+    types = [edit.get("type") for edit in edits if isinstance(edit, Mapping)]
+    if any(block.type == PROVIDER_SUMMARY for message in request.messages for block in message.blocks):
+        types.append(_COMPACTING)
+    needed = dict.fromkeys(_BETAS[type] for type in types if type in _BETAS)
     return [*given, *(beta for beta in needed if beta not in given)]
 
 
@@ -123,7 +129,8 @@ def _begins_without_thought(messages: Sequence[Message]) -> bool:
     place = len(messages) - 1
     while place > 1 and any(block.type == TOOL_RESULT for block in messages[place].blocks):
         place -= 2
-    return place < len(messages) - 1 and messages[place + 1].blocks[0].type not in THOUGHTS
+    reply = [block.type for block in messages[place + 1].blocks] if place < len(messages) - 1 else []
+    return next((type not in THOUGHTS for type in reply if type != PROVIDER_SUMMARY), False)
 
 
 def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]:
@@ -133,10 +140,10 @@ def _context_management(compaction: ProviderCompaction | None) -> dict[str, Any]
     edits: list[dict[str, Any]] = []
     if CONTEXT_EDITING in compaction.edits:
         clearing = {"trigger": compaction.at * 3 // 4, "clear_at_least": compaction.at // 8} if compaction.at else {}
-        edits.append({"type": "clear_tool_uses_20250919"} | {name: _tokens(at) for name, at in clearing.items()})
+        edits.append({"type": _CLEARING} | {name: _tokens(at) for name, at in clearing.items()})
     if COMPACTION in compaction.edits:
         trigger = {"trigger": _tokens(max(_LEAST_TRIGGER, compaction.at))} if compaction.at else {}
-        edits.append({"type": "compact_20260112"} | trigger)
+        edits.append({"type": _COMPACTING} | trigger)
     return {"context_management": {"edits": edits}}
 
 

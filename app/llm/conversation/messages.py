@@ -6,11 +6,12 @@ and its signatures hold. (Exceptions: a server tool that was still at work when 
 and a summary or a shortening of results begins anew at its place.)
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from app.domain.blocks import REJECTED, Block
+from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.history import COMPACTED, shortenings_on, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import count_files
@@ -25,6 +26,7 @@ from app.llm.conversation.sendable import (
     group_by_role,
     is_blank,
     is_sendable,
+    model_of,
     sendable_blocks,
     server_is_at_work,
     with_shortenings,
@@ -86,7 +88,8 @@ def _cut_result(block: Block) -> Block:
 
 
 def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tuple[Message, ...]:
-    model = model or _model_of(path[-1])
+    request = path[-1].request
+    model = model or (request.model if request else None)
     summary, shortenings = summary_on(path), shortenings_on(path)
     path = with_shortenings(path, shortenings, model)
     running, kept = path[-1], turns_after_summary(path)
@@ -120,7 +123,7 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
     entries = _user_words(turn, 0)
     for round in rounds:
         reply: Sequence[Block] = [block for block in blocks if block.round == round.number]
-        if not same_frame or round.number not in valid_thoughts or (round.model or _model_of(turn)) != model:
+        if not same_frame or round.number not in valid_thoughts or model_of(turn, round) != model:
             reply = [block for block in reply if block.type not in THOUGHTS]
         reply = drop_blank_reply(reply)
         at_work = server_is_at_work(reply)
@@ -140,18 +143,23 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
-    """Thoughts are bound to system prompt and tools too, and to edits of the provider that are no longer asked for:
-    what the provider cleared then is sent again now.
+    """Thoughts are bound to system prompt and tools too, and to what the provider cleared then, which is sent again now
+    if that edit is no longer requested. Its summaries are sent back, whatever is requested.
     """
     if then is None or now is None:
         return then is now
-    edits_remain = {*then.limits.provider_edits} <= {*now.limits.provider_edits}
+    edits_remain = _clearing_edits(then) <= _clearing_edits(now)
     frames = [(request.system, request.tools, request.provider_tools) for request in (then, now)]
     return edits_remain and frames[0] == frames[1]
 
 
-def _model_of(turn: Turn) -> str | None:
-    return turn.request.model if turn.request else None
+def _clearing_edits(request: TurnRequest) -> set[str]:
+    """Returns the edits that the settings request of the provider, or the turn's own parameters in their place."""
+    given = request.params.get("context_management")
+    if not isinstance(given, Mapping):
+        return {*request.limits.provider_edits} - {COMPACTION}
+    types = {str(edit.get("type")) for edit in given.get("edits") or () if isinstance(edit, Mapping)}
+    return {CONTEXT_EDITING if type.startswith("clear_tool_uses") else type for type in types if "compact" not in type}
 
 
 def _result_of(turn: Turn, call: Block) -> Block:

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Literal
 
 from app.domain.blocks import READ_RESULT, Block
-from app.domain.compaction import COMPACTION
 from app.domain.history import COMPACTED, Shortening, omitted_characters
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
 from app.domain.results import count_files
@@ -24,23 +23,27 @@ RoleBlock = tuple[Literal["user", "assistant"], Block]
 
 
 def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], model: str | None) -> list[Turn]:
-    """Returns the path with long results shortened, and without `compaction` blocks where `model`, the one that is
-    called, is not asked to compact by itself: only then can it read them.
+    """Returns the path with long results shortened, and without the `compaction` blocks of other models than the one
+    that is called: `model` cannot read them.
     """
     request = path[-1].request
-    compacts = request is not None and COMPACTION in request.limits.provider_edits and model == request.model
     tools = request.tools if request else ()
     sent: list[Turn] = []
     for place, turn in enumerate(path):
         if turn.role != "assistant":
             sent.append(turn)
             continue
-        blocks = [block for block in turn.blocks if compacts or block.type != PROVIDER_SUMMARY]
+        mine = {round.number for round in turn.rounds if model_of(turn, round) == model}
+        blocks = [block for block in turn.blocks if block.type != PROVIDER_SUMMARY or block.round in mine]
         for number, block in enumerate(blocks):
             if cut := next((each for each in shortenings if each.shortens((place, block.round), block)), None):
                 blocks[number] = replace(block, text=shortened_text(block, cut.head, tools), data=None)
         sent.append(turn if blocks == list(turn.blocks) else replace(turn, blocks=tuple(blocks)))
     return sent
+
+
+def model_of(turn: Turn, round: Round) -> str | None:
+    return round.model or (turn.request.model if turn.request else None)
 
 
 def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:

@@ -61,7 +61,7 @@ def _role_problems(messages: Sequence[Json], paused: bool) -> Iterator[str]:
     roles = [message["role"] for message in messages]
     if roles[0] != "user":
         yield "the first message is not the user's"
-    if roles[-1] != "user" and not paused:
+    if roles[-1] != "user" and not (paused or messages[-1]["content"][-1]["type"] == "compaction"):
         yield "the last message is the assistant's"
     yield from (
         f"messages.{number} has the role of the one before" for number, pair in _pairs(roles) if len({*pair}) == 1

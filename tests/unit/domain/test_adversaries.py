@@ -17,6 +17,7 @@ from app.domain.steps import (
     MAX_TOOL_ROUNDS,
     VOIDED,
     CallModel,
+    Fail,
     Finish,
     RunTools,
     next_step,
@@ -60,6 +61,8 @@ class Loop:
                         self._settle_call(call, self._tools_fail or refusal is not None)
                 case Finish(stop_reason):
                     return stop_reason
+                case Fail(type):
+                    return type
                 case step:
                     raise AssertionError(f"nobody was asked, nobody spoke: {step}")
         raise AssertionError("the loop does not end")
@@ -139,7 +142,7 @@ MODELS = {
     "answers": (_always("text", stop_reason="end_turn"), "end_turn"),
     "calls tools for ever, even when told not to": (_always("call", "call", stop_reason="tool_use"), MAX_TOOL_ROUNDS),
     "calls tools and says it is done": (_always("call", stop_reason="end_turn"), MAX_TOOL_ROUNDS),
-    "pauses for ever": (_always("text", stop_reason="pause_turn"), "pause_turn"),
+    "pauses for ever": (_always("text", stop_reason="pause_turn"), "not_finished"),
     "pauses for ever with calls": (_always("call", stop_reason="pause_turn"), MAX_TOOL_ROUNDS),
     "refuses": (_always("text", stop_reason="refusal"), "refusal"),
     "refuses after it has called": (_always("call", stop_reason="refusal"), "refusal"),

@@ -12,6 +12,7 @@ from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
     MAX_TOOL_ROUNDS,
+    PAUSED,
     ApplySteers,
     AwaitClient,
     CallModel,
@@ -156,7 +157,11 @@ def test_a_model_that_pauses_for_ever_is_ended() -> None:
         rounds = [sealed(number, "pause_turn") for number in range(1, pauses + 1)]
         return next_step(turn_of(rounds=rounds, limits=Limits(max_rounds=2, max_recoveries=1)))
 
-    assert [after(pauses) for pauses in (1, 2, 3)] == [CallModel(2), CallModel(3), Finish("pause_turn")]
+    assert [after(pauses) for pauses in (1, 2, 3)] == [
+        CallModel(2),
+        CallModel(3),
+        Fail("not_finished", "The provider paused its reply 3 times in a row (pause_turn), and did not finish it."),
+    ]
 
 
 def test_an_interrupted_reply_goes_on_as_often_as_recoveries_allow_even_without_tool_rounds() -> None:
@@ -361,8 +366,11 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
             assert all(ask.answer is None for ask in asks)
         case ApplySteers(steers):
             assert steers == turn.steers
-        case Fail() | JudgeOutput() | Shorten() | Compact():
-            raise AssertionError("only structured turns fail so, and only long ones are summarised")
+        case Fail(type):
+            assert type == "not_finished"
+            assert turn.rounds[-1].stop_reason in PAUSED
+        case JudgeOutput() | Shorten() | Compact():
+            raise AssertionError("only structured turns are judged, and only long ones are summarised")
         case Finish(stop_reason):
             assert stop_reason
             assert not turn.steers

@@ -20,7 +20,7 @@ from app.llm.models.registry import read_registry
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.tools.toolset import Toolset
 from tests.support.legal.anthropic import message_problems
-from tests.support.model_requests import REQUEST, assistant, rendered, text, thinking, user
+from tests.support.model_requests import REQUEST, assistant, call, rendered, result, text, thinking, user
 
 BOTH = ("context_editing", "compaction")
 COMPACTED_THERE = Block(0, 1, 1, "compaction", "In short.", '{"type":"compaction","content":null,"signature":"s"}')
@@ -84,18 +84,50 @@ def kinds(path: list[Turn], model: str | None = None) -> list[str]:
 
 def test_compactions_and_thoughts_go_back_where_the_provider_goes_on_with_it() -> None:
     assert kinds(path_to(request_with(*BOTH))) == ["text", "thinking", "compaction", "text", "text"]
+    assert kinds(path_to(request_with("context_editing"))) == ["text", "thinking", "compaction", "text", "text"]
+
+
+def test_thoughts_do_not_go_back_where_what_was_cleared_is_sent_again() -> None:
+    assert kinds(path_to(request_with())) == ["text", "compaction", "text", "text"]
+    assert kinds(path_to(request_with("compaction"))) == ["text", "compaction", "text", "text"]
 
 
 @pytest.mark.parametrize(
-    ("request_now", "fallback"),
+    ("management", "holds"),
     [
-        (request_with(), None),
-        (request_with("context_editing"), None),
-        (request_with(*BOTH), "claude-haiku-4-5"),
+        ({"edits": [{"type": "clear_tool_uses_20250919"}]}, True),
+        ({"edits": [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919"}, 7]}, True),
+        ({"edits": [{"type": "compact_20260112"}]}, False),
+        ({}, False),
+        (None, True),
     ],
 )
-def test_otherwise_the_history_is_sent_without_them(request_now: TurnRequest, fallback: str | None) -> None:
-    assert kinds(path_to(request_now), fallback) == ["text", "text", "text"]
+def test_a_turns_own_edits_count_in_the_place_of_those_of_its_settings(management: Any, holds: bool) -> None:
+    now = replace(request_with(*BOTH), params={"context_management": management})
+    assert ("thinking" in kinds(path_to(now))) == holds
+
+
+def test_another_model_is_sent_the_history_without_them() -> None:
+    assert kinds(path_to(request_with(*BOTH)), "claude-haiku-4-5") == ["text", "text", "text"]
+    path = path_to(request_with(*BOTH))
+    by_fallback = replace(path[1], rounds=tuple(replace(round, model="claude-haiku-4-5") for round in path[1].rounds))
+    assert "compaction" not in kinds([path[0], by_fallback, *path[2:]])
+
+
+def test_a_compaction_in_a_request_needs_its_beta() -> None:
+    request = ModelRequest(REQUEST.model, build_messages(path_to(request_with())))
+    assert betas_of(request) == ["compact-2026-01-12"]
+    own = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "new"}, 7]}
+    assert betas_of(asked(params={"context_management": own})) == ["context-management-2025-06-27"]
+
+
+def test_enabled_thinking_stays_behind_a_compaction() -> None:
+    """A round of calls must begin with a thought; a compaction may stand before it."""
+    turn = assistant([COMPACTED_THERE, thinking("Hm."), call("a")], stops=["tool_use"], request=request_with(*BOTH))
+    turn = replace(turn, blocks=(*turn.blocks, result("a", index=3)))
+    params = {"thinking": {"type": "enabled", "budget_tokens": 2_000}}
+    request = ModelRequest(REQUEST.model, build_messages([user(text("Hello")), turn]), params=params)
+    assert json.loads(render(request))["thinking"] == params["thinking"]
 
 
 def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
@@ -104,8 +136,7 @@ def test_a_reply_of_nothing_but_a_compaction_is_gone_on_with() -> None:
     assert next_step(turn, path[:1]) == CallModel(2)
     assert kinds(path) == ["text", "compaction"]
     assert message_problems(rendered(build_messages(path)), paused=True) == []
-    left_alone = [path[0], replace(turn, request=request_with())]
-    assert message_problems(rendered(build_messages(left_alone))) == []
+    assert message_problems(rendered(build_messages(path, "claude-haiku-4-5"))) == []
     answered = replace(
         turn,
         rounds=(*turn.rounds, Round(2, 1, stop_reason="end_turn", sealed_by=1)),
