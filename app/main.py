@@ -16,7 +16,7 @@ from app.api.services import HttpSettings, Live, Services, Storage
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.engine.hooks import Hooks
-from app.llm.demo import DEMO
+from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import started

@@ -9,11 +9,11 @@ from app.config import Settings, read_environment
 from app.domain.errors import ConfigError, RequestRefused
 from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recordings import RecordingInterceptor, Recordings
-from app.llm.demo import DEMO, DemoProvider
+from app.llm.demo.provider import DEMO, DemoProvider
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.models.connect import connect_providers
 from app.llm.models.registry import ProviderSpec, read_registry
-from app.llm.transport.interceptor import Interceptor
+from app.llm.transport.interceptor import CallPublisher, Interceptor
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +35,9 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
                 RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
             )
         async with connect_providers(_providers(settings), interceptors) as offers:
-            if not offers and settings.chaos:
-                raise ConfigError(
-                    "TURNSTREAM_CHAOS must be 0 for the demo model, whose calls cannot fail;"
-                    " or set the key of a provider."
-                )
             if not offers:
                 log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
-                offers.append(ProviderModels(DemoProvider(settings.demo_delay), [DEMO]))
+                offers.append(_demo(settings.demo_delay, interceptors))
             elif settings.model is not None:  # a gateway may have its own names
                 offers.append(ProviderModels(offers[0].provider, (), [settings.model]))
             yield Models(offers)
@@ -66,7 +61,12 @@ async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
             offers.append(ProviderModels(first.provider, (), [settings.model]))
-        yield Models(offers)
+        yield Models([*offers, _demo(0.0, interceptors)])
+
+
+def _demo(delay: float, interceptors: Sequence[Interceptor]) -> ProviderModels:
+    """The demo holds no connection, so nobody has to close it."""
+    return ProviderModels(CallPublisher(DemoProvider(delay, interceptors)), [DEMO])
 
 
 class _Complete(dict[str, str]):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.demo import DemoProvider
+from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import ProviderModels
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text

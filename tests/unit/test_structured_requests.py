@@ -7,7 +7,7 @@ import pytest
 from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import OutputIn, TurnOptions
 from app.domain.turns import Limits, TurnRequest
-from app.llm.demo import DemoProvider
+from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import Model, Models, ProviderModels
 from app.tools.outputs import Outputs
 from app.tools.tool import ToolContext

@@ -6,7 +6,7 @@ from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
 from app.llm.conversation.messages import GO_ON
-from app.llm.demo import DemoProvider
+from app.llm.demo.provider import DemoProvider
 from app.llm.provider import Message, ModelRequest
 from tests.support.model_requests import call, result, text
 
@@ -154,7 +154,7 @@ async def test_it_speaks_word_by_word_at_its_pace(monkeypatch: pytest.MonkeyPatc
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("app.llm.demo.asyncio.sleep", sleep)
+    monkeypatch.setattr("app.llm.demo.provider.asyncio.sleep", sleep)
     blocks = await reply(asking("hi", tools=()), delay=0.015)
     assert len(pauses) == sum(len(block.text.split()) for block in blocks)
     assert set(pauses) == {0.015}

@@ -14,7 +14,7 @@ from app.domain.steps import CallModel, Finish, next_step
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.conversation.messages import build_messages
-from app.llm.demo import DemoProvider
+from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import Model, Models, Prices, ProviderModels
 from app.llm.models.registry import read_registry
 from app.llm.provider import Message, ModelRequest, ProviderCompaction

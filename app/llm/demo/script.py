@@ -1,11 +1,10 @@
-"""The demo provider, for a server without keys: a script that calls the real tools of the library.
+"""The script of the demo: it obeys commands, and else calls the real tools of the library.
 
 Its next step follows from the request alone: the tools that were called since the last user message, and their results.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -14,11 +13,14 @@ import msgspec
 
 from app.domain.kinds import TEXT, TOOL_RESULT
 from app.llm.conversation.messages import GO_ON
+from app.llm.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
 from app.llm.provider import BlockText, Message, ModelRequest, Part
-from app.llm.scripted import message_of, text, thinking, tool_use
+from app.llm.scripted import text, thinking, tool_use
 
-DEMO = "demo"
-_INTRODUCTION = "This is a scripted demo, no model is answering: set ANTHROPIC_API_KEY for that. "
+_INTRODUCTION = (
+    "This is a scripted demo, no model is answering: set ANTHROPIC_API_KEY for that. It obeys commands: `/help` lists"
+    " them. "
+)
 _COMMON = re.compile(
     "about|also|could|does|find|from|give|have|hello|help|into|know|like|look|more|please|show|some|tell|than|thank|that|"
     "their|them|then|there|they|this|want|were|what|when|where|which|will|with|would|your"
@@ -31,31 +33,59 @@ Blocks = list[Sequence[Part]]
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request. The first `times` calls of its turn have the `failure`, or all of them."""
+
+    blocks: Blocks
+    failure: Failure | None = None
+    times: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """About as many as a model would count."""
+        return sum(len(_words_of(block)) for block in self.blocks) // 4 + 1
+
+
+@dataclass(frozen=True, slots=True)
 class _ToolCall:
-    input: Mapping[str, Any]
+    name: str
+    input: str
     text: str
     is_error: bool
 
 
-class DemoProvider:
-    """`delay` is the pause before each delta, in seconds."""
-
-    name = "demo"
-
-    def __init__(self, delay: float = 0.015) -> None:
-        self._delay = delay
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
-        for parts in message_of(*_blocks(request)):
-            if self._delay and isinstance(parts[0], BlockText):
-                await asyncio.sleep(self._delay)
-            yield parts
-
-
-def _blocks(request: ModelRequest) -> Blocks:
+def answer_of(request: ModelRequest) -> Answer:
     question, since = _question(request.messages)
-    offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
     calls = _calls(since)
+    if commands := commands_of(question):
+        blocks = _obey(commands, calls, request.may_use_tools)
+        return Answer(_behind(since, blocks), commands.failure, commands.times)
+    offered = {tool.name for tool in request.tools} if request.may_use_tools else set()
+    return Answer(_behind(since, _search(question, {call.name: call for call in calls}, offered)))
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def _obey(commands: DemoCommands, calls: Sequence[_ToolCall], may_use_tools: bool) -> Blocks:
+    if commands.mistake:
+        return [text(*_pieces(f"{commands.mistake} `/help` lists all commands."))]
+    thought = [thinking(*_pieces(commands.thought))] if commands.thought and not calls else []
+    if may_use_tools and len(calls) < len(commands.calls):
+        made = commands.calls if commands.parallel else commands.calls[len(calls) : len(calls) + 1]
+        return [*thought, *(_call(call) for call in made)]
+    if commands.said is not None:
+        return [*thought, text(*_pieces(commands.said))]
+    if commands.words:
+        return [*thought, text(*(f"{number} " for number in range(1, commands.words + 1)))]
+    results = [f"{call.name} {'failed' if call.is_error else 'returned'}:\n\n{_quoted(call.text)}" for call in calls]
+    return [*thought, text(*_pieces("\n\n".join(results) or "I did as I was asked."))]
+
+
+# --- without commands ------------------------------------------------------------------------------------------------
+
+
+def _search(question: str, calls: Mapping[str, _ToolCall], offered: set[str]) -> Blocks:
     long_words = dict.fromkeys(word.lower() for word in re.findall(r"\w{4,}", question))
     words = [word for word in long_words if not _COMMON.fullmatch(word) and not _LISTING.fullmatch(word)][:5]
     if not calls:
@@ -66,7 +96,7 @@ def _blocks(request: ModelRequest) -> Blocks:
     if path is not None and "doc_view" in offered and "doc_view" not in calls:
         return [
             thinking(*_pieces(f"The best match is {path}. I read it before I say anything about it.")),
-            _call("doc_view", {"path": path}),
+            _library_call("doc_view", {"path": path}),
         ]
     return [text(*_pieces(_report(calls, words, path)))]
 
@@ -80,23 +110,42 @@ def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     return "", messages
 
 
-def _calls(since: Sequence[Message]) -> dict[str, _ToolCall]:
-    """Returns the last call of each tool that has a result, by the name of the tool."""
+def _behind(since: Sequence[Message], blocks: Blocks) -> Blocks:
+    """Returns the answer without the text that stands before a request to go on."""
+    kept: list[str] = []
+    for message in reversed(since):
+        texts = [block.text for block in message.blocks if block.type == TEXT]
+        if message.role == "assistant":
+            kept.insert(0, "".join(texts))
+        elif texts != [GO_ON]:
+            break
+    if not since or since[-1].role == "assistant" or not (begun := "".join(kept)):
+        return blocks
+    place = next((place for place, block in enumerate(blocks) if _words_of(block).startswith(begun)), None)
+    return blocks if place is None else [text(*_pieces(_words_of(blocks[place])[len(begun) :])), *blocks[place + 1 :]]
+
+
+def _words_of(block: Sequence[Part]) -> str:
+    return "".join(part.text for part in block if isinstance(part, BlockText))
+
+
+def _calls(since: Sequence[Message]) -> Sequence[_ToolCall]:
+    """Returns the calls that have a result, in order."""
     blocks = [block for message in since for block in message.blocks]
     results = {block.tool_use_id: block for block in blocks if block.type == TOOL_RESULT}
-    return {
-        call.name or "": _ToolCall(msgspec.json.decode(call.text or "{}"), result.text, result.is_error)
+    return [
+        _ToolCall(call.name or "", call.text or "{}", result.text, result.is_error)
         for call in blocks
         if call.is_call and (result := results.get(call.tool_use_id))
-    }
+    ]
 
 
 def _first_round(question: str, words: Sequence[str], offered: set[str]) -> Blocks:
     calls = []
     if "doc_search" in offered and words:
-        calls.append(_call("doc_search", {"query": " ".join(words), "limit": 3}))
+        calls.append(_library_call("doc_search", {"query": " ".join(words), "limit": 3}))
     if "doc_tree" in offered and (not calls or _LISTING.search(question)):
-        calls.append(_call("doc_tree", {}))
+        calls.append(_library_call("doc_tree", {}))
     if not calls:
         plan = "There is no document tool that I could use, so all I can do is say what I am."
         answer = f"You said: “{_short(question)}”. With the document tools switched on I would look for it there."
@@ -116,7 +165,8 @@ def _report(calls: Mapping[str, _ToolCall], words: Sequence[str], path: str | No
         return f"{failed[0]} failed, and this is what it said:\n\n{_quoted(calls[failed[0]].text)}"
     listed = [f"This is what the library holds:\n\n```\n{tree.text}\n```"] if tree else []
     if view:
-        found = f"I found this in **{view.input.get('path')}**:\n\n{_quoted(_lines_about(view.text, words))}"
+        seen = msgspec.json.decode(view.input).get("path")
+        found = f"I found this in **{seen}**:\n\n{_quoted(_lines_about(view.text, words))}"
         return "\n\n".join([*listed, found, "That is as far as a script can go."])
     if path is not None and search:
         return "\n\n".join([*listed, f"The search names **{path}** first:\n\n{_quoted(search.text)}"])
@@ -133,12 +183,18 @@ def _lines_about(excerpt: str, words: Sequence[str]) -> str:
     return "\n".join(lines[start : start + _MOST_QUOTED]).strip()
 
 
-def _call(name: str, input: Mapping[str, Any]) -> list[Part]:
+def _library_call(name: str, input: Mapping[str, Any]) -> list[Part]:
     return tool_use(name, input, f"toolu_demo_{uuid4().hex}")
 
 
+def _call(command: ToolCommand) -> list[Part]:
+    """Returns the call with the input as it was written, also where that is not JSON."""
+    opened, *_, closed = _library_call(command.name, {})
+    return [opened, BlockText(0, command.input), closed]
+
+
 def _pieces(words: str) -> Iterator[str]:
-    yield from re.findall(r"\S+\s*", words)
+    yield from re.findall(r"\s*\S+\s*", words)
 
 
 def _quoted(words: str) -> str:
