@@ -46,7 +46,7 @@ def tool_settings(settings: Settings) -> ToolSettings:
         max_parallel=settings.parallel_tools,
         max_result_chars=settings.max_result_chars,
         max_file_bytes=settings.max_upload_bytes,
-        environment=read_environment() if settings.tools_file else {},
+        environment=read_environment(),
     )
 
 

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isawaitable, isclass, isfunction, ismethod, signature
@@ -29,7 +29,7 @@ _REFERENCE = re.compile(r"[\w.]+:[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """The settings of tools. `environment` has the variables that `file` may name."""
+    """The settings of tools. `environment` has the variables that `file` may name, and that factories get."""
 
     file: Path | None = None
     reference: str | None = None
@@ -39,6 +39,15 @@ class ToolSettings:
     max_result_chars: int = 100_000
     max_file_bytes: int = 5_000_000
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTools:
+    """The tools that a reference leads to; where it leads to a Toolset, its sources and outputs too."""
+
+    tools: Sequence[Tool]
+    sources: Sequence[ToolSource] = ()
+    outputs: Outputs = field(default_factory=Outputs)
 
 
 @asynccontextmanager
@@ -54,15 +63,17 @@ async def open_toolset(
             key_of(settings.signing_secret)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpTools(allowed, settings.signing_secret))
+        loaded = await load_installed(stack, settings.environment)
+        if settings.reference:
+            loaded.append(await load_toolset(settings.reference, stack, settings.environment))
         tools = [
             *own,
-            *(await load_installed(stack)),
-            *(await load_toolset(settings.reference, stack) if settings.reference else ()),
+            *(tool for each in loaded for tool in each.tools),
             *declarations.http_tools(lambda each: http.operator_tool(each.spec, each.policy, internal=each.internal)),
         ]
         tools = declarations.apply_policies(tools)
         with errors_named("the tools do not go together:"):
-            sources: list[ToolSource] = []
+            sources = [source for each in loaded for source in each.sources]
             if declarations.servers:
                 # Imported only when needed: the package takes a second.
                 from app.tools.mcp.servers import McpServers  # noqa: PLC0415
@@ -73,7 +84,7 @@ async def open_toolset(
                 settings.max_parallel,
                 settings.max_result_chars,
                 max_file_bytes=settings.max_file_bytes,
-                outputs=outputs,
+                outputs=_merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=sources,
                 declared=http.request_tool,
             )
@@ -83,29 +94,30 @@ async def open_toolset(
 # --- tools by reference ----------------------------------------------------------------------------------------------
 
 
-async def load_toolset(reference: str, stack: AsyncExitStack) -> list[Tool]:
+async def load_toolset(reference: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:
     """Loads the tools of `package.module:attribute`. Context managers are entered on `stack`. Raises ConfigError.
 
-    The attribute is a tool, several tools, or an object whose methods are tools; or a class, a function or an async
-    function without arguments that makes one of these, or an async context manager of one.
+    The attribute is a tool, several tools, a Toolset, or an object whose methods are tools; or a class, a function or
+    an async function that makes one of these, or an async context manager of one. It is called without arguments, or
+    with `environment` if that is its only parameter.
     """
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f"TURNSTREAM_TOOLSET: {reference} must have the form package.module:attribute")
     folder = str(Path.cwd())
     if folder not in sys.path:  # `python -m` has it; the path of a console script does not
         sys.path.append(folder)
-    return await _load(EntryPoint("", reference, GROUP), f"TURNSTREAM_TOOLSET: {reference}", stack)
+    return await _load(EntryPoint("", reference, GROUP), f"TURNSTREAM_TOOLSET: {reference}", stack, environment)
 
 
-async def load_installed(stack: AsyncExitStack) -> list[Tool]:
+async def load_installed(stack: AsyncExitStack, environment: Mapping[str, str]) -> list[LoadedTools]:
     """Loads the tools of every entry point of the group, in the order of their names."""
-    tools: list[Tool] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        tools += await _load(point, f"the entry point {point.name} of {GROUP}: {point.value}", stack)
-    return tools
+    return [
+        await _load(point, f"the entry point {point.name} of {GROUP}: {point.value}", stack, environment)
+        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    ]
 
 
-async def _load(point: EntryPoint, source: str, stack: AsyncExitStack) -> list[Tool]:
+async def _load(point: EntryPoint, source: str, stack: AsyncExitStack, environment: Mapping[str, str]) -> LoadedTools:
     """`source` begins the error texts."""
     try:
         found = point.load()
@@ -114,15 +126,21 @@ async def _load(point: EntryPoint, source: str, stack: AsyncExitStack) -> list[T
     except (AttributeError, TypeError, ValueError) as error:  # @tool raises the last two
         raise ConfigError(f"{source}: {error}") from error
     if isclass(found) or isfunction(found) or ismethod(found) or isinstance(found, partial):
+        given = {"environment": environment} if "environment" in signature(found).parameters else {}
         try:
-            signature(found).bind()
+            signature(found).bind(**given)
         except TypeError:
-            raise ConfigError(f"{source} cannot be called without arguments; is @tool missing?") from None
-        found = found()
+            raise ConfigError(
+                f"{source} cannot be called: it may have no parameter without a default but `environment`; is @tool"
+                " missing?"
+            ) from None
+        found = found(**given)
         found = await found if isawaitable(found) else found
     if isinstance(found, AbstractAsyncContextManager):
         entered = await stack.enter_async_context(found)
         found = found if entered is None else entered
+    if isinstance(found, Toolset):
+        return LoadedTools(found.own, found.sources, found.outputs)
     tools: list[Tool] = []
     if _is_tool(found):
         tools = [found]
@@ -131,8 +149,18 @@ async def _load(point: EntryPoint, source: str, stack: AsyncExitStack) -> list[T
     elif all(map(_is_tool, items := list(found))):
         tools = items
     if not tools:
-        raise ConfigError(f"{source} must be a tool, a list of tools, or an object whose methods are tools")
-    return tools
+        raise ConfigError(
+            f"{source} must be a tool, a list of tools, a Toolset, or an object whose methods are tools; it is"
+            f" {type(found).__name__}, and has none"
+        )
+    return LoadedTools(tools)
+
+
+def _merged(*outputs: Outputs) -> Outputs:
+    """Of two validators or handlers with one name the last counts; so does its timeout."""
+    validators = {name: each for given in outputs for name, each in given.validators.items()}
+    handlers = {name: each for given in outputs for name, each in given.handlers.items()}
+    return replace(outputs[-1], validators=validators, handlers=handlers)
 
 
 def _is_tool(found: Any) -> TypeGuard[Tool]:

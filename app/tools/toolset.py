@@ -53,7 +53,7 @@ class Toolset:
                 raise ValueError(f"two tools are called {tool.spec.name}: rename one of them")
             self._own[tool.spec.name] = tool
         self.outputs = outputs or Outputs()
-        self._sources = sources
+        self.sources = sources
         self._declared = declared
         self._sizes = Sizes(max_result_chars, max_whole_chars, max_file_bytes)
         self._limiter = Limiter(max_parallel, patience, backoff, clock)
@@ -61,6 +61,11 @@ class Toolset:
         for tool in self._own.values():
             if problem := fallback_problem(tool, known):
                 raise ValueError(problem)
+
+    @property
+    def own(self) -> Sequence[Tool]:
+        """The tools without those of sources."""
+        return tuple(self._own.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -173,7 +178,7 @@ class Toolset:
     def _tools(self) -> Mapping[str, Tool]:
         """All tools at present. Of two with one name the first counts."""
         tools = dict(self._own)
-        for source in self._sources:
+        for source in self.sources:
             tools |= {name: tool for name, tool in source.tools().items() if name not in tools}
         return tools
 

@@ -173,7 +173,7 @@ def test_the_example_of_an_http_tool_prints_the_documented_text(tmp_path: Path) 
 
 async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (module,), (package, policies) = section("Declaring tools", "python"), section("Declaring tools", "toml")
-    assert tomllib.loads(package)["project"]["entry-points"]["turnstream.tools"] == {"shop": "shop.tools:toolset"}
+    assert tomllib.loads(package)["project"]["entry-points"]["turnstream.tools"] == {"shop": "shop:toolset"}
     (tmp_path / "shop_of_the_docs.py").write_text(module, encoding="utf-8")
     (tmp_path / "tools.toml").write_text(section("MCP servers", "toml")[0] + policies, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -184,8 +184,10 @@ async def test_the_examples_of_declarations_work(tmp_path: Path, monkeypatch: py
         """Search."""
         return words
 
-    settings = ToolSettings(file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset")
+    settings = ToolSettings(
+        file=tmp_path / "tools.toml", reference="shop_of_the_docs:toolset", environment={"SHOP_CURRENCY": "€"}
+    )
     async with open_toolset([doc_search], settings) as toolset:
-        assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 kr"
+        assert (await toolset.run("price", '{"article": "tea"}', CONTEXT)).text == "tea: 3 €"
         assert toolset.policy("price").approval == "always"
         assert toolset.policy("doc_search").breaker is None

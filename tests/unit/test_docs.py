@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
 from app import telemetry
-from app.api.events import EVENTS
+from app.api.events import _EVENTS, EVENTS
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 API = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+FRONTENDS = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs/states.md").read_text(encoding="utf-8")
 
@@ -74,6 +75,15 @@ def test_the_protocol_names_every_event_and_each_of_its_members() -> None:
     assert told.keys() == EVENTS.keys()
     for name, model in EVENTS.items():
         assert set(model.model_fields) <= told[name], name
+
+
+def test_the_example_with_event_source_listens_to_every_event() -> None:
+    (example,) = re.findall(r"```js\n(const source.*?)```", FRONTENDS, re.DOTALL)
+    lists = dict(re.findall(r"^const (\w+) = \[(.*)\]$", example, re.MULTILINE))
+    named = {name: set(re.findall(r"'(\w+)'", names)) for name, names in lists.items()}
+    assert named["notices"] == EVENTS.keys() - _EVENTS.keys()
+    assert named["ends"] == {f"turn_{status}" for status in ENDED}
+    assert named["events"] == _EVENTS.keys() - named["ends"]
 
 
 # --- the API ---------------------------------------------------------------------------------------------------------

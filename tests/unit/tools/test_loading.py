@@ -11,14 +11,15 @@ import pytest
 
 from app.domain.errors import ConfigError
 from app.tools import assembly
-from app.tools.assembly import load_installed, load_toolset
-from app.tools.tool import Tool
+from app.tools.assembly import LoadedTools, ToolSettings, load_installed, load_toolset, open_toolset
 
 SOURCE = """
 from contextlib import asynccontextmanager
 from functools import partial
 
+from app.tools.outputs import Outputs
 from app.tools.tool import tool
+from app.tools.toolset import Toolset
 
 events = []
 
@@ -64,7 +65,24 @@ undecorated = lambda city: city
 bound = partial(lambda tools: tools, both)
 
 
+class Source:
+    def tools(self):
+        return {"second": second}
+
+
+toolset = Toolset([first], sources=[Source()], outputs=Outputs({"long": lambda value: "too short"}))
+empty = Toolset([])
+
+
 def plain():
+    return first
+
+
+def named(environment):
+    return first if environment["FIRST"] == "yes" else second
+
+
+def wanting(environment, more):
     return first
 
 
@@ -98,8 +116,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def names(tools: list[Tool]) -> list[str]:
-    return [tool.spec.name for tool in tools]
+def names(*loaded: LoadedTools) -> list[str]:
+    return [tool.spec.name for each in loaded for tool in each.tools]
 
 
 @pytest.mark.parametrize(
@@ -116,18 +134,27 @@ def names(tools: list[Tool]) -> list[str]:
         ("bound", ["first", "second"]),
         ("later", ["third"]),
         ("opened", ["first", "second"]),
+        ("toolset", ["first"]),
+        ("empty", []),
+        ("named", ["second"]),
     ],
 )
 async def test_a_reference_leads_to_tools(
     module: str, stack: AsyncExitStack, attribute: str, expected: list[str]
 ) -> None:
-    assert names(await load_toolset(f"{module}:{attribute}", stack)) == expected
+    assert names(await load_toolset(f"{module}:{attribute}", stack, {"FIRST": "no"})) == expected
+
+
+async def test_of_a_toolset_the_sources_and_the_outputs_are_taken_too(module: str) -> None:
+    async with open_toolset([], ToolSettings(reference=f"{module}:toolset")) as toolset:
+        assert toolset.names == ("first", "second")
+        assert list(toolset.outputs.validators) == ["long"]
 
 
 @pytest.mark.parametrize("attribute", ["opened", "Managed", "managed"])
 async def test_context_managers_are_closed_at_the_end(module: str, attribute: str) -> None:
     async with AsyncExitStack() as stack:
-        await load_toolset(f"{module}:{attribute}", stack)
+        await load_toolset(f"{module}:{attribute}", stack, {"FIRST": "no"})
         assert sys.modules[module].events == ["opened"]
     assert sys.modules[module].events == ["opened", "closed"]
 
@@ -136,34 +163,35 @@ async def test_context_managers_are_closed_at_the_end(module: str, attribute: st
     ("attribute", "words"),
     [
         ("missing", "has no attribute 'missing'"),
-        ("number", "must be a tool, a list of tools, or an object whose methods"),
-        ("mixed", "must be a tool, a list of tools, or an object whose methods"),
-        ("undecorated", "cannot be called without arguments; is @tool missing?"),
+        ("number", "an object whose methods are tools; it is int, and has none"),
+        ("mixed", "must be a tool, a list of tools, a Toolset, or an object whose methods"),
+        ("undecorated", "no parameter without a default but `environment`; is @tool missing?"),
+        ("wanting", "no parameter without a default but `environment`; is @tool missing?"),
     ],
 )
 async def test_a_reference_to_something_else_is_reported(
     module: str, stack: AsyncExitStack, attribute: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=r"^TURNSTREAM_TOOLSET: ") as caught:
-        await load_toolset(f"{module}:{attribute}", stack)
+        await load_toolset(f"{module}:{attribute}", stack, {"FIRST": "no"})
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("reference", ["tools", "tools.py:", ":tools", "a:b:c", "a b:c"])
 async def test_a_reference_has_a_form(stack: AsyncExitStack, reference: str) -> None:
     with pytest.raises(ConfigError, match=r"must have the form package\.module:attribute"):
-        await load_toolset(reference, stack)
+        await load_toolset(reference, stack, {})
 
 
 async def test_a_missing_module_is_reported(stack: AsyncExitStack) -> None:
     with pytest.raises(ConfigError, match="cannot be imported: No module named 'no_such_module'"):
-        await load_toolset("no_such_module:tools", stack)
+        await load_toolset("no_such_module:tools", stack, {})
 
 
 async def test_a_function_that_cannot_be_a_tool_is_reported(module: str, stack: AsyncExitStack, tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text("from app.tools.tool import tool\n@tool()\nasync def bad(x): 'Bad.'\n")
     with pytest.raises(ConfigError, match="the parameter x needs a type"):
-        await load_toolset(f"{module}:bad", stack)
+        await load_toolset(f"{module}:bad", stack, {})
 
 
 async def test_installed_packages_offer_tools_by_entry_points(
@@ -174,14 +202,14 @@ async def test_installed_packages_offer_tools_by_entry_points(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(f"[{assembly.GROUP}]\nb = {module}:holder\na = {module}:both\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert names(await load_installed(stack)) == ["first", "second", "third"]
+    assert names(*await load_installed(stack, {})) == ["first", "second", "third"]
 
 
 async def test_a_broken_entry_point_is_reported(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = EntryPoint("shop", "no_such_module:tools", assembly.GROUP)
     monkeypatch.setattr(assembly, "entry_points", partial(_only, broken))
     with pytest.raises(ConfigError, match=r"the entry point shop of turnstream\.tools: no_such_module:tools cannot be"):
-        await load_installed(stack)
+        await load_installed(stack, {})
 
 
 def _only(point: EntryPoint, group: str) -> list[EntryPoint]:
