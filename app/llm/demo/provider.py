@@ -13,9 +13,8 @@ from uuid import UUID
 import httpx2
 import msgspec
 
-from app.domain.errors import ProviderError, TooLong
 from app.llm.anthropic.render import render
-from app.llm.anthropic.wire import AnthropicWire, ErrorEvent
+from app.llm.anthropic.wire import AnthropicWire
 from app.llm.demo.commands import Failure
 from app.llm.demo.script import answer_of
 from app.llm.provider import (
@@ -29,20 +28,20 @@ from app.llm.provider import (
     Part,
 )
 from app.llm.scripted import message_of
-from app.llm.transport.http import Adapter, classify_failure, connection_error, retry_after
+from app.llm.transport.failures import provider_error
+from app.llm.transport.http import Adapter, connection_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import Wire
 
 DEMO = "demo"
 _URL: Final = "http://demo.invalid/v1/messages"
 _REQUEST: Final = "model_request"  # the extension of the HTTP request that holds the request of the engine
-_TOO_LARGE = 413
 _REFUSALS: Final[Mapping[Failure, tuple[int, str, str]]] = {
     "rate_limit": (429, "rate_limit_error", "There were too many requests."),
     "overloaded": (529, "overloaded_error", "The demo is overloaded."),
     "server_error": (500, "api_error", "The demo has an internal error."),
     "bad_request": (400, "invalid_request_error", "The demo refuses this request."),
-    "too_long": (_TOO_LARGE, "request_too_large", "The prompt is too long."),
+    "too_long": (413, "request_too_large", "The prompt is too long."),
 }
 _MOST_COUNTED: Final = 1000  # turns
 
@@ -67,28 +66,21 @@ class DemoProvider(Adapter):
             response = await self._client.send(sent, stream=True)
             try:
                 if response.is_error:
-                    raise _refusal(response, await response.aread())
+                    raise provider_error(
+                        _decoded(await response.aread()), response.status_code, headers=response.headers
+                    )
                 yield response, AnthropicWire(response.headers.get("request-id"))
             finally:
                 await response.aclose()
         except httpx2.HTTPError as error:
             raise connection_error(error) from error
 
-    def _stream_error(self, wire: Wire, status: int) -> ProviderError:
-        failure: ErrorEvent = wire.failure
-        return classify_failure([failure.type], status, None, (), ())(failure.type, failure.message)
 
-
-def _refusal(response: httpx2.Response, body: bytes) -> ProviderError:
+def _decoded(body: bytes) -> object:
     try:
-        error = msgspec.json.decode(body)["error"]
-        type, message = error["type"], error["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        type, message = f"http_{response.status_code}", body.decode(errors="replace")
-    if response.status_code == _TOO_LARGE:
-        return TooLong(type, message)
-    kind = classify_failure([type], response.status_code, None, (), ())
-    return kind(type, message, retry_after=retry_after(response.headers))
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")
 
 
 class _DemoApi(httpx2.AsyncBaseTransport):

@@ -113,7 +113,7 @@ async def test_a_command_that_is_wrong_is_answered_by_what_would_be_right(messag
         ("overloaded", TransientError, "overloaded_error"),
         ("server_error", TransientError, "api_error"),
         ("bad_request", PermanentError, "invalid_request_error"),
-        ("too_long", TooLong, "request_too_large"),
+        ("too_long", TooLong, "context_length_exceeded"),
         ("refused", TransientError, "connection_error"),
         ("reset", TransientError, "connection_error"),
         ("error_event", TransientError, "overloaded_error"),
@@ -180,7 +180,7 @@ async def test_a_refusal_of_another_form_is_passed_on_in_its_words() -> None:
 
     provider = DemoProvider(0, [gateway])
     error = await error_of(asking("/say yes"), provider)
-    assert (error.type, str(error)) == ("http_502", "http_502: <h1>Bad Gateway</h1>")
+    assert (error.type, str(error)) == ("http_502", "http_502: The server answered with a page of HTML.")
     await provider.aclose()
 
 
