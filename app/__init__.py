@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from app.domain.turns import ToolSpec as ToolSpec
     from app.engine.hooks import AfterRound as AfterRound
     from app.engine.hooks import AfterTool as AfterTool
+    from app.engine.hooks import BeforeAttempt as BeforeAttempt
     from app.engine.hooks import BeforeTool as BeforeTool
     from app.engine.hooks import Hooks as Hooks
+    from app.engine.hooks import OutputRejected as OutputRejected
     from app.engine.hooks import TurnEnded as TurnEnded
     from app.kit.signature import verify as verify
     from app.main import create_app as create_app
@@ -62,7 +64,15 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnstreamError",
     ),
     "app.domain.turns": ("ToolSpec",),
-    "app.engine.hooks": ("AfterRound", "AfterTool", "BeforeTool", "Hooks", "TurnEnded"),
+    "app.engine.hooks": (
+        "AfterRound",
+        "AfterTool",
+        "BeforeAttempt",
+        "BeforeTool",
+        "Hooks",
+        "OutputRejected",
+        "TurnEnded",
+    ),
     "app.kit.signature": ("verify",),
     "app.main": ("create_app",),
     "app.tools.assembly": ("ToolSettings", "open_toolset"),

@@ -11,6 +11,7 @@ from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, Tool
 from app.domain.chats import Chat
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
+from app.domain.output import is_of_an_object, schema_for_model
 from app.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
 from app.kit.strict_schema import is_strict
 from app.llm.models.catalog import Ability, Model, Models
@@ -134,7 +135,18 @@ class Resolver:
         if output is None:
             return None
         schema = msgspec.json.encode(output.json_schema).decode()
-        spec = OutputSpec(schema, output.validator, output.handler, output.max_attempts, output.max_iterations)
+        spec = OutputSpec(
+            schema,
+            output.validator,
+            output.handler,
+            output.max_attempts,
+            output.max_iterations,
+            wrapped=not is_of_an_object(output.json_schema),
+            name=output.name,
+            description=output.description,
+            submit_name=output.submit_name,
+            submit_description=output.submit_description,
+        )
         try:
             self.toolset.outputs.check(spec)
         except ValueError as error:
@@ -176,11 +188,14 @@ class Resolver:
         """
         output = replace(output, native=self._is_native(request, output))
         tools = output_tools(output)
-        if taken := {spec.name for spec in tools} & {spec.name for spec in request.tools}:
-            raise RequestRefused(
-                f"`tools` must not hold a tool {taken.pop()}: a structured turn has its own of that name.",
-                field="tools",
-            )
+        taken = {spec.name for spec in request.tools}
+        taken |= {msgspec.json.decode(tool).get("name") for tool in request.provider_tools}
+        for spec in tools:
+            if spec.name in taken:
+                field = "output.name" if spec.role == "output" else "output.submit_name"
+                detail = f"`{field}` must be another name: this turn has another tool {spec.name}."
+                raise RequestRefused(detail, field=field)
+            taken.add(spec.name)
         most = output.max_attempts * output.max_iterations
         recovery = "retry" if output.native else request.limits.recovery
         limits = replace(request.limits, max_rounds=most, recovery=recovery)
@@ -191,7 +206,7 @@ class Resolver:
         own_format = (request.params.get("output_config") or {}).get("format") or request.params.get("response_format")
         if output.handler is not None or request.provider_tools or own_format:
             return False
-        return is_strict(msgspec.json.decode(output.schema)) and self.models.all_support(
+        return is_strict(msgspec.json.decode(schema_for_model(output))) and self.models.all_support(
             request.model, "structured_output"
         )
 

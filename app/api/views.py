@@ -85,6 +85,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         phase=phase_of(turn),
         actions=_actions(turn, rows),
         degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
+        hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,
     )

@@ -9,6 +9,7 @@ from app.domain.turns import Turn
 
 FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
+HOOK_FAILURES = "hook_failures"
 # Notes on results that needed no policy.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "memo", "approval"})
 
@@ -34,4 +35,6 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
             found.append(Degraded(FALLBACK_MODEL))
         if tools_have_failed(turn):
             found.append(Degraded(ALL_TOOLS_FAILED))
+    if turn.hook_failures:
+        found.append(Degraded(HOOK_FAILURES))
     return tuple(found)

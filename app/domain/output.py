@@ -1,13 +1,15 @@
 """Structured turns: the progress of the attempts at an output, read from rows."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from app.domain.blocks import CUT_SHORT, REJECTED, Block
 from app.domain.history import COMPACTED
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.rounds import Round
-from app.domain.turns import OutputSpec, ToolRole, Turn
+from app.domain.turns import OutputSpec, ToolRole, Turn, TurnError
 
 Failure = Literal[
     "max_attempts",
@@ -20,7 +22,15 @@ Failure = Literal[
 ]
 Phase = Literal["building", "iterating", "validating", "reflecting"]
 
+VALUE = "value"  # the member of an output whose schema is not one of an object
+
 _CANCELLED = "cancelled"
+_MOST_OF_A_COMPLAINT = 2000  # characters
+# Members of a schema that stand at the root, where references find them.
+_OF_THE_ROOT = ("$schema", "$defs", "definitions")
+# Members whose values are no schemas.
+_LITERALS = frozenset({"const", "default", "enum", "examples"})
+_UNIONS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not"})
 _NO_REPLY = frozenset({"pause_turn", "compaction", "interrupted", _CANCELLED, "error"})
 _WHY: dict[Failure, str] = {
     "max_attempts": "no output was valid, in as many attempts as there may be",
@@ -43,15 +53,17 @@ _AT_ONCE = frozenset({"submit_before_output", *_CUT_OFF})
 @dataclass(frozen=True, slots=True)
 class OutputProgress:
     """The state of a structured turn. `accepted` is the call whose input is the output, or the text block that is.
-    `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure`; the present
-    one has had `iterations` model calls.
+    `drafted` is the call that would be submitted. `failed` attempts have ended, the last one by `failure` and after
+    `spent` model calls; the present one has had `iterations`. `complaint` is what was last found wrong.
     """
 
     accepted: Block | None = None
     drafted: Block | None = None
     failure: Failure | None = None
     failed: int = 0
+    spent: int = 0
     iterations: int = 0
+    complaint: str | None = None
 
 
 def output_progress(turn: Turn) -> OutputProgress:
@@ -67,22 +79,69 @@ def output_progress(turn: Turn) -> OutputProgress:
     return now
 
 
-def failure_of(progress: OutputProgress, spec: OutputSpec) -> tuple[Failure, str] | None:
-    """The failure of the turn and its message; None while the turn may go on."""
-    failure: Failure | None = None
-    if progress.failure in _AT_ONCE or progress.failed >= spec.max_attempts:
-        failure = progress.failure
-    elif progress.iterations >= spec.max_iterations:
-        failure = "max_iterations"
-    return None if failure is None else (failure, _WHY[failure])
+def failure_of(progress: OutputProgress, spec: OutputSpec) -> TurnError | None:
+    """The failure of the turn; None while the turn may go on."""
+    failure: Failure | None = progress.failure
+    attempt, iterations = progress.failed + 1, progress.iterations
+    if failure not in _AT_ONCE and progress.failed >= spec.max_attempts:
+        attempt, iterations = progress.failed, progress.spent
+    elif failure not in _AT_ONCE:
+        failure = "max_iterations" if progress.iterations >= spec.max_iterations else None
+    if failure is None:
+        return None
+    limits = {"max_attempts": spec.max_attempts, "max_iterations": spec.max_iterations}
+    details: dict[str, Any] = {"attempt": attempt, "iterations": iterations, **limits}
+    calls = f"model call {iterations} of {spec.max_iterations}"
+    message = f"{_WHY[failure]} (attempt {attempt} of {spec.max_attempts}, {calls} in it)"
+    if progress.complaint is not None:
+        details["complaint"] = progress.complaint[:_MOST_OF_A_COMPLAINT]
+        message += f"; the last complaint: {details['complaint']}"
+    return TurnError(failure, message, details=details)
+
+
+def attempt_of(turn: Turn) -> int:
+    """The number of the attempt at the output, from 1, that the calls of the last round belong to."""
+    return output_progress(replace(turn, rounds=turn.rounds[:-1])).failed + 1
 
 
 def output_of(turn: Turn) -> str | None:
-    """The output of a structured turn, JSON text as the model wrote it; None while there is none."""
+    """The output of a structured turn, JSON text as the model wrote it, or its value where it is wrapped; None while
+    there is none.
+    """
     if turn.request is None or turn.request.output is None or turn.stop_reason != "output":
         return None
     accepted = output_progress(turn).accepted
-    return None if accepted is None else accepted.text
+    if accepted is None or not turn.request.output.wrapped:
+        return None if accepted is None else accepted.text
+    return json.dumps(json.loads(accepted.text)[VALUE], ensure_ascii=False)
+
+
+def is_of_an_object(schema: Mapping[str, Any]) -> bool:
+    """Whether providers take `schema` as that of a tool: one of an object, and no union or reference at its root."""
+    return schema.get("type") == "object" and not _UNIONS & schema.keys()
+
+
+def schema_for_model(spec: OutputSpec) -> str:
+    """The schema, JSON text, of what the model writes: that of the output, or of an object with it as `value`."""
+    if not spec.wrapped:
+        return spec.schema
+    inner = _with_moved_references(json.loads(spec.schema))
+    root = {name: inner.pop(name) for name in _OF_THE_ROOT if name in inner}
+    members = {"properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
+    return json.dumps({**root, "type": "object", **members}, ensure_ascii=False)
+
+
+def _with_moved_references(schema: Any) -> Any:
+    """The same schema, one level below the root of another one, where its definitions stay."""
+    if isinstance(schema, list):
+        return [_with_moved_references(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: each if name in _LITERALS else _with_moved_references(each) for name, each in schema.items()}
+    target = schema.get("$ref")
+    if isinstance(target, str) and target.startswith("#") and not target.startswith(("#/$defs/", "#/definitions/")):
+        moved["$ref"] = f"#/properties/{VALUE}{target[1:]}"
+    return moved
 
 
 def unjudged_draft(turn: Turn) -> Block | None:
@@ -130,7 +189,8 @@ def _after_round(now: OutputProgress, turn: Turn, round: Round) -> OutputProgres
     if draft := _draft_of(turn, round):
         if not (verdicts := _of_round(turn, round, VERDICT)):
             return now
-        return _failed(now, "max_attempts") if verdicts[-1].data == REJECTED else replace(now, accepted=draft)
+        rejected = verdicts[-1].data == REJECTED
+        return _failed(now, "max_attempts", verdicts[-1].text) if rejected else replace(now, accepted=draft)
     if not calls and round.stop_reason not in _NO_REPLY:
         return _failed(now, "invalid_response")
     for call, result in calls:
@@ -142,23 +202,26 @@ def _after_call(
     now: OutputProgress, call: Block, result: Block | None, role: ToolRole | None, spec: OutputSpec
 ) -> OutputProgress:
     fine = result is not None and not result.is_error
+    complaint = None if result is None else result.text
     if _was_cut_short(result):
         return now
     match role:
         case "output" if spec.handler is not None:
             return replace(now, drafted=call) if fine else now
         case "output":
-            return replace(now, accepted=call) if fine else _failed(now, "max_attempts")
+            return replace(now, accepted=call) if fine else _failed(now, "max_attempts", complaint)
         case "submit" if now.drafted is None:
             return replace(now, failure="submit_before_output")
         case "submit":
-            return replace(now, accepted=now.drafted) if fine else _failed(now, "max_attempts")
+            return replace(now, accepted=now.drafted) if fine else _failed(now, "max_attempts", complaint)
         case _:
             return now
 
 
-def _failed(now: OutputProgress, failure: Failure) -> OutputProgress:
-    return OutputProgress(failed=now.failed + 1, failure=failure)
+def _failed(now: OutputProgress, failure: Failure, complaint: str | None = None) -> OutputProgress:
+    # A second wrong output in one reply is the end of an attempt that had no model call of its own.
+    spent, complaint = now.iterations or now.spent, complaint or now.complaint
+    return OutputProgress(failed=now.failed + 1, failure=failure, spent=spent, complaint=complaint)
 
 
 def _draft_of(turn: Turn, round: Round) -> Block | None:

@@ -1,9 +1,9 @@
 """The next step of a turn, and the settlement of an interrupted round. Pure functions, total over rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from app.domain.asks import Ask, Steer
@@ -91,10 +91,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the turn as failed. `type` is the name of the failure."""
+    """End the turn as failed. `type` is the name of the failure, `details` are its figures."""
 
     type: str
     message: str
+    details: Mapping[str, Any] | None = None
 
 
 Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | ApplySteers | Finish | Fail
@@ -151,7 +152,7 @@ def _next_step(turn: Turn) -> Step:
         if progress.accepted is not None:
             return Finish("output")
         failure = failure_of(progress, turn.request.output)
-        return Fail(*failure) if failure else CallModel(last.number + 1)
+        return Fail(failure.type, failure.message, failure.details) if failure else CallModel(last.number + 1)
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
     if goes_on:

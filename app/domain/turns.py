@@ -90,7 +90,8 @@ class OutputSpec:
     """The output of a structured turn: JSON that meets `schema` (JSON text). The program may have registered a
     `validator` that judges an output, and a `handler` that refines it. An attempt at an output ends with one, or after
     `max_iterations` model calls. `native`: the provider holds the model to the schema, and the output is its text, not
-    the call of a tool.
+    the call of a tool. `wrapped`: the schema is not one of an object, which providers demand, so the model writes an
+    object with the output as its `value`. The names and descriptions are those of the tools; None for ours.
     """
 
     schema: str
@@ -99,6 +100,11 @@ class OutputSpec:
     max_attempts: int = 3
     max_iterations: int = 15
     native: bool = False
+    wrapped: bool = False
+    name: str = "output"
+    description: str | None = None
+    submit_name: str = "submit"
+    submit_description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +127,20 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's."""
+    """The reason why a turn ended as `error`. `type` is the provider's or ours, `request_id` the provider's. `details`
+    are figures of it as JSON: what was used up, and of how much.
+    """
 
     type: str
     message: str
     request_id: str | None = None
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet.
-    `arrivals` counts the answers and steers that reached it while it was open.
+    `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     """
 
     id: UUID
@@ -144,6 +153,7 @@ class Turn:
     cancel_requested: bool = False
     recoveries: int = 0
     arrivals: int = 0
+    hook_failures: int = 0
     stop_reason: str | None = None
     error: TurnError | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)

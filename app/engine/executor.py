@@ -13,6 +13,7 @@ from app.domain.compaction import earlier_cut
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
+from app.domain.output import output_progress
 from app.domain.rounds import Round
 from app.domain.steps import (
     INTERRUPTED,
@@ -34,7 +35,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.frame_clock import FrameClock
-from app.engine.hooks import AfterRound
+from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_usage
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
@@ -80,6 +81,7 @@ class Executor:
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._retries = Retries(models.policy.retries)
         self._reply: Reply | None = None
+        self._attempt = 0  # at the output, whose hooks were called
         self._model = self.request.model
         self._fallbacks = list(models.policy.fallbacks(self._model))
 
@@ -137,8 +139,8 @@ class Executor:
                 await self._recorder.apply_steers(steers, open_round_number(self.turn) - 1)
             case Finish(stop_reason):
                 await self._recorder.end("complete", stop_reason)
-            case Fail(type, message):
-                await self._recorder.end("error", type, TurnError(type, message))
+            case Fail(type, message, details):
+                await self._recorder.end("error", type, TurnError(type, message, details=details))
             case _:
                 assert_never(step)
 
@@ -176,6 +178,13 @@ class Executor:
     # --- one model call ----------------------------------------------------------------------------------------------
 
     async def _call_model(self, step: CallModel) -> None:
+        if self.request.output is not None:
+            progress = output_progress(self.turn)
+            attempt = progress.failed + 1
+            # A round that is tried again, or follows words of the user, is of the same attempt.
+            if progress.iterations == 0 and attempt > self._attempt:
+                self._attempt = attempt
+                await self._context.call_hooks(BeforeAttempt(self._context.owner, self.turn, attempt))
         try:
             await self._try_round(step)
         except TooLong:
@@ -250,7 +259,7 @@ class Executor:
         log.info("round.sealed", stop_reason=round.stop_reason, blocks=len(self.turn.blocks))
 
     async def _call_after_round(self) -> None:
-        await self._context.hooks.after_round(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
+        await self._context.call_hooks(AfterRound(self._context.owner, self.turn, self.turn.rounds[-1]))
 
     async def _take_up(self) -> None:
         """Settles the round that an earlier attempt left open. Raises PermanentError after too many recoveries."""

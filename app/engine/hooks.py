@@ -1,7 +1,7 @@
 """Hooks of the embedding program: methods that are called at events of the turns that run in this process."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,39 @@ class TurnEnded:
     turn: Turn
 
 
+@dataclass(frozen=True, slots=True)
+class BeforeAttempt:
+    """`attempt` is the number of the attempt at the output, from 1."""
+
+    owner: str
+    turn: Turn
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRejected:
+    """`draft` is the block that was judged: the call of the output tool or of submit, or a text. `outcome` has what is
+    wrong, as the model reads it.
+    """
+
+    owner: str
+    turn: Turn
+    attempt: int
+    draft: Block
+    outcome: Outcome
+
+
+HookEvent = BeforeTool | AfterTool | AfterRound | BeforeAttempt | OutputRejected | TurnEnded
+_METHODS: Mapping[type[HookEvent], str] = {
+    BeforeTool: "before_tool",
+    AfterTool: "after_tool",
+    AfterRound: "after_round",
+    BeforeAttempt: "before_attempt",
+    OutputRejected: "output_rejected",
+    TurnEnded: "turn_ended",
+}
+
+
 class Hooks:
     """The base class of hooks; every method may be overridden. Hooks observe: they cannot change a turn."""
 
@@ -63,6 +96,12 @@ class Hooks:
 
     async def after_round(self, event: AfterRound) -> None:
         """Called when a reply of the model is stored. The tools that it calls run afterwards."""
+
+    async def before_attempt(self, event: BeforeAttempt) -> None:
+        """Called before the first model call of an attempt at the output of a structured turn."""
+
+    async def output_rejected(self, event: OutputRejected) -> None:
+        """Called when the judgement of an output that failed its validation is stored."""
 
     async def turn_ended(self, event: TurnEnded) -> None:
         """Called when the end of a turn that ran here is stored and its readers have been notified."""
@@ -76,36 +115,34 @@ class HookRunner:
         self._timeout = timeout
         self._abandoned: set[asyncio.Task[None]] = set()
 
-    async def before_tool(self, event: BeforeTool) -> None:
-        await self._call_all("before_tool", event)
-
-    async def after_tool(self, event: AfterTool) -> None:
-        await self._call_all("after_tool", event)
-
-    async def after_round(self, event: AfterRound) -> None:
-        await self._call_all("after_round", event)
-
-    async def turn_ended(self, event: TurnEnded) -> None:
-        await self._call_all("turn_ended", event)
-
-    async def _call_all(self, name: str, event: object) -> None:
+    async def call(self, event: HookEvent) -> int:
+        """Calls the method for `event` of every hook that overrides it. Returns how many calls failed."""
+        name = _METHODS[type(event)]
+        failures = 0
         for hook in self._hooks:
             if getattr(type(hook), name) is not getattr(Hooks, name):
-                await self._call(getattr(hook, name), name, event)
+                failures += not await self._call(getattr(hook, name), name, event)
+        return failures
 
-    async def _call(self, method: Callable[[Any], Coroutine[Any, Any, None]], name: str, event: object) -> None:
+    async def _call(self, method: Callable[[Any], Coroutine[Any, Any, None]], name: str, event: HookEvent) -> bool:
+        """Returns whether the call succeeded."""
         task = asyncio.create_task(_await(method, event), name=f"hook {name}")
         try:
             await asyncio.wait({task}, timeout=self._timeout)
             in_time = task.done()
         finally:
             await self._stop(task)
+        error: BaseException | None
         if not in_time:
-            _failed(name, method, TimeoutError(f"it took longer than {self._timeout:g} s"))
+            error = TimeoutError(f"it took longer than {self._timeout:g} s")
         elif task.cancelled():  # by the hook itself: a cancellation of this task has left at the await above
-            _failed(name, method, asyncio.CancelledError())
-        elif error := task.exception():
-            _failed(name, method, error)
+            error = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if error is not None:
+            HOOK_FAILURES.labels(name).inc()
+            log.error("hook.failed", hook=name, method=getattr(method, "__qualname__", repr(method)), exc_info=error)
+        return error is None
 
     async def _stop(self, task: asyncio.Task[None]) -> None:
         if task.done():
@@ -127,8 +164,3 @@ async def _await(method: Callable[[Any], Coroutine[Any, Any, None]], event: obje
         await method(event)
     except SystemExit as error:  # asyncio lets it through, and the process would end
         raise RuntimeError("a hook has raised SystemExit") from error
-
-
-def _failed(name: str, method: object, error: BaseException) -> None:
-    HOOK_FAILURES.labels(name).inc()
-    log.error("hook.failed", hook=name, method=getattr(method, "__qualname__", repr(method)), exc_info=error)

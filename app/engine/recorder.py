@@ -186,6 +186,13 @@ class Recorder:
         taken = {steer.id for steer in steers}
         self.update_turn(replace(self.turn, steers=tuple(steer for steer in self.turn.steers if steer.id not in taken)))
 
+    @_write
+    async def count_hook_failures(self, failures: int) -> None:
+        """Adds to the hooks that failed for the turn, which may have ended."""
+        count = self.turn.hook_failures + failures
+        await self._records.count_hook_failures(count)
+        self.view.turn = replace(self.turn, hook_failures=count)
+
     def update_turn(self, turn: Turn) -> None:
         """Takes over rows that others wrote: the answers to asks, and steers."""
         self.view.turn = turn

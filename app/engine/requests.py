@@ -11,6 +11,7 @@ import structlog
 from app.domain.compaction import may_need_compaction
 from app.domain.errors import ProviderError
 from app.domain.history import COMPACTED
+from app.domain.output import schema_for_model
 from app.domain.steps import CallModel, Compact, is_paused, open_round_number
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.attachments import upload_ids_in, with_uploads
@@ -118,7 +119,10 @@ def _params(request: TurnRequest, step: ModelStep) -> Mapping[str, Any]:
         most = kept.get("max_tokens")
         return kept if most is None else {**kept, "max_tokens": max(most, _LEAST_FOR_SUMMARY)}
     if request.output is not None and request.output.native:
-        format = {"type": "json_schema", "schema": json.loads(request.output.schema)}
+        schema = json.loads(schema_for_model(request.output))
+        if request.output.description is not None:
+            schema = {"description": request.output.description, **schema}
+        format = {"type": "json_schema", "schema": schema}
         params = {**params, "output_config": {**(params.get("output_config") or {}), "format": format}}
     choice = params.get("tool_choice")
     # A forced tool call holds for the first round: forced in every round, the turn would never get to an answer.

@@ -9,9 +9,10 @@ from time import perf_counter
 
 from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
+from app.domain.output import attempt_of
 from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
-from app.engine.hooks import AfterTool, BeforeTool
+from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval
 from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
@@ -86,7 +87,8 @@ class ToolRuns:
 
     async def judge(self, draft: Block) -> None:
         """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""
-        call = as_call(draft)
+        output = self._request.output
+        call = as_call(draft) if output is None else as_call(draft, output.name)
         outcome = await self._perform(call, RunCall(call.text))
         await self._recorder.record_verdict(draft, outcome)
         await self._call_after_tool(call, outcome)
@@ -116,7 +118,13 @@ class ToolRuns:
         await self._call_after_tool(call, outcome)
 
     async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
-        await self._context.hooks.after_tool(AfterTool(self._context.owner, self._recorder.turn, call, outcome))
+        owner, role, output = self._context.owner, self._gate.role(call), self._request.output
+        await self._context.call_hooks(AfterTool(owner, self._recorder.turn, call, outcome))
+        # A handler's comment on a draft is no verdict, and a submission without a draft is another failure.
+        judged = output is not None and (role == "submit" or (role == "output" and output.handler is None))
+        if judged and outcome.is_error and not (role == "submit" and self._gate.submitted_draft(call) is None):
+            turn = self._recorder.turn
+            await self._context.call_hooks(OutputRejected(owner, turn, attempt_of(turn), call, outcome))
 
     # --- one task ----------------------------------------------------------------------------------------------------
 
@@ -131,7 +139,7 @@ class ToolRuns:
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:
         turn, input_json, approval = self._recorder.turn, decision.input_json, decision.approval
-        await self._context.hooks.before_tool(BeforeTool(self._context.owner, turn, call, input_json))
+        await self._context.call_hooks(BeforeTool(self._context.owner, turn, call, input_json))
         started_at, start = datetime.now(UTC), perf_counter()
         outcome = await self._invoke(call, input_json)
         seconds = perf_counter() - start
@@ -169,6 +177,8 @@ class ToolRuns:
             return OUTPUT
         if spec is None:
             return "(unknown)"
+        if spec.role is not None:  # its name is the caller's
+            return spec.role
         return "(declared)" if spec.http or spec.client else spec.name
 
     # --- files -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.turns import Turn
-from app.engine.hooks import HookRunner
+from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
@@ -24,3 +24,8 @@ class TurnContext:
     turns: Turns
     uploads: Uploads
     updated: asyncio.Event
+
+    async def call_hooks(self, event: HookEvent) -> None:
+        """Calls the hooks for `event`, and counts those that fail on the turn."""
+        if failures := await self.hooks.call(event):
+            await self.recorder.count_hook_failures(failures)

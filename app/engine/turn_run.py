@@ -62,7 +62,7 @@ class TurnRun:
         self.stop_cause: StopCause | None = None
         self._services = services
         self._started = False
-        self._ended: TurnEnded | None = None
+        self._context: TurnContext | None = None
 
     def stop(self, cause: StopCause) -> None:
         """Stops the run. The first cause counts. A run that still loads its rows finds the cause when it has them."""
@@ -85,7 +85,9 @@ class TurnRun:
         with services.directory.host(view, owner):
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
             uploads = Uploads(services.database)
-            context = TurnContext(owner, path[:-1], recorder, services.hooks, turns, uploads, self.updated)
+            context = self._context = TurnContext(
+                owner, path[:-1], recorder, services.hooks, turns, uploads, self.updated
+            )
             tool_runs = ToolRuns(context, services.toolset, started_before)
             executor = Executor(context, tool_runs, services.models)
             assert turn.request is not None
@@ -102,14 +104,14 @@ class TurnRun:
                 return False
             services.notify_owner(owner)
             if view.turn.ended:
-                self._ended = TurnEnded(owner, view.turn)
                 count_ended_turn(view.turn, tool_runs.first_started)
         return recorder.leaves_work
 
     async def call_hooks(self) -> None:
         """Calls the hooks for the end of the turn, if it has ended here."""
-        if self._ended is not None:
-            await to_the_end(self._services.hooks.turn_ended(self._ended))
+        context = self._context
+        if context is not None and context.recorder.turn.ended:
+            await to_the_end(context.call_hooks(TurnEnded(context.owner, context.recorder.turn)))
 
     async def _load_leftovers(self, turns: Turns, view: LiveView) -> frozenset[CallKey]:
         """Loads what earlier attempts left besides the turn's rows: open text, from the journal into the view, and the

@@ -52,6 +52,7 @@ def turn_from(
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
         arrivals=row["arrivals"],
+        hook_failures=row["hook_failures"],
         stop_reason=row["stop_reason"],
         error=_error.decode(row["error"]) if row["error"] is not None else None,
         usage=from_json(row["usage"]),

@@ -102,6 +102,7 @@ turns = Table(
     # How many calls ever waited for a person, and how many answers and steers have arrived while the turn was open.
     Column("asked", Integer, nullable=False, server_default=text("0")),
     Column("arrivals", Integer, nullable=False, server_default=text("0")),
+    Column("hook_failures", Integer, nullable=False, server_default=text("0")),
     Column("stop_reason", Text),
     Column("error", JSON),
     Column("usage", JSON, nullable=False, server_default=text("'{}'")),

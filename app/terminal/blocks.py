@@ -23,6 +23,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "calls_per_turn": "called too often",
     "memo": "result reused",
     "all_tools_failed": "all tools failed",
+    "hook_failures": "hooks of the server failed",
 }
 _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
     "denied": "not allowed",

@@ -10,15 +10,18 @@ import structlog
 from pydantic_core import from_json
 
 from app.domain.blocks import Block
+from app.domain.output import VALUE, schema_for_model
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec
 from app.tools.schemas import InputSchema
 from app.tools.tool import Outcome, ToolContext
 
 log = structlog.get_logger(__name__)
 
-OUTPUT = "output"
-SUBMIT = "submit"
+OUTPUT = "output"  # the label in metrics
 _ACCEPTED = "The output was taken."
+_GIVE = "Give the final output. Call this once you have all that you need; it ends your work."
+_DRAFT = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
+_SUBMIT = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
 _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 # Returns what is wrong with an output, as a text for the model; None or an empty text for a valid output.
@@ -32,19 +35,18 @@ def output_tools(spec: OutputSpec) -> tuple[ToolSpec, ...]:
     if spec.native:
         return ()
     if spec.handler is None:
-        description = "Give the final output. Call this once you have all that you need; it ends your work."
-        return (ToolSpec(OUTPUT, description, spec.schema, retry_safe=True, role="output"),)
-    draft = "Give a draft of the output. You are told what becomes of it, and may call this again with a better one."
-    submit = "Submit your last draft as the final output. Call this when you are satisfied with it; it ends your work."
+        description = spec.description or _GIVE
+        return (ToolSpec(spec.name, description, schema_for_model(spec), retry_safe=True, role="output"),)
+    draft, submit = spec.description or _DRAFT, spec.submit_description or _SUBMIT
     return (
-        ToolSpec(OUTPUT, draft, spec.schema, retry_safe=True, role="output"),
-        ToolSpec(SUBMIT, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
+        ToolSpec(spec.name, draft, schema_for_model(spec), retry_safe=True, role="output"),
+        ToolSpec(spec.submit_name, submit, _NO_ARGUMENTS, retry_safe=True, role="submit"),
     )
 
 
-def as_call(draft: Block) -> Block:
+def as_call(draft: Block, name: str = OUTPUT) -> Block:
     """An output that a model wrote as text, as a call of the output tool."""
-    return replace(draft, name=OUTPUT, tool_use_id=f"{OUTPUT}_{draft.round}")
+    return replace(draft, name=name, tool_use_id=f"{OUTPUT}_{draft.round}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Outputs:
 
     def check(self, spec: OutputSpec) -> None:
         """Raises ValueError for a schema that is not valid, or a name that is not registered."""
-        InputSchema.checked(spec.schema)
+        InputSchema.checked(schema_for_model(spec))
         for kind, name, known in (
             ("validator", spec.validator, self.validators),
             ("handler", spec.handler, self.handlers),
@@ -68,7 +70,7 @@ class Outputs:
     async def settle(self, role: ToolRole, spec: OutputSpec, draft: str | None, context: ToolContext) -> Outcome:
         """The outcome of a call of an output tool. `draft` is JSON text; None when there is nothing to submit."""
         if draft is None:
-            return Outcome(f"There is nothing to submit yet: call {OUTPUT} first.", is_error=True)
+            return Outcome(f"There is nothing to submit yet: call {spec.name} first.", is_error=True)
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._validate(role, spec, draft, context)
@@ -81,9 +83,15 @@ class Outputs:
             value = from_json(draft or "{}")
         except ValueError as error:
             return Outcome(f"The output is not valid JSON ({error}).", kind="bad_input")
-        if role == "output" and spec.handler is not None:
-            return Outcome(await self.handlers[spec.handler](value, context))
-        complaint = InputSchema(spec.schema).complaint(value)
+        if spec.wrapped and not (isinstance(value, dict) and VALUE in value):
+            text = f"The output is not right. Send an object with the output as its member `{VALUE}`."
+            return Outcome(text, kind="bad_input")
+        is_draft = role == "output" and spec.handler is not None
+        complaint = None if is_draft else InputSchema(schema_for_model(spec)).complaint(value)
+        if spec.wrapped:
+            value = value[VALUE]
+        if is_draft:
+            return Outcome(await self.handlers[spec.handler or ""](value, context))
         if not complaint and spec.validator is not None:
             found = self.validators[spec.validator](value)
             complaint = await found if isawaitable(found) else found

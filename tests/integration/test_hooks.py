@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from app.api.services import Services
 from app.config import Settings
+from app.domain.degraded import Degraded, degraded
 from app.domain.turns import Turn
 from app.engine.hooks import AfterRound, AfterTool, BeforeTool, Hooks, TurnEnded
 from app.llm.models.catalog import Models, ProviderModels
@@ -179,6 +180,9 @@ async def test_hooks_that_raise_are_logged_counted_and_change_nothing(harness: H
     assert (turn.status, texts_of(turn)) == ("complete", ["There."])
     assert {id: block.text for id, block in results_of(turn).items()} == {"toolu_1": "seen", "toolu_2": "Not today."}
     assert len(diary.events) == 7
+    assert turn.hook_failures == 7
+    assert degraded(turn)[-1] == Degraded("hook_failures")
+    assert [stored.hook_failures for stored in diary.stored][-1] == 6, "the last one is counted after the end"
     wanted = {"before_tool": 2, "after_tool": 2, "after_round": 2, "turn_ended": 1}
     assert {hook: count - before[hook] for hook, count in failures().items()} == wanted
     failed = [line for line in lines if line["event"] == "hook.failed"]

@@ -1,5 +1,6 @@
 """Structured turns: attempts, drafts, submissions, and each of their ends."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,10 +8,10 @@ import pytest
 from app.domain.kinds import TOOL_RESULT
 from app.domain.output import output_of
 from app.domain.turns import OutputSpec, Turn
-from app.engine.hooks import AfterTool, BeforeTool, Hooks
+from app.engine.hooks import AfterTool, BeforeAttempt, BeforeTool, Hooks, OutputRejected
 from app.llm.conversation.messages import NO_OUTPUT
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
-from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
+from app.tools.outputs import OUTPUT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
 from tests.support.harness import Asked, Harness, results_of
@@ -47,7 +48,7 @@ def out(id: str, **value: Any) -> Any:
 
 
 def submit(id: str) -> Any:
-    return tool_use(SUBMIT, {}, id)
+    return tool_use("submit", {}, id)
 
 
 async def ask(harness: Harness, spec: OutputSpec) -> Asked:
@@ -115,7 +116,7 @@ async def test_a_reply_without_a_tool_fails_its_attempt_and_the_model_gets_the_r
 ) -> None:
     turn, provider = await run(harness, PLAIN, message_of(text("In 1969.")), message_of(out("a", year=1969)))
     assert ended(turn) == ("complete", "output", None, '{"year":1969}')
-    assert provider.requests[1].messages[-1].blocks[-1].text == NO_OUTPUT
+    assert provider.requests[1].messages[-1].blocks[-1].text == NO_OUTPUT.format("output")
     turn, _ = await run(harness, OutputSpec(SCHEMA, max_attempts=1), message_of(text("In 1969.")))
     assert ended(turn) == ("error", "invalid_response", "invalid_response", None)
 
@@ -192,9 +193,120 @@ async def test_hooks_are_called_for_every_draft_and_the_submission(harness: Harn
     assert listener.calls == [
         (OUTPUT, '{"year":1}'),
         (OUTPUT, "1 is a draft of ada"),
-        (SUBMIT, "{}"),
-        (SUBMIT, "The output was taken."),
+        ("submit", "{}"),
+        ("submit", "The output was taken."),
     ]
+
+
+class Judge(Hooks):
+    """Notes attempts, and what is wrong with their outputs. It raises at every second attempt."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, str]] = []
+
+    async def before_attempt(self, event: BeforeAttempt) -> None:
+        self.events.append((event.attempt, "begins"))
+        if event.attempt == 2:
+            raise LookupError("no")
+
+    async def output_rejected(self, event: OutputRejected) -> None:
+        self.events.append((event.attempt, event.outcome.text))
+
+
+async def test_hooks_are_called_for_attempts_and_for_outputs_that_are_not_right(harness: Harness) -> None:
+    judge, spec = Judge(), OutputSpec(SCHEMA, validator="plausible", handler="critic")
+    replies = [
+        message_of(tool_use("look", {}, "l")),
+        message_of(out("a", year=3000), submit("b")),
+        message_of(out("c", year=3)),
+        message_of(submit("d")),
+    ]
+    async with harness.replica(
+        ScriptedProvider(replies), toolset=Toolset([look], outputs=OUTPUTS), hooks=[judge]
+    ) as replica:
+        turn = await harness.finish(replica, await ask(harness, spec))
+    wrong = "The output is not right. that year is in the future"
+    assert judge.events == [(1, "begins"), (1, wrong), (2, "begins")]
+    assert turn.hook_failures == 1
+
+
+async def test_a_failed_end_has_its_figures_and_the_last_complaint(harness: Harness) -> None:
+    spec = OutputSpec(SCHEMA, max_attempts=2)
+    looks = message_of(tool_use("look", {}, "l"))
+    turn, _ = await run(harness, spec, message_of(out("a", year="x")), looks, message_of(out("b", year="y")))
+    assert turn.error is not None
+    complaint = "The output is not right. `year`: 'y' is not of type 'integer'."
+    assert turn.error.details == {
+        "attempt": 2,
+        "iterations": 2,
+        "max_attempts": 2,
+        "max_iterations": 15,
+        "complaint": complaint,
+    }
+    assert turn.error.message == (
+        "no output was valid, in as many attempts as there may be (attempt 2 of 2, model call 2 of 15 in it);"
+        f" the last complaint: {complaint}"
+    )
+
+
+async def test_the_tools_have_the_names_and_descriptions_of_the_caller(harness: Harness) -> None:
+    spec = OutputSpec(
+        SCHEMA,
+        handler="critic",
+        name="draft_report",
+        description="Draft the report.",
+        submit_name="file_report",
+        submit_description="File it.",
+    )
+    replies = [
+        message_of(text("Well.")),
+        message_of(tool_use("draft_report", {"year": 3}, "a")),
+        message_of(tool_use("file_report", {}, "b")),
+    ]
+    turn, provider = await run(harness, spec, *replies)
+    assert ended(turn) == ("complete", "output", None, '{"year":3}')
+    offered = [(spec.name, spec.description) for spec in provider.requests[0].tools][1:]
+    assert offered == [("draft_report", "Draft the report."), ("file_report", "File it.")]
+    assert provider.requests[1].messages[-1].blocks[-1].text == NO_OUTPUT.format("draft_report")
+
+
+def three(value: Any) -> str | None:
+    return None if len(value) == 3 else f"{len(value)} years are not three"
+
+
+async def count(draft: Any, context: ToolContext) -> str:
+    return f"{len(draft)} years"
+
+
+YEARS = OutputSpec('{"type":"array","items":{"type":"integer"}}', validator="three", wrapped=True)
+OF_YEARS = Toolset([look], outputs=Outputs({"three": three}, {"count": count}))
+
+
+async def test_an_output_that_is_no_object_is_wrapped_for_the_model_alone(harness: Harness) -> None:
+    wrongs: list[dict[str, Any]] = [{"value": ["x"]}, {"years": [1]}, {"value": [1]}]
+    replies = [message_of(tool_use("output", wrong, f"w{place}")) for place, wrong in enumerate(wrongs)]
+    provider = ScriptedProvider([*replies, message_of(tool_use("output", {"value": [1, 2, 3]}, "a"))])
+    spec = replace(YEARS, max_attempts=4)
+    async with harness.replica(provider, toolset=OF_YEARS) as replica:
+        turn = await harness.finish(replica, await ask(harness, spec))
+    assert ended(turn) == ("complete", "output", None, "[1, 2, 3]")
+    assert [results_of(turn)[f"w{place}"].text.removeprefix("The output is not right. ") for place in range(3)] == [
+        "`value.0`: 'x' is not of type 'integer'.",
+        "Send an object with the output as its member `value`.",
+        "1 years are not three",
+    ]
+
+
+async def test_a_handler_gets_the_value_of_a_draft(harness: Harness) -> None:
+    replies = [
+        message_of(tool_use("output", [1], "a")),  # type: ignore[arg-type]
+        message_of(tool_use("output", {"value": [1, 2, 3]}, "b")),
+        message_of(submit("c")),
+    ]
+    async with harness.replica(ScriptedProvider(replies), toolset=OF_YEARS) as replica:
+        turn = await harness.finish(replica, await ask(harness, replace(YEARS, handler="count")))
+    assert ended(turn) == ("complete", "output", None, "[1, 2, 3]")
+    assert results_of(turn)["b"].text == "3 years"
 
 
 async def test_a_cancelled_one_has_no_output(harness: Harness) -> None:

@@ -27,7 +27,7 @@ from app.setup.models import offline_models
 from app.setup.policies import worker_policy
 from app.storage.copies import find_turn
 from app.storage.database import Database, Statement, connect
-from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
+from app.tools.outputs import OUTPUT, Outputs, output_tools
 from app.tools.tool import File, Tool, ToolContext, tool
 from app.tools.toolset import Toolset
 from tests.contracts.test_provider import stream_of
@@ -152,7 +152,7 @@ async def test_drafts_that_were_refined_are_submitted_again(world: World) -> Non
         world,
         OutputSpec(SCHEMA, handler="critic"),
         says(puts_out("a", 1)),
-        says(puts_out("b", 2), tool_use(SUBMIT, {}, "c")),
+        says(puts_out("b", 2), tool_use("submit", {}, "c")),
     )
     assert output_of(turn) == '{"year":2}'
     assert await world.told_again(asked) == []

@@ -12,7 +12,7 @@ from app.domain.turns import OutputSpec, Turn
 from app.llm.provider import MessageEnded, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.turns import Turns
-from app.tools.outputs import OUTPUT, SUBMIT, Outputs, output_tools
+from app.tools.outputs import OUTPUT, Outputs, output_tools
 from app.tools.tool import ToolContext, tool
 from app.tools.toolset import Toolset
 from tests.support.harness import OWNER, Harness
@@ -88,7 +88,7 @@ async def cancelled(harness: Harness, spec: OutputSpec, hangs: Hangs, *replies: 
         (JUDGED, [message_of(out())], "validating"),
         (NATIVE, [unfinished(text('{"year":1}'))], "iterating"),
         (NATIVE, [message_of(text('{"year":1}'))], "validating"),
-        (THOUGHT_OVER, [message_of(out(), tool_use(SUBMIT, {}, "s"))], "validating"),
+        (THOUGHT_OVER, [message_of(out(), tool_use("submit", {}, "s"))], "validating"),
         (replace(REFLECTED, handler="slow"), [message_of(out())], "reflecting"),
         (REFLECTED, [message_of(out()), []], "reflecting"),
         (REFLECTED, [message_of(out()), message_of(tool_use("look", {}, "l"))], "reflecting"),

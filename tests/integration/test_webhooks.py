@@ -186,7 +186,7 @@ def counted(outcome: str) -> float:
         (completed, "complete", None),
         (cancelled, "cancelled", None),
         (never_claimed, "cancelled", None),
-        (failed, "error", {"type": "invalid_request_error", "message": "No.", "request_id": None}),
+        (failed, "error", {"type": "invalid_request_error", "message": "No.", "request_id": None, "details": None}),
     ],
 )
 async def test_every_end_of_a_turn_is_told(

@@ -1,12 +1,15 @@
 """When a structured turn's model is held to the schema by its provider, and when it has a tool for its output."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import OutputIn, TurnOptions
-from app.domain.turns import Limits, TurnRequest
+from app.domain.errors import RequestRefused
+from app.domain.turns import Limits, ToolSpec, TurnRequest
 from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import Model, Models, ProviderModels
 from app.tools.outputs import Outputs
@@ -91,3 +94,40 @@ def test_another_model_may_do_it_in_the_other_way() -> None:
     assert (there.output.native, names(there)) == (False, ["output"])
     assert back.output == first.output
     assert names(back) == []
+
+
+@pytest.mark.parametrize(
+    ("output", "tools", "field"),
+    [
+        ({"name": "search"}, ("search",), "output.name"),
+        ({}, ("output",), "output.name"),
+        ({"name": "web"}, (), "output.name"),
+        ({"handler": "critic", "submit_name": "search"}, ("search",), "output.submit_name"),
+        ({"handler": "critic", "name": "give", "submit_name": "give"}, (), "output.submit_name"),
+    ],
+)
+def test_a_name_that_another_tool_has_is_refused(output: dict[str, Any], tools: Sequence[str], field: str) -> None:
+    specs = tuple(ToolSpec(name, "", "{}", client=True) for name in tools)
+    before = TurnRequest("free", tools=specs, provider_tools=('{"type":"web_search_20250305","name":"web"}',))
+    with pytest.raises(RequestRefused, match=f"`{field}` must be another name: this turn has another tool") as refused:
+        RESOLVER.again(TurnOptions(output=OutputIn(schema=SCHEMA, **output)), before)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("schema", "native"),
+    [
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"type": "string", "enum": ["yes", "no"]}, True),
+        ({"anyOf": [STRICT, {"type": "null"}]}, True),
+        ({"type": "number", "minimum": 1}, False),
+    ],
+)
+def test_a_schema_that_is_not_of_an_object_is_wrapped_with_a_tool_and_without(
+    schema: dict[str, Any], native: bool
+) -> None:
+    held, free = asked("held", schema), asked("free", schema)
+    assert held.output is not None
+    assert (held.output.wrapped, held.output.native) == (True, native)
+    (spec,) = free.tools
+    assert json.loads(spec.input_schema)["properties"] == {"value": schema}

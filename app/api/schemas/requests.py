@@ -7,7 +7,7 @@ from pydantic import Field
 
 from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, Title
-from app.api.schemas.tools import ToolChoiceIn, ToolsIn
+from app.api.schemas.tools import Description, ToolChoiceIn, ToolName, ToolsIn
 from app.domain.chats import OnBusy
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
@@ -42,7 +42,8 @@ class LimitsIn(Body):
 
 class OutputIn(Body):
     """The output of a structured turn: JSON by a schema. Validators and handlers have the names under which the program
-    registered them. With a handler the model refines drafts and submits the last one.
+    registered them. With a handler the model refines drafts and submits the last one. Where the model gives its output
+    by calling tools, these have the names and descriptions here.
     """
 
     json_schema: JsonObject = Field(alias="schema")
@@ -50,6 +51,10 @@ class OutputIn(Body):
     handler: Storable | None = None
     max_attempts: Annotated[int, Field(ge=1, le=20)] = 3
     max_iterations: Annotated[int, Field(ge=1, le=100, description="model calls of one attempt")] = 15
+    name: ToolName = "output"
+    description: Description | None = None
+    submit_name: ToolName = "submit"
+    submit_description: Description | None = None
 
 
 class TurnOptions(Body):

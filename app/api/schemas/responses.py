@@ -113,6 +113,10 @@ class ErrorOut(BaseModel):
     type: str
     message: str
     request_id: str | None
+    details: Annotated[
+        dict[str, Any] | None,
+        Field(description="figures of the failure, where there are any: what was used up, and of how much"),
+    ]
 
 
 class WantedOut(BaseModel):
@@ -155,6 +159,7 @@ class TurnOut(BaseModel):
     phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     degraded: Annotated[list[DegradedOut], Field(description="the tool policies that were applied")]
+    hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
     cursor: Annotated[str | None, Field(description="follow the stream from here, without gap or overlap")] = None
 

@@ -11,6 +11,7 @@ from app.api.schemas.fields import Body, JsonObject, Storable, storable_througho
 NAME = "name"
 
 ToolName = Annotated[Storable, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Description = Annotated[Storable, Field(min_length=1, max_length=20_000)]
 
 
 class ClientToolIn(Body):
@@ -18,7 +19,7 @@ class ClientToolIn(Body):
 
     type: Literal["client"]
     name: ToolName
-    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    description: Description
     input_schema: JsonObject
 
 
@@ -27,7 +28,7 @@ class HttpToolIn(Body):
 
     type: Literal["http"]
     name: ToolName
-    description: Annotated[Storable, Field(min_length=1, max_length=20_000)]
+    description: Description
     input_schema: JsonObject
     url: Annotated[Storable, Field(max_length=2000)]
     timeout: Annotated[float, Field(gt=0, le=600, description="seconds")] = 30.0

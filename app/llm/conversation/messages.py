@@ -40,7 +40,7 @@ SUMMARISE = (
     " it. Write that summary: what the user wants, facts, names, figures, decisions, what was tried; results of tools"
     " that still matter; what is open. Leave nothing out that may be asked about later. Write only the summary."
 )
-NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the output tool."
+NO_OUTPUT = "You replied without calling a tool. Go on with your work, and give its result by calling the tool {}."
 NO_TEXT = "You replied with nothing. Go on with your work, and write its result."
 NO_RESULT = "No result of this call is known: it was interrupted, and it may or may not have had an effect."
 GIVEN_UP = (
@@ -190,4 +190,4 @@ def _reason_to_go_on(turn: Turn, round: Round) -> str:
     output = turn.request.output if turn.request is not None else None
     if output is None or round.stop_reason == INTERRUPTED:
         return GO_ON
-    return NO_TEXT if output.native else NO_OUTPUT
+    return NO_TEXT if output.native else NO_OUTPUT.format(output.name)

@@ -203,6 +203,11 @@ END_TURN = Statement(
     """
 )
 
+# Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
+COUNT_HOOK_FAILURES = Statement(
+    "UPDATE turns SET hook_failures = :count WHERE id = :turn AND attempt = :attempt RETURNING id"
+)
+
 RELEASE_TURN = Statement(
     """
     UPDATE turns SET status = 'queued', replica = NULL
@@ -324,6 +329,9 @@ class Records:
             usage=to_json(turn.usage),
         )
         return row["ended_at"], row["followed"]
+
+    async def count_hook_failures(self, count: int) -> None:
+        await self._write(COUNT_HOOK_FAILURES, count=count)
 
     async def release(self, open_block: Block | None) -> None:
         """Puts the turn back into the queue. `open_block`, which was being written, goes to the journal for the next

@@ -37,7 +37,7 @@ export type Action = {
   expires_at: string | null
 }
 
-export type TurnError = { type: string; message: string; request_id: string | null }
+export type TurnError = { type: string; message: string; request_id: string | null; details?: Json | null }
 
 export type Turn = {
   id: string
@@ -60,6 +60,7 @@ export type Turn = {
   phase?: string | null
   actions: Action[]
   degraded: { what: string; index: number | null; tool: string | null }[]
+  hook_failures?: number
   siblings?: string[] | null
   cursor?: string | null
 }

@@ -113,6 +113,7 @@ function totals(turn) {
   add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
   add('Answered', number(usage.output_tokens))
   add('Cost', turn.cost?.toLocaleString('en', { maximumSignificantDigits: 3 }))
+  add('Hooks that failed', turn.hook_failures && number(turn.hook_failures))
   return sums
 }
 

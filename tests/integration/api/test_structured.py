@@ -1,5 +1,6 @@
 """Structured turns as a client of the API sees them."""
 
+import json
 from uuid import uuid4
 
 import pytest
@@ -62,3 +63,28 @@ async def test_a_cancelled_one_tells_its_phase_in_the_stream_and_on_the_turn(
     *_, end = await api.events(asked.stream_url)
     assert (end.name, end.data["phase"]) == ("turn_cancelled", "iterating")
     assert (await api.json("GET", asked.url))["phase"] == "iterating"
+
+
+@pytest.mark.parametrize("can", [True, False])
+async def test_a_list_is_an_output_too_and_a_failure_has_its_figures(api: Client, server: Server, can: bool) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    description = "The years of the landings."
+    replies = [
+        message_of(text(json.dumps({"value": years})) if can else tool_use("years", {"value": years}, f"o{place}"))
+        for place, years in enumerate([["x"], [1969, 1971], ["x"]])
+    ]
+    name, provider = f"script-{uuid4().hex}", ScriptedProvider(replies)
+    abilities = CAN if can else frozenset({"tools"})
+    server.scripts.offers.append(ProviderModels(provider, [Model(name, can=abilities)]))
+    output = {"schema": schema, "name": "years", "description": description}
+    turn = (await api.ask(chat := await api.chat(), model=name, output=output)).assistant
+    assert (turn["stop_reason"], turn["output"]) == ("output", [1969, 1971])
+    if can:
+        sent = provider.requests[0].params["output_config"]["format"]["schema"]
+        assert (sent["properties"], sent["description"]) == ({"value": schema}, description)
+    once = await api.ask(chat, model=name, output={**output, "max_attempts": 1})
+    error = once.assistant["error"]
+    assert (error["type"], error["details"]["attempt"]) == ("max_attempts", 1)
+    assert "'x' is not of type 'integer'" in error["details"]["complaint"]
+    *_, end = await api.events(once.stream_url)
+    assert end.data["error"] == error

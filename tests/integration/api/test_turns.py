@@ -66,7 +66,12 @@ async def test_a_turn_that_failed_says_why(api: Client, server: Server) -> None:
     model = server.scripts.model([PermanentError("authentication_error", "bad key", request_id="req_1")])
     turn = (await api.ask(await api.chat(), model=model)).assistant
     assert (turn["status"], turn["stop_reason"]) == ("error", "error")
-    assert turn["error"] == {"type": "authentication_error", "message": "bad key", "request_id": "req_1"}
+    assert turn["error"] == {
+        "type": "authentication_error",
+        "message": "bad key",
+        "request_id": "req_1",
+        "details": None,
+    }
 
 
 async def test_the_first_words_of_a_chat_can_make_it(api: Client) -> None:

@@ -1,12 +1,23 @@
 """Where a structured turn stands, by its rows."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from app.domain.blocks import ACCEPTED, CUT_SHORT, REJECTED, Block
 from app.domain.kinds import USER_TEXT, VERDICT
-from app.domain.output import OutputProgress, failure_of, output_of, output_progress, phase_of, unjudged_draft
+from app.domain.output import (
+    OutputProgress,
+    attempt_of,
+    failure_of,
+    is_of_an_object,
+    output_of,
+    output_progress,
+    phase_of,
+    schema_for_model,
+    unjudged_draft,
+)
 from app.domain.steps import CallModel, Fail, Finish, JudgeOutput, next_step
 from app.domain.turns import OutputSpec, ToolRole, ToolSpec, Turn, TurnRequest
 from tests.support.turns import call, result, sealed, text, turn_of
@@ -46,12 +57,108 @@ def test_an_output_that_is_right_ends_the_turn() -> None:
 
 def test_one_that_is_wrong_is_the_end_of_an_attempt() -> None:
     turn = structured(PLAIN, *numbered(*made("output", "a", fails=True)), rounds=1)
-    assert output_progress(turn) == OutputProgress(failure="max_attempts", failed=1)
+    assert output_progress(turn) == OutputProgress(failure="max_attempts", failed=1, spent=1, complaint="seen")
     assert next_step(turn) == CallModel(2)
     once = structured(replace(PLAIN, max_attempts=1), *turn.blocks, rounds=1)
     step = next_step(once)
     assert isinstance(step, Fail)
     assert step.type == "max_attempts"
+    assert step.details == {
+        "attempt": 1,
+        "iterations": 1,
+        "max_attempts": 1,
+        "max_iterations": 15,
+        "complaint": "seen",
+    }
+    assert step.message.endswith("(attempt 1 of 1, model call 1 of 15 in it); the last complaint: seen")
+
+
+def test_the_attempt_that_used_up_its_model_calls_is_the_one_that_failed_and_an_earlier_complaint_is_the_last() -> None:
+    spec = replace(PLAIN, max_iterations=2)
+    blocks = numbered(*made("output", "a", fails=True), *made("look", "b", 2), *made("look", "c", 3))
+    step = next_step(structured(spec, *blocks, rounds=3))
+    assert isinstance(step, Fail)
+    assert step.type == "max_iterations"
+    assert step.details is not None
+    assert {**step.details, "max_iterations": 0} == {
+        "attempt": 2,
+        "iterations": 2,
+        "max_attempts": 3,
+        "max_iterations": 0,
+        "complaint": "seen",
+    }
+
+
+def test_two_wrong_outputs_of_one_reply_are_two_attempts() -> None:
+    blocks = numbered(*made("output", "a", fails=True), *made("output", "b", fails=True))
+    progress = output_progress(structured(PLAIN, *blocks, rounds=1))
+    assert (progress.failed, progress.spent, progress.iterations) == (2, 1, 0)
+
+
+def test_the_attempt_of_the_last_round_is_counted_from_the_rounds_before_it() -> None:
+    blocks = numbered(*made("output", "a", fails=True), *made("output", "b", 2, fails=True))
+    assert attempt_of(structured(PLAIN, *blocks[:2], rounds=1)) == 1
+    assert attempt_of(structured(PLAIN, *blocks, rounds=2)) == 2
+
+
+# --- schemas that are not of objects ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "of_an_object"),
+    [
+        ({"type": "object", "properties": {}}, True),
+        ({"type": "array", "items": {}}, False),
+        ({"type": ["object", "null"]}, False),
+        ({"type": "object", "anyOf": [{"required": ["a"]}]}, False),
+        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, False),
+        ({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object"}}}, False),
+        ({"enum": ["yes", "no"]}, False),
+        ({}, False),
+    ],
+)
+def test_a_schema_is_of_an_object_where_providers_take_it_as_that_of_a_tool(
+    schema: dict[str, object], of_an_object: bool
+) -> None:
+    assert is_of_an_object(schema) is of_an_object
+
+
+def test_any_other_schema_is_wrapped_with_its_definitions_at_the_root_and_its_references_moved() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "array",
+        "items": {"anyOf": [{"$ref": "#/$defs/leaf"}, {"$ref": "#"}, {"$ref": "#/items/anyOf/0"}]},
+        "default": [{"$ref": "#"}],
+        "$defs": {"leaf": {"type": "string"}},
+    }
+    assert schema_for_model(OutputSpec(json.dumps(schema))) == json.dumps(schema)
+    assert json.loads(schema_for_model(OutputSpec(json.dumps(schema), wrapped=True))) == {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": {"leaf": {"type": "string"}},
+        "type": "object",
+        "properties": {
+            "value": {
+                "type": "array",
+                "items": {
+                    "anyOf": [
+                        {"$ref": "#/$defs/leaf"},
+                        {"$ref": "#/properties/value"},
+                        {"$ref": "#/properties/value/items/anyOf/0"},
+                    ]
+                },
+                "default": [{"$ref": "#"}],
+            }
+        },
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+
+
+def test_the_output_of_a_wrapped_schema_is_its_value() -> None:
+    blocks = numbered(*made("output", "a"))
+    turn = structured(OutputSpec('{"type":"array"}', wrapped=True), *blocks, rounds=1)
+    ended = replace(turn, stop_reason="output", blocks=(replace(blocks[0], text='{"value": ["é", 1]}'), blocks[1]))
+    assert output_of(ended) == '["é", 1]'
 
 
 def test_the_last_output_of_a_reply_counts() -> None:
@@ -65,6 +172,7 @@ def test_other_tools_are_iterations() -> None:
     step = next_step(turn)
     assert isinstance(step, Fail)
     assert step.type == "max_iterations"
+    assert "complaint" not in (step.details or {})
 
 
 @pytest.mark.parametrize(("stop_reason", "failed"), [("end_turn", 1), ("pause_turn", 0), ("interrupted", 0)])
@@ -80,14 +188,17 @@ def test_drafts_are_submitted_or_forgotten() -> None:
     submitted = numbered(*drafted, *made("submit", "s"))
     assert output_progress(structured(REFLECTED, *submitted, rounds=1)).accepted == submitted[0]
     judged = numbered(*drafted, *made("submit", "s", fails=True))
-    assert output_progress(structured(REFLECTED, *judged, rounds=1)) == OutputProgress(failure="max_attempts", failed=1)
+    assert output_progress(structured(REFLECTED, *judged, rounds=1)) == OutputProgress(
+        failure="max_attempts", failed=1, spent=1, complaint="seen"
+    )
 
 
 def test_nothing_to_submit_is_the_end() -> None:
     standing = output_progress(structured(REFLECTED, *numbered(*made("submit", "s", fails=True)), rounds=1))
     failure = failure_of(standing, REFLECTED)
     assert failure is not None
-    assert failure[0] == "submit_before_output"
+    assert failure.type == "submit_before_output"
+    assert failure.details == {"attempt": 1, "iterations": 1, "max_attempts": 3, "max_iterations": 15}
 
 
 def test_a_turn_that_is_not_structured_has_no_output() -> None:
@@ -119,7 +230,7 @@ def test_an_output_that_is_text_is_judged_first() -> None:
     assert next_step(taken) == Finish("output")
     assert output_of(replace(taken, stop_reason="output")) == '"a"'
     wrong = replace(turn, blocks=(*turn.blocks, judged(data=REJECTED)))
-    assert output_progress(wrong) == OutputProgress(failure="max_attempts", failed=1)
+    assert output_progress(wrong) == OutputProgress(failure="max_attempts", failed=1, spent=1, complaint="Said.")
     assert next_step(wrong) == CallModel(2)
 
 

@@ -13,7 +13,16 @@ from structlog.testing import capture_logs
 from app.domain.blocks import Block
 from app.domain.rounds import Round
 from app.domain.turns import Turn
-from app.engine.hooks import AfterRound, AfterTool, BeforeTool, HookRunner, Hooks, TurnEnded
+from app.engine.hooks import (
+    AfterRound,
+    AfterTool,
+    BeforeAttempt,
+    BeforeTool,
+    HookRunner,
+    Hooks,
+    OutputRejected,
+    TurnEnded,
+)
 from app.tools.tool import Outcome
 
 AT_ONCE = 0.01
@@ -68,22 +77,22 @@ def failures(hook: str = "turn_ended") -> float:
 
 async def test_every_hook_gets_the_event_in_the_order_given() -> None:
     events: list[object] = []
-    await HookRunner([Listener(events), Listener(events)]).turn_ended(ENDED)
+    await HookRunner([Listener(events), Listener(events)]).call(ENDED)
     assert events == [ENDED, ENDED]
 
 
 async def test_the_next_hook_is_called_when_the_one_before_it_is_done() -> None:
     events: list[object] = []
-    await HookRunner([Listener(events, lambda: asyncio.sleep(0)), Listener(events)]).turn_ended(ENDED)
+    await HookRunner([Listener(events, lambda: asyncio.sleep(0)), Listener(events)]).call(ENDED)
     assert events == [ENDED, "done", ENDED]
 
 
 async def test_a_hook_needs_only_the_methods_it_wants() -> None:
     events: list[object] = []
     runner = HookRunner([Listener(events)])
-    await runner.before_tool(BeforeTool("ada", TURN, CALL, "{}"))
-    await runner.after_tool(AfterTool("ada", TURN, CALL, Outcome("seen")))
-    await runner.after_round(AfterRound("ada", TURN, Round(1, 1, 1)))
+    await runner.call(BeforeTool("ada", TURN, CALL, "{}"))
+    await runner.call(AfterTool("ada", TURN, CALL, Outcome("seen")))
+    await runner.call(AfterRound("ada", TURN, Round(1, 1, 1)))
     assert events == []
 
 
@@ -100,6 +109,12 @@ async def test_each_event_comes_to_the_method_of_its_name() -> None:
         async def after_round(self, event: AfterRound) -> None:
             received.append(("after_round", event))
 
+        async def before_attempt(self, event: BeforeAttempt) -> None:
+            received.append(("before_attempt", event))
+
+        async def output_rejected(self, event: OutputRejected) -> None:
+            received.append(("output_rejected", event))
+
         async def turn_ended(self, event: TurnEnded) -> None:
             received.append(("turn_ended", event))
 
@@ -108,10 +123,11 @@ async def test_each_event_comes_to_the_method_of_its_name() -> None:
         "before_tool": BeforeTool("ada", TURN, CALL, "{}"),
         "after_tool": AfterTool("ada", TURN, CALL, Outcome("seen")),
         "after_round": AfterRound("ada", TURN, Round(1, 1, 1)),
+        "before_attempt": BeforeAttempt("ada", TURN, 1),
+        "output_rejected": OutputRejected("ada", TURN, 1, CALL, Outcome("No.", is_error=True)),
         "turn_ended": ENDED,
     }
-    for name, event in events.items():
-        await getattr(runner, name)(event)
+    assert [await runner.call(event) for event in events.values()] == [0] * 6
     assert received == list(events.items())
 
 
@@ -122,7 +138,7 @@ async def test_a_hook_that_fails_is_logged_counted_and_keeps_no_other_hook_from_
     events: list[object] = []
     before = failures()
     with capture_logs() as lines:
-        await HookRunner([Listener(events, act), Listener(events)], timeout=AT_ONCE).turn_ended(ENDED)
+        assert await HookRunner([Listener(events, act), Listener(events)], timeout=AT_ONCE).call(ENDED) == 1
     assert events == [ENDED, ENDED]
     assert failures() == before + 1
     assert [(line["event"], line["hook"], line["method"]) for line in lines] == [
@@ -137,7 +153,7 @@ async def test_a_hook_that_is_not_async_fails_like_any_other() -> None:
 
     events: list[object] = []
     before = failures()
-    await HookRunner([Plain(), Listener(events)]).turn_ended(ENDED)
+    await HookRunner([Plain(), Listener(events)]).call(ENDED)
     assert (events, failures()) == ([ENDED], before + 1)
 
 
@@ -152,7 +168,7 @@ async def test_a_cancellation_while_a_hook_runs_cancels_the_hook_and_counts_no_f
             ended.set()
 
     before = failures()
-    calling = asyncio.create_task(HookRunner([Listener([], waits)], timeout=60).turn_ended(ENDED))
+    calling = asyncio.create_task(HookRunner([Listener([], waits)], timeout=60).call(ENDED))
     await begun.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -37,4 +37,4 @@ def test_an_output_that_was_taken_needs_no_word() -> None:
 
 def test_a_reply_without_an_output_is_asked_for_one_in_the_words_of_its_way() -> None:
     assert texts_of(ASKED, structured([thinking("Hm.")]))[-1] == NO_TEXT
-    assert texts_of(ASKED, structured([text("In 1969.")], native=False)) == [NO_OUTPUT]
+    assert texts_of(ASKED, structured([text("In 1969.")], native=False)) == [NO_OUTPUT.format("output")]
