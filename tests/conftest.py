@@ -40,6 +40,7 @@ _COUNTED = (
     "integration/test_recording_calls.py",
     "integration/test_replay.py",
     "integration/api/test_chat_stream.py",
+    "integration/api/test_deletion.py",
     "integration/api/test_feed.py",
 )
 _TESTS = Path(__file__).parent

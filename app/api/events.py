@@ -24,6 +24,7 @@ from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta, Event, Notice, TurnEnd
 from app.domain.output import Phase
 from app.domain.turns import Status, Turn
+from app.storage.chat_changes import DeletedTurns
 from app.storage.owner_changes import TurnStatus
 
 
@@ -264,6 +265,16 @@ class TurnEvent(EventSchema):
         return members if event.role == "assistant" else members | {"blocks": list(map(block_json, event.blocks))}
 
 
+class TurnsDeletedEvent(EventSchema):
+    """Turns that were deleted. The client may not have all of them. None of the others follows one of them."""
+
+    turns: list[UUID]
+
+    @classmethod
+    def members(cls, event: DeletedTurns) -> dict[str, Any]:
+        return super().members(event)
+
+
 class ChatDeletedEvent(EventSchema):
     """The chat was deleted; the stream ends after it. It has no id: there is nothing to resume."""
 
@@ -277,6 +288,7 @@ def _of_turn(model: type[BaseModel]) -> type[BaseModel]:
 CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "chat": ChatEvent,
     "turn": TurnEvent,
+    "turns_deleted": TurnsDeletedEvent,
     "chat_deleted": ChatDeletedEvent,
     **{name: _of_turn(model) for name, model in EVENTS.items()},
 }

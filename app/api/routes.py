@@ -15,6 +15,7 @@ from app.api.http.endpoint import Endpoint, Handler, Query
 from app.api.http.openapi import openapi
 from app.api.schemas.requests import ChatChanges, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import (
+    BranchDeleted,
     ChatOut,
     ChatPage,
     Deleted,
@@ -145,6 +146,14 @@ ENDPOINTS = (
         turns.get_turn,
         "One turn, with a cursor to go on from",
         gives=TurnOut,
+        problems=(404,),
+    ),
+    Endpoint(
+        "DELETE /api/chats/{chat}/turns/{turn}",
+        turns.delete_branch,
+        "Delete a turn and all that follow it; running ones are stopped. With the only answer to a message goes the "
+        "message",
+        gives=BranchDeleted,
         problems=(404,),
     ),
     Endpoint(

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from app.api.http.auth import Authenticator
 from app.api.resolve import Resolver
 from app.storage.actions import Actions
+from app.storage.branches import Branches
 from app.storage.chat_changes import ChatUpdates
 from app.storage.chats import Chats
 from app.storage.database import Database
@@ -32,6 +33,7 @@ class Storage:
     chat_changes: ChatUpdates
     turns: Turns
     exchanges: Exchanges
+    branches: Branches
     actions: Actions
     results: ToolResults
     documents: Documents
@@ -45,6 +47,7 @@ class Storage:
             ChatUpdates(database),
             Turns(database),
             Exchanges(database),
+            Branches(database),
             Actions(database),
             ToolResults(database),
             Documents(database),

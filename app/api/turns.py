@@ -8,7 +8,7 @@ from starlette.responses import Response
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.schemas.responses import ExchangeOut, PathPage, SiblingsOut
+from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, SiblingsOut
 from app.api.services import Services, begin
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
@@ -54,6 +54,17 @@ async def cancel(request: Request) -> Response:
     services, owner = await begin(request)
     turn = await cancel_turn(services, owner, id_of(request, "chat"), id_of(request, "turn"))
     return json_response(turn_out(turn, services), 200 if turn.ended else 202)
+
+
+async def delete_branch(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat, turn, count = id_of(request, "chat"), id_of(request, "turn"), 0
+    async for deleted, running in services.storage.branches.delete(owner, chat, turn):
+        count += deleted
+        for id in running:
+            await services.live.cancel(id)
+        services.live.notify(owner, chat)
+    return json_response(BranchDeleted(deleted=turn, turns=count))
 
 
 async def get_path(request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 The place of a turn is its time of creation: twice the microseconds since 1970, and one more for an answer. The turns of
 a chat are made one after another, under its lock and by its clock (`chats.updated_at`). So no turn appears later below
-a place that a reader has seen.
+a place that a reader has seen. The deletion of turns has a place too, by the same clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,43 @@ from app.storage.chats import GET_CHAT, chat_from
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 
-_PLACE = "2 * CAST(extract(epoch FROM created_at) * 1000000 AS bigint) + CAST(role = 'assistant' AS int)"
+PLACE = "2 * CAST(extract(epoch FROM created_at) * 1000000 AS bigint) + CAST(role = 'assistant' AS int)"
+_DELETION = "2 * CAST(extract(epoch FROM deleted_at) * 1000000 AS bigint)"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LAST_PLACE = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) * 2
 
+# Of deletions only those of turns that a reader may have seen.
 GET_NEWS = Statement(
     f"""
-    SELECT id, {_PLACE} AS place FROM turns
-    WHERE chat_id = :chat AND created_at >= :since AND {_PLACE} > :place
+    SELECT id, {PLACE} AS place, NULL AS deleted FROM turns
+    WHERE chat_id = :chat AND created_at >= :since AND {PLACE} > :place
+    UNION ALL
+    SELECT NULL, {_DELETION}, array_agg(turn_id ORDER BY place) FROM deleted_turns
+    WHERE chat_id = :chat AND deleted_at >= :since AND {_DELETION} > :place AND place <= :place
+    GROUP BY deleted_at
     ORDER BY place LIMIT :limit
     """
 )
 GET_ANSWERS_AT = Statement(
     f"""
-    SELECT id, {_PLACE} AS place FROM turns
+    SELECT id, {PLACE} AS place FROM turns
     WHERE chat_id = :chat AND role = 'assistant' AND created_at = ANY(CAST(:times AS timestamptz[]))
+    UNION ALL
+    SELECT NULL, place FROM deleted_turns WHERE chat_id = :chat AND place = ANY(CAST(:places AS bigint[]))
     """
 )
-GET_LAST_PLACE = Statement(f"SELECT max({_PLACE}) AS place FROM turns WHERE chat_id = :chat")
+GET_LAST_PLACE = Statement(
+    f"""
+    SELECT greatest(
+        (SELECT max({PLACE}) FROM turns WHERE chat_id = :chat),
+        (SELECT max({_DELETION}) FROM deleted_turns WHERE chat_id = :chat)
+    ) AS place
+    """
+)
 GET_LAST_AND_OPEN = Statement(
     f"""
-    SELECT id, {_PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
+    SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
     WHERE chat_id = :chat AND (
         status IN {OPEN_STATUSES}
         OR created_at = (SELECT max(created_at) FROM turns WHERE chat_id = :chat)
@@ -51,11 +66,18 @@ GET_TIMES = Statement("SELECT id, updated_at FROM chats WHERE id = ANY(CAST(:cha
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedTurns:
+    """Turns that one transaction deleted."""
+
+    turns: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChatUpdate:
-    """The chat as it is now, and new turns of it with their places, the oldest first."""
+    """The chat as it is now, and its new turns and deletions with their places, the oldest first."""
 
     chat: Chat
-    turns: Sequence[tuple[int, UUID]]
+    news: Sequence[tuple[int, UUID | DeletedTurns]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +94,22 @@ class ChatUpdates:
         self._database = database
 
     async def after(self, owner: str, chat: UUID, place: int, limit: int) -> ChatUpdate | None:
-        """The changes after `place`, with at most `limit` turns. None when there is no such chat."""
+        """The changes after `place`, at most `limit` turns and deletions. None when there is no such chat."""
         row = await self._database.row(GET_CHAT, owner=owner, chat=chat)
         if row is None:
             return None
-        turns = await self._database.rows(GET_NEWS, chat=chat, since=_time_of(place), place=place, limit=limit)
-        return ChatUpdate(chat_from(row), [(turn["place"], turn["id"]) for turn in turns])
+        rows = await self._database.rows(GET_NEWS, chat=chat, since=_time_of(place), place=place, limit=limit)
+        news = [(new["place"], DeletedTurns(tuple(new["deleted"])) if new["deleted"] else new["id"]) for new in rows]
+        return ChatUpdate(chat_from(row), news)
 
-    async def answers_at(self, chat: UUID, places: Sequence[int]) -> Mapping[int, UUID]:
-        rows = await self._database.rows(GET_ANSWERS_AT, chat=chat, times=list(map(_time_of, places)))
+    async def answers_at(self, chat: UUID, places: Sequence[int]) -> Mapping[int, UUID | None]:
+        """The answers at these places; None for one that was deleted."""
+        times = list(map(_time_of, places))
+        rows = await self._database.rows(GET_ANSWERS_AT, chat=chat, times=times, places=places)
         return {row["place"]: row["id"] for row in rows}
 
     async def last_place(self, chat: UUID) -> int:
-        """The place of the newest turn; 0 where there is none."""
+        """The place of the newest turn or deletion; 0 where there is none."""
         row = await self._database.row(GET_LAST_PLACE, chat=chat)
         return (row and row["place"]) or 0
 

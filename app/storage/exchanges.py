@@ -18,13 +18,16 @@ from app.storage.rows import OPEN_STATUSES, columns_of, from_json, to_json, turn
 from app.storage.turns import CANCEL_TURN, GET_TURN, Turns
 
 LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
-GET_NEWEST_OF_CHAT = Statement("SELECT * FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, id DESC LIMIT 1")
+# While a large branch is being deleted, the newest turn may be a user turn, which nothing can follow.
+GET_NEWEST_OF_CHAT = Statement(
+    "SELECT * FROM turns WHERE chat_id = :chat AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1"
+)
 # The chat and its newest turn, of which there may be none: what a message without a parent needs, in one round trip.
 GET_CHAT_AND_NEWEST = Statement(
     """
     SELECT newest.*, title, system_prompt, settings, chats.created_at AS chat_created_at, updated_at
     FROM chats LEFT JOIN LATERAL (
-        SELECT * FROM turns WHERE chat_id = chats.id ORDER BY created_at DESC, id DESC LIMIT 1
+        SELECT * FROM turns WHERE chat_id = chats.id AND role = 'assistant' ORDER BY created_at DESC, id DESC LIMIT 1
     ) AS newest ON true
     WHERE chats.id = :chat AND chats.owner = :owner
     """
@@ -52,11 +55,11 @@ GET_BRANCH = Statement(
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
-_TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
+TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
 CREATE_EXCHANGE = Statement(
     f"""
     WITH touched AS (
-        UPDATE chats SET {_TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
     ), user_turn AS (
         INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
         SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
@@ -78,7 +81,7 @@ CREATE_EXCHANGE = Statement(
 )
 CREATE_SIBLING = Statement(
     f"""
-    WITH touched AS (UPDATE chats SET {_TICK} WHERE id = :chat RETURNING updated_at)
+    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)
     INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, request)
     SELECT :id, :chat, :parent, 'assistant', 'queued', updated_at, CAST(:request AS json) FROM touched
     RETURNING *
@@ -316,6 +319,8 @@ class Exchanges:
     async def beside(self, owner: str, answer: Turn, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
         """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
         async with self._locked(owner, answer.chat_id, key) as (connection, chat):
+            if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
+                raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # it was deleted meanwhile
             running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
             if running is not None:
                 raise branch_is_busy(turn_from(running))

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.domain.chats import Chat
-from app.domain.turns import Status
+from app.domain.turns import DELETED, Status
 from app.storage.chats import chat_from
 from app.storage.database import LONG, Database, Statement
 from app.storage.rows import OPEN_STATUSES
@@ -36,15 +36,20 @@ GET_DELETED_CHATS = Statement(
     ORDER BY deleted_at, chat_id LIMIT CAST(:most AS int)
     """
 )
-# The ids of turns come from a cursor, which a client may have made up: the owner is checked.
+# The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended.
+# The place of an assistant turn is odd.
 GET_CHANGED_TURNS = Statement(
-    """
+    f"""
     SELECT turns.id, chat_id, status, stop_reason FROM turns
     JOIN chats ON chats.id = chat_id AND owner = :owner
     WHERE role = 'assistant' AND turns.id = ANY(CAST(:turns AS uuid[]))
     UNION
     SELECT id, chat_id, status, stop_reason FROM turns
     WHERE role = 'assistant' AND chat_id = ANY(CAST(:chats AS uuid[])) AND created_at > :since
+    UNION
+    SELECT turn_id, chat_id, 'cancelled', '{DELETED}' FROM deleted_turns
+    JOIN chats ON chats.id = chat_id AND owner = :owner
+    WHERE place % 2 = 1 AND turn_id = ANY(CAST(:turns AS uuid[]))
     ORDER BY id LIMIT CAST(:most AS int)
     """
 )

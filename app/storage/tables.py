@@ -109,6 +109,8 @@ turns = Table(
     _now(),
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
+    # The turn that a fork copied. It may be gone.
+    Column("forked_from", Uuid),
     UniqueConstraint("chat_id", "id", "role"),
     ForeignKeyConstraint(
         ["chat_id", "parent_id", "parent_role"],
@@ -135,6 +137,18 @@ turns = Table(
     Index("ix_turns_queue", "id", postgresql_where=literal_column("status = 'queued'")),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
+)
+
+# Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
+# is that of the turn (app/storage/chat_changes.py).
+deleted_turns = Table(
+    "deleted_turns",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("place", BigInteger, nullable=False),
+    Column("deleted_at", DateTime(timezone=True), nullable=False),
+    Index("ix_deleted_turns_chat_id_deleted_at", "chat_id", "deleted_at"),
 )
 
 # A request that carried an Idempotency-Key, and the exchange it made. `digest` is of the request, so that the same key

@@ -56,6 +56,7 @@ OPEN_TEXT: Row = {**BLOCK, "start": 0}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
 WEBHOOK: Row = {"turn_id": ASSISTANT}
+DELETED_TURN: Row = {"turn_id": NEW, "chat_id": CHAT, "place": 1, "deleted_at": NOW}
 DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
@@ -78,6 +79,7 @@ VALID: list[tuple[str, Row]] = [
     ("uploads", UPLOAD),
     ("webhooks", WEBHOOK),
     ("deleted_chats", DELETED_CHAT),
+    ("deleted_turns", DELETED_TURN),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -85,6 +87,8 @@ VALID: list[tuple[str, Row]] = [
 WRONG: dict[str, list[Row]] = {
     "pk_chats": [{"id": CHAT, "owner": "bob"}],
     "pk_deleted_chats": [DELETED_CHAT],
+    "pk_deleted_turns": [DELETED_TURN],
+    "fk_deleted_turns_chat_id": [{**DELETED_TURN, "turn_id": USER, "chat_id": NEW}],
     "pk_documents": [DOCUMENT],
     "pk_webhooks": [WEBHOOK],
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],

@@ -48,6 +48,11 @@ class Deleted(BaseModel):
     deleted: UUID
 
 
+class BranchDeleted(BaseModel):
+    deleted: UUID
+    turns: Annotated[int, Field(description="how many turns were deleted with it, itself included")]
+
+
 class BlockMembers(BaseModel):
     """Members of a block that only some have; what does not apply is absent. Providers may add others."""
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.api.events import TurnEvent, named
+from app.api.events import TurnEvent, TurnsDeletedEvent, named
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.schemas.responses import TurnOut
@@ -20,7 +20,7 @@ from app.domain.chats import Chat
 from app.domain.cursor import Cursor
 from app.domain.events import BlockDelta
 from app.domain.turns import ENDED, Turn
-from app.storage.chat_changes import ChatState
+from app.storage.chat_changes import ChatState, DeletedTurns
 from app.stream.chat.cursor import ChatCursor
 from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
@@ -70,6 +70,8 @@ def _named(item: ChatItem) -> tuple[str, Mapping[str, Any]]:
             return name, {"turn": turn, **data}
         case Turn():
             return "turn", TurnEvent.members(item)
+        case DeletedTurns():
+            return "turns_deleted", TurnsDeletedEvent.members(item)
         case Chat():
             return "chat", chat_out(item).model_dump(mode="json")
         case None:

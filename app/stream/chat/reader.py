@@ -11,7 +11,7 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatUpdates
+from app.storage.chat_changes import ChatUpdates, DeletedTurns
 from app.storage.database import retry_while_unavailable
 from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
@@ -30,8 +30,9 @@ class EventOfTurn(NamedTuple):
     event: Event | Notice
 
 
-# The chat as it is now, or None once it was deleted; a turn that is new to the client; an event in a turn.
-ChatItem = Chat | Turn | EventOfTurn | None
+# The chat as it is now, or None once it was deleted; a turn that is new to the client; turns that were deleted; an
+# event of a turn.
+ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
 
 
@@ -52,7 +53,7 @@ class ChatReader:
         self._chat = chat
         self._cursor = cursor
         self._encode = encode
-        self._readers: list[TurnReader] = []
+        self._readers: dict[int, TurnReader] = {}  # by the places of their turns
         self._seen = self._wakeup.number  # notifications before the last query
         self._more = True
         self._deleted = False
@@ -65,8 +66,14 @@ class ChatReader:
         if cursor.place > await self._changes.last_place(self._chat) or found.keys() != cursor.open.keys():
             raise ValueError(UNKNOWN_CURSOR)
         for place, position in list(cursor.open.items()):
-            turn = await self._turns.get(self._owner, self._chat, found[place])
-            if position is None:
+            id = found[place]
+            try:
+                turn = None if id is None else await self._turns.get(self._owner, self._chat, id)
+            except NotFound:
+                turn = None
+            if turn is None:  # it was deleted, which the first query of changes finds
+                del cursor.open[place]
+            elif position is None:
                 self._first += self._frames_of_turn(turn, place)
             else:
                 self._follow(turn, place, position)
@@ -81,22 +88,22 @@ class ChatReader:
                     yield frames
                 continue
             idle = True
-            for reader in list(self._readers):
+            for place, reader in list(self._readers.items()):
                 frames = reader.look()
                 idle = idle and not frames and not reader.done and reader.fed
                 if frames:
                     yield frames
                 elif reader.done:
-                    self._readers.remove(reader)
+                    del self._readers[place]
                 elif not reader.fed:
                     await reader.renew()
             if idle:  # then nothing was awaited since the looks, and no notification is missed
-                await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers))
+                await wait_for_any(self._wakeup, *(reader.view.wakeup for reader in self._readers.values()))
 
     @property
     def _has_room(self) -> bool:
         """Whether one more turn may be read. An ended turn is sent to its end first: one at a time is loaded."""
-        return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers)
+        return len(self._readers) < MOST_OPEN and not any(reader.view.ended for reader in self._readers.values())
 
     async def _query_changes(self) -> bytes:
         self._seen = self._wakeup.number  # before the query: a notification during it makes the next one due
@@ -106,20 +113,25 @@ class ChatReader:
         if update is None:
             self._deleted = True
             return self._encode(None, None)
-        frames, self._more = b"", len(update.turns) == _BATCH
+        frames, self._more = b"", len(update.news) == _BATCH
         if self._cursor.digest != (digest := digest_of(update.chat)):
             self._cursor.digest = digest
             frames = self._encode(update.chat, self._cursor)
-        for place, id in update.turns:
+        for place, new in update.news:
             if len(frames) > PORTION or not self._has_room:
                 self._more = True
                 break
+            if isinstance(new, DeletedTurns):
+                self._cursor.place = place
+                self._forget(new)
+                frames += self._encode(new, self._cursor)
+                continue
             try:
-                if here := self._directory.running_for(self._owner, self._chat, id):
+                if here := self._directory.running_for(self._owner, self._chat, new):
                     turn = here.turn
                 else:
-                    turn = await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, id))
-            except NotFound:  # the chat was deleted meanwhile; the next query finds that
+                    turn = await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, new))
+            except NotFound:  # it was deleted meanwhile, or the chat; the next query finds that
                 self._more = True
                 break
             self._cursor.place = place
@@ -147,4 +159,10 @@ class ChatReader:
         view = self._directory.view(turn)
         resume(view, position)
         load = partial(self._turns.get, self._owner, self._chat, turn.id)
-        self._readers.append(TurnReader(self._directory, view, load, position, encode))
+        self._readers[place] = TurnReader(self._directory, view, load, position, encode)
+
+    def _forget(self, deleted: DeletedTurns) -> None:
+        for place, reader in list(self._readers.items()):
+            if reader.view.turn.id in deleted.turns:
+                del self._readers[place]
+                self._cursor.open.pop(place, None)

@@ -66,6 +66,10 @@ class ChatPicture:
                 assert data["turn"] not in self.turns, "a turn is told of once"
                 assert data["parent_id"] is None or data["parent_id"] in self.turns, "after the turn it follows"
                 self.turns[data["turn"]] = Pictured(data["parent_id"], data["role"], data.get("blocks", []))
+            case "turns_deleted":
+                gone = set(data["turns"])
+                self.turns = {id: turn for id, turn in self.turns.items() if id not in gone}
+                assert not any(turn.parent in gone for turn in self.turns.values())
             case "chat_deleted":
                 self.deleted = True
             case _:

@@ -63,7 +63,7 @@ async def all_turns(api: Client, server: Server, chat: str) -> list[Json]:
     """Every turn of the chat, of all branches, in the order in which they were made."""
     news = await server.services.storage.chat_changes.after(api.owner, UUID(chat.rpartition("/")[2]), 0, 10_000)
     assert news is not None
-    return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.turns]
+    return [await api.json("GET", f"{chat}/turns/{turn}") for _, turn in news.news]
 
 
 async def test_a_chat_that_is_read_from_the_beginning_is_told_whole(api: Client, server: Server) -> None:
@@ -450,11 +450,13 @@ async def act(random: Random, client: Client, chat: str) -> None:
     """Something that a person does in a chat."""
     page = await client.json("GET", f"{chat}/turns")
     answers = [turn for turn in page["turns"] if turn["role"] == "assistant"]
-    what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel"])
+    what = random.choice(["say", "say", "regenerate", "edit", "rename", "cancel", "delete"])
     if what == "rename":
         await client.json("PATCH", chat, json={"title": f"Title {random.random()}"})
     elif what == "cancel" and answers:
         await client.post(f"{turn_url(answers[-1])}/cancel")
+    elif what == "delete" and answers:
+        await client.delete(turn_url(random.choice(page["turns"])))
     elif what == "regenerate" and answers:
         await client.post(f"{turn_url(random.choice(answers))}/regenerate", json={})
     else:

@@ -146,7 +146,8 @@ async def test_deleting_a_chat_stops_its_turn_and_ends_its_streams(api: Client, 
                 break
         await pause.reached.wait()
         await api.json("DELETE", chat)
-        assert [event async for event in events if event.id is not None] == []
+        *_, end = [event async for event in events if event.id is not None]
+        assert (end.name, end.data["stop_reason"]) == ("turn_cancelled", "deleted")
     assert turn.stream_url
     assert provider.requests
     assert not server.services.live.directory.running(UUID(turn.assistant["id"]))
