@@ -42,6 +42,7 @@ from app.engine.requests import ModelStep, Requests, TokenCounts
 from app.engine.retries import Retries, RetryPolicy, StallTimeout
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
+from app.kit.text import sentence
 from app.llm.conversation.summaries import as_summary
 from app.llm.provider import Provider
 from app.storage.database import retry_while_unavailable
@@ -228,7 +229,7 @@ class Executor:
             if isinstance(step, Compact) or not reply.is_whole:
                 raise  # a failure after the end of a reply takes nothing back
         if self._unsealed() is None or not reply.is_whole:
-            raise TransientError("incomplete_stream", "the provider's stream ended before the message did")
+            raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
         await self._seal(*self._close_reply(stop_reason), recoveries=0)
         if isinstance(step, Compact):
@@ -263,9 +264,9 @@ class Executor:
 
     async def _take_up(self) -> None:
         """Settles the round that an earlier attempt left open. Raises PermanentError after too many recoveries."""
-        crash = TransientError("interrupted", "the server stopped while the answer was being written")
+        crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
-            raise PermanentError(crash.type, f"{crash.message}, too often without progress")
+            raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
         if self._unsealed() is not None:
             await self._settle_open_round(crash, charge=False)
 
@@ -301,7 +302,9 @@ class Executor:
             case "void":
                 await self._void_open_round(recoveries)
             case "give_up":
-                raise PermanentError(error.type, f"{error.message}; given up after too many interruptions")
+                raise PermanentError(
+                    error.type, f"{sentence(error.message)} It was given up after too many interruptions."
+                )
             case _:
                 assert_never(settlement)
 

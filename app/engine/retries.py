@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from app.domain.errors import PermanentError, TransientError
+from app.kit.text import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Retries:
             raise PermanentError(error.type, error.message, request_id=error.request_id)
         policy, asked = self._policy, error.retry_after or 0.0
         if asked > policy.max_retry_after:
-            message = f"{error.message} (the provider asks to wait {asked:g} s)"
+            message = f"{sentence(error.message)} The provider asks to wait {asked:g} s."
             raise PermanentError(error.type, message, request_id=error.request_id)
         self._spent += charged
         if not policy.waits:
@@ -90,7 +91,7 @@ class StallTimeout:
         try:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError:
-            message = f"the provider was silent for {self._seconds:g} s"
+            message = f"The provider sent nothing for {self._seconds:g} s."
             raise TransientError("stall_timeout", message) from None
 
     def _check(self) -> None:

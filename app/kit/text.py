@@ -1,4 +1,4 @@
-"""Text that Postgres can store: without NUL characters and lone surrogates."""
+"""Text that Postgres can store, without NUL characters and lone surrogates; and text as a sentence."""
 
 import re
 
@@ -19,3 +19,8 @@ def storable(text: str) -> str:
     if text.isascii() and "\x00" not in text:
         return text
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def sentence(text: str) -> str:
+    """`text` with a full stop, unless it ends with a mark. Another sentence may follow it."""
+    return text if text.endswith((".", "!", "?", ":", "…")) else f"{text}."

@@ -146,6 +146,7 @@ async def test_a_connection_lost_in_mid_stream_is_transient_and_keeps_the_parts(
     error = await talk.failure(told)
     assert isinstance(error, TransientError)
     assert error.type == "connection_error"
+    assert error.message == "The provider closed the connection in the middle of its answer."
     assert ending == "reset" or texts(told) == "Hi"
 
 
@@ -172,7 +173,20 @@ async def test_a_stream_that_is_no_json_is_transient(talk: Talk, begun: bytes) -
     error = await talk.failure()
     assert isinstance(error, TransientError)
     assert (error.type, error.request_id) == ("bad_stream", "req_1")
-    assert "<html>" in error.message
+    assert error.message == "The provider sent data that is not JSON in the middle of its answer."
+
+
+async def test_what_is_not_http_is_transient(talk: Talk) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0 hello\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, talk.api.make("a key", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as provider:
+        talk.provider = provider
+        error = await talk.failure()
+    assert (type(error), error.type) == (TransientError, "connection_error")
+    assert error.message == "The provider's answer is not valid HTTP."
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_providers_own_word_on_when_to_come_back_counts() -> None:
     waits = {retries.delay(overloaded(retry_after=30.0), charged=True) for _ in range(4)}
     assert all(30 < wait <= 33 for wait in waits)
     assert len(waits) > 1, "not all turns together"
-    with pytest.raises(PermanentError, match="the provider asks to wait 61 s"):
+    with pytest.raises(PermanentError, match="The provider asks to wait 61 s"):
         retries.delay(overloaded(retry_after=61.0), charged=True)
 
 
@@ -149,7 +149,7 @@ async def test_a_provider_that_asks_for_too_long_a_wait_ends_the_turn_at_once(ha
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert turn.error is not None
-    assert turn.error.message == "Overloaded (the provider asks to wait 3600 s)"
+    assert turn.error.message == "Overloaded. The provider asks to wait 3600 s."
     assert len(provider.requests) == 1
 
 
@@ -248,7 +248,7 @@ async def test_interruptions_without_progress_come_to_an_end(harness: Harness, l
         turn = await harness.finish(replica, await harness.ask(limits=limits))
     assert turn.error is not None
     assert (turn.status, turn.error.type) == ("error", "overloaded_error")
-    assert turn.error.message == "Overloaded; given up after too many interruptions"
+    assert turn.error.message == "Overloaded. It was given up after too many interruptions."
     assert len(provider.requests) == 3
     assert texts_of(turn) == ["Half"] * (3 if limits.recovery == "continue" else 1), "the last text stays"
     assert turn.blocks[-1].interrupted
@@ -303,7 +303,7 @@ async def test_a_provider_that_stays_silent_is_an_error_that_says_so(harness: Ha
     async with harness.replica(ScriptedProvider(lambda _: [Pause()]), policy=IMPATIENT) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert turn.error is not None
-    assert (turn.error.type, turn.error.message) == ("stall_timeout", "the provider was silent for 0.03 s")
+    assert (turn.error.type, turn.error.message) == ("stall_timeout", "The provider sent nothing for 0.03 s.")
 
 
 async def test_waiting_for_postgres_is_not_the_providers_silence(harness: Harness) -> None:

@@ -9,8 +9,8 @@ import httpx2
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire
 from app.llm.provider import ModelRequest
-from app.llm.transport.failures import provider_error
-from app.llm.transport.http import Adapter, connection_error, decode_token_count, http_client
+from app.llm.transport.failures import LOST, connection_error, provider_error
+from app.llm.transport.http import Adapter, decode_token_count, http_client
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -61,9 +61,9 @@ class AnthropicProvider(Adapter):
             async with stream:
                 yield stream.response
         except anthropic.APIStatusError as error:
-            failure, refused = error.body or error.message, error.response
+            failure, refused = error.body, error.response
             raise provider_error(
                 failure, error.status_code, headers=refused.headers, request_id=error.request_id
             ) from error
-        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
+        except (anthropic.APIConnectionError, *LOST) as error:
             raise connection_error(error) from error

@@ -28,8 +28,8 @@ from app.llm.provider import (
     Part,
 )
 from app.llm.scripted import message_of
-from app.llm.transport.failures import provider_error
-from app.llm.transport.http import Adapter, connection_error
+from app.llm.transport.failures import connection_error, provider_error
+from app.llm.transport.http import Adapter
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import Wire
 

@@ -15,8 +15,8 @@ from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
-from app.llm.transport.failures import provider_error
-from app.llm.transport.http import Adapter, connection_error, decode_token_count, http_client
+from app.llm.transport.failures import LOST, connection_error, provider_error
+from app.llm.transport.http import Adapter, decode_token_count, http_client
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -76,10 +76,10 @@ class OpenAIProvider(Adapter):
             async with stream:
                 yield stream.response
         except openai.APIStatusError as error:
-            headers, failure = error.response.headers, error.body or error.message
+            headers, failure = error.response.headers, error.body
             request_id = _request_id(headers)
             raise provider_error(failure, error.status_code, headers=headers, request_id=request_id) from error
-        except (openai.APIConnectionError, httpx2.HTTPError) as error:
+        except (openai.APIConnectionError, *LOST) as error:
             raise connection_error(error) from error
 
 

@@ -15,10 +15,14 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
 
+import aiohttp
 import httpx2
 import msgspec
+import structlog
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+
+log = structlog.get_logger(__name__)
 
 TOO_LONG = "context_length_exceeded"
 MAX_MESSAGE = 1_000  # characters of an error text that are kept
@@ -125,7 +129,9 @@ def provider_error(
     statuses = [_status(members, _OK if place else status) for place, members in enumerate(layers)]
     status = next((each for each in reversed(statuses) if each != _OK), _OK)
     name = _type(layers, statuses)
-    message = _message(layers) or (msgspec.json.encode(failure).decode() if failure else "The provider gave no reason.")
+    message = _message(layers) or (
+        msgspec.json.encode(failure).decode() if failure else f"The provider gave no reason (status {status})."
+    )
     kind = _kind(layers, statuses, headers.get("x-should-retry"))
     if _is_too_long(name, status, message):
         kind, name = TooLong, TOO_LONG
@@ -319,3 +325,66 @@ def _number(value: object, unit: float = 1) -> float | None:
     except (ValueError, OverflowError):
         return None
     return max(0.0, number * unit) if isfinite(number) else None
+
+
+# --- lost connections ------------------------------------------------------------------------------------------------
+
+# By the names of exceptions of httpx2, of the transport below it, and of Python; the first row that fits counts. The
+# aiohttp transport maps some of its exceptions to those of another cause, and passes others on as they are.
+_CAUSES: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"ClientConnectorDNSError", "gaierror"}), "The name of the provider's server was not found."),
+    (
+        frozenset({"ClientHttpProxyError", "ClientProxyConnectionError", "ProxyError"}),
+        "The proxy made no connection to the provider.",
+    ),
+    (
+        frozenset({"ClientConnectorCertificateError", "SSLCertVerificationError", "ServerFingerprintMismatch"}),
+        "The TLS certificate of the provider is not valid.",
+    ),
+    (frozenset({"ClientSSLError", "SSLError"}), "No TLS connection to the provider could be made."),
+    (frozenset({"ConnectionRefusedError"}), "The provider refused the connection."),
+    (
+        frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}),
+        "The address of the provider is not valid.",
+    ),
+    (frozenset({"TooManyRedirects"}), "The provider redirected the request too often."),
+    (frozenset({"DecodingError"}), "The provider's answer could not be decompressed."),
+    (frozenset({"ClientResponseError"}), "The provider's answer is not valid HTTP."),
+    (frozenset({"ConnectionTimeoutError"}), "The connection to the provider could not be made in time."),
+    (frozenset({"PoolTimeout"}), "No connection to the provider was free in time."),
+    (frozenset({"WriteTimeout"}), "The provider did not read the request in time."),
+)
+# What the transport raises besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
+LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
+_BROKEN_OFF = frozenset(
+    {"CloseError", "ConnectionError", "ProtocolError", "ReadError", "ServerDisconnectedError", "WriteError"}
+)
+_UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout"})
+_SILENT = "The provider sent nothing for too long."
+
+
+def connection_error(error: Exception) -> TransientError:
+    """Converts an SDK's or the transport's failure to get an answer. The transport's words go to the log only: they
+    name addresses and say little.
+    """
+    causes = list(_causes(error))
+    log.warning("provider.unreachable", reason=[f"{type(each).__name__}: {each}"[:MAX_MESSAGE] for each in causes])
+    names = {kind.__name__ for each in causes for kind in type(each).__mro__}
+    sentence = next((sentence for known, sentence in _CAUSES if known & names), None)
+    # An SDK has exceptions of its own for a request without a response; those of a body come as they are.
+    place = "in the middle of its answer" if isinstance(error, httpx2.HTTPError | OSError) else "before it answered"
+    if sentence is None and names & _BROKEN_OFF:
+        sentence = f"The provider closed the connection {place}."
+    elif sentence is None and names & _UNCONNECTED:
+        sentence = "No connection to the provider could be made."
+    elif sentence is None and "TimeoutException" in names:
+        return TransientError("timeout_error", _SILENT)
+    return TransientError("connection_error", sentence or f"The connection to the provider failed {place}.")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(_DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__

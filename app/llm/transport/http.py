@@ -10,12 +10,15 @@ from typing import Protocol, Self
 
 import httpx2
 import msgspec
+import structlog
 
 from app.domain.errors import TransientError
 from app.llm.provider import ModelRequest, Part
-from app.llm.transport.failures import MAX_MESSAGE, provider_error
+from app.llm.transport.failures import provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import BadStream, Wire
+
+log = structlog.get_logger(__name__)
 
 _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
@@ -87,7 +90,9 @@ class Adapter(ABC):
             if parts := wire.end():
                 yield parts
             if isinstance(wire.failure, BadStream):
-                raise TransientError("bad_stream", str(wire.failure), request_id=wire.request_id)
+                log.warning("provider.unreadable", reason=str(wire.failure))
+                message = "The provider sent data that is not JSON in the middle of its answer."
+                raise TransientError("bad_stream", message, request_id=wire.request_id)
             if wire.failure is not None:
                 raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
 
@@ -130,14 +135,4 @@ def decode_token_count(body: bytes) -> int:
     try:
         return msgspec.json.decode(body, type=_TokenCount).input_tokens
     except msgspec.DecodeError as error:
-        raise TransientError("bad_count", str(error)) from error
-
-
-def connection_error(error: Exception) -> TransientError:
-    """Converts an SDK's or the transport's failure to get an answer."""
-    cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
-    # The aiohttp transport raises ConnectTimeout for every failure to connect, also for a refused connection.
-    timed_out = isinstance(cause, httpx2.TimeoutException) and not isinstance(cause, httpx2.ConnectTimeout)
-    cause = error.__cause__
-    message = f"{error} ({type(cause).__name__}: {cause})" if cause else f"{type(error).__name__}: {error}"
-    return TransientError("timeout_error" if timed_out else "connection_error", message[:MAX_MESSAGE])
+        raise TransientError("bad_count", "The provider's count of tokens could not be read.") from error

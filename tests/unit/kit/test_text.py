@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.text import storable, unstorable
+from app.kit.text import sentence, storable, unstorable
 
 ANY_TEXT = st.text(st.characters(categories=None))
 
@@ -41,3 +41,8 @@ def test_any_text_can_be_stored_without_moving_a_character(text: str) -> None:
 @given(ANY_TEXT, ANY_TEXT)
 def test_pieces_are_made_storable_as_the_whole_is(left: str, right: str) -> None:
     assert storable(left) + storable(right) == storable(left + right)
+
+
+@pytest.mark.parametrize(("text", "whole"), [("Overloaded", "Overloaded."), ("No.", "No."), ("Why?", "Why?")])
+def test_a_sentence_ends_with_a_mark(text: str, whole: str) -> None:
+    assert sentence(text) == whole

@@ -1,15 +1,21 @@
 """Failures in every shape: their types, and whether a retry can help."""
 
 import json
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import aiohttp
+import anthropic
 import httpx2
 import pytest
+import yarl
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
-from app.llm.transport.failures import provider_error, retry_after
+from app.llm.transport.failures import connection_error, provider_error, retry_after
 
 
 def openai(code: str | None = None, type: str | None = "invalid_request_error", message: str = "No.") -> dict[str, Any]:
@@ -59,6 +65,16 @@ def test_a_failure_has_a_class_a_name_and_the_words_of_the_provider(
 
 
 @pytest.mark.parametrize(
+    ("status", "request_id", "expected"), [(200, "of the answer", "own"), (500, "header", "header"), (500, None, "own")]
+)
+def test_the_id_of_the_call_is_the_headers_or_in_mid_stream_the_failures_own(
+    status: int, request_id: str | None, expected: str
+) -> None:
+    failure = {"error": {"message": "No."}, "request_id": "own"}
+    assert provider_error(failure, status, request_id=request_id).request_id == expected
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "This endpoint's maximum context length is 200000 tokens. However, you requested about 2500021 tokens.",
@@ -102,8 +118,8 @@ def test_the_servers_own_word_on_trying_again_goes_first(
     [
         ({"error": {"reason": "x"}}, '{"error":{"reason":"x"}}'),
         ([1], "[1]"),
-        ("", "The provider gave no reason."),
-        (None, "The provider gave no reason."),
+        ("", "The provider gave no reason (status 500)."),
+        (None, "The provider gave no reason (status 500)."),
     ],
 )
 def test_a_failure_without_a_message_is_quoted_as_it_came(said: object, words: str) -> None:
@@ -218,7 +234,7 @@ def test_a_wrapped_overflow_is_too_long_and_says_so(said: object, status: int) -
         ({"message": "No {'a': b'}."}, 400, PermanentError, "http_400", "No {'a': b'}."),
         ({"message": "No {" + "x" * 20_000 + "}"}, 400, PermanentError, "http_400", "No {" + "x" * 996),
         ({"errors": []}, 500, TransientError, "http_500", '{"errors":[]}'),
-        ([], 500, TransientError, "http_500", "The provider gave no reason."),
+        ([], 500, TransientError, "http_500", "The provider gave no reason (status 500)."),
     ],
 )
 def test_a_wrapped_failure_is_sorted_by_its_own_name_and_status(
@@ -307,3 +323,102 @@ def test_a_body_may_ask_for_a_wait_too(said: object, seconds: float) -> None:
 )
 def test_a_provider_without_room_is_told_from_a_broken_one(said: object, status: int, busy: bool) -> None:
     assert provider_error(said, status).busy is busy
+
+
+# --- lost connections ------------------------------------------------------------------------------------------------
+
+NOT_IN_TIME = "The connection to the provider could not be made in time."
+CUT = "The provider closed the connection in the middle of its answer."
+URL = yarl.URL("http://internal.example/v1")
+ASKED = aiohttp.RequestInfo(URL, "POST", CIMultiDictProxy(CIMultiDict()), URL)
+REQUEST = httpx2.Request("POST", "http://internal.example/v1")
+
+
+def because(error: Exception, *causes: BaseException) -> Exception:
+    """The error with the exceptions that led to it, as `raise … from` leaves them."""
+    inner: BaseException = error
+    for cause in causes:
+        inner.__cause__ = cause
+        inner = cause
+    return error
+
+
+def sdk(*causes: BaseException) -> Exception:
+    return because(anthropic.APIConnectionError(request=REQUEST), *causes)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            sdk(httpx2.ConnectError("x"), OSError("x"), socket.gaierror(-2, "Name or service not known")),
+            "The name of the provider's server was not found.",
+        ),
+        (sdk(httpx2.ProxyError("x")), "The proxy made no connection to the provider."),
+        (
+            sdk(httpx2.ConnectError("x"), ssl.SSLCertVerificationError()),
+            "The TLS certificate of the provider is not valid.",
+        ),
+        (sdk(httpx2.ConnectError("x"), ssl.SSLError()), "No TLS connection to the provider could be made."),
+        (sdk(httpx2.ConnectTimeout("x"), ConnectionRefusedError()), "The provider refused the connection."),
+        (sdk(httpx2.UnsupportedProtocol("x")), "The address of the provider is not valid."),
+        (sdk(httpx2.TooManyRedirects("x")), "The provider redirected the request too often."),
+        (httpx2.DecodingError("x"), "The provider's answer could not be decompressed."),
+        (aiohttp.ClientResponseError(ASKED, (), status=400), "The provider's answer is not valid HTTP."),
+        (
+            sdk(httpx2.ConnectTimeout("x"), aiohttp.ConnectionTimeoutError()),
+            "The connection to the provider could not be made in time.",
+        ),
+        (sdk(httpx2.PoolTimeout("x")), "No connection to the provider was free in time."),
+        (sdk(httpx2.WriteTimeout("x")), "The provider did not read the request in time."),
+        (sdk(httpx2.ConnectError("x")), "No connection to the provider could be made."),
+        (
+            because(
+                anthropic.APITimeoutError(request=REQUEST),
+                httpx2.ConnectTimeout("x"),
+                aiohttp.ServerDisconnectedError(),
+            ),
+            "The provider closed the connection before it answered.",
+        ),
+        (sdk(httpx2.RemoteProtocolError("x")), "The provider closed the connection before it answered."),
+        (
+            because(httpx2.ReadError("Response payload is not completed"), aiohttp.ClientPayloadError()),
+            CUT,
+        ),
+        (httpx2.RemoteProtocolError("stream reset"), CUT),
+        (ConnectionResetError(), CUT),
+        (sdk(RuntimeError("x")), "The connection to the provider failed before it answered."),
+        (OSError("x"), "The connection to the provider failed in the middle of its answer."),
+    ],
+)
+def test_a_lost_connection_is_told_in_a_sentence_without_the_words_of_the_transport(
+    error: Exception, sentence: str
+) -> None:
+    lost = connection_error(error)
+    assert (lost.__class__, lost.type, lost.message) == (TransientError, "connection_error", sentence)
+
+
+@pytest.mark.parametrize(
+    "error", [httpx2.ReadTimeout("x"), sdk(httpx2.TimeoutException("x"), aiohttp.SocketTimeoutError())]
+)
+def test_a_silence_is_told_as_one(error: Exception) -> None:
+    lost = connection_error(error)
+    assert (lost.type, lost.message) == ("timeout_error", "The provider sent nothing for too long.")
+
+
+def test_an_endless_chain_of_causes_is_followed_for_a_while() -> None:
+    first, second = OSError("first"), OSError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert connection_error(first).type == "connection_error"
+
+
+def test_every_exception_of_the_http_client_has_a_sentence() -> None:
+    """None falls through to the last one, which names no cause."""
+    kinds = [
+        kind for kind in vars(httpx2).values() if isinstance(kind, type) and issubclass(kind, httpx2.TransportError)
+    ]
+    assert len(kinds) > 10
+    kinds.remove(httpx2.SSEError)  # of a reader of events that is not used here
+    for kind in kinds:
+        if kind not in {httpx2.TransportError, httpx2.NetworkError}:
+            assert "failed" not in connection_error(sdk(kind("x"))).message, kind
