@@ -11,7 +11,7 @@ FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
 # Notes on results that needed no policy.
-_NOT_DEGRADED = frozenset({"started_at", "seconds", "memo", "approval"})
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "cached", "memo", "approval"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of
 from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
+from app.storage.tool_cache import CachedResult
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
 from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import count_policies
@@ -115,7 +116,8 @@ class ToolRuns:
                 return
         outcome = await self._start(call)
         await self._recorder.settle_call(call, outcome)
-        await self._call_after_tool(call, outcome)
+        if "cached" not in outcome.notes:  # else it did not run
+            await self._call_after_tool(call, outcome)
 
     async def _call_after_tool(self, call: Block, outcome: Outcome) -> None:
         owner, role, output = self._context.owner, self._gate.role(call), self._request.output
@@ -138,8 +140,31 @@ class ToolRuns:
         return task
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:
-        turn, input_json, approval = self._recorder.turn, decision.input_json, decision.approval
-        await self._context.call_hooks(BeforeTool(self._context.owner, turn, call, input_json))
+        input_json, approval = decision.input_json, decision.approval
+        offered, owner = self._request.tools, self._context.owner
+        name = call.name if self._gate.role(call) is None else None
+        key = None if name is None else self._toolset.cache_key(name, input_json, offered)
+        outcome = None if key is None else await self._from_cache(call, key)
+        if outcome is None:
+            outcome = await self._run(call, input_json)
+            result, seconds = _to_keep(outcome), self._toolset.policy(name or "", offered).cache_seconds
+            if key is not None and result is not None and seconds is not None:
+                put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
+                await retry_while_unavailable(put)
+        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval.input))
+
+    async def _from_cache(self, call: Block, key: bytes) -> Outcome | None:
+        """The kept answer of an identical call of this owner, cut for this call."""
+        found = await retry_while_unavailable(partial(self._context.cache.get, self._context.owner, key))
+        if found is None:
+            return None
+        outcome = Outcome(found.text, data=found.client_data, notes={"cached": round(found.age, 1)})
+        outcome = self._toolset.fitted(call.name or "", outcome, call.tool_use_id or "", self._request.tools)
+        count_policies(self._label(call), outcome.notes)
+        return outcome
+
+    async def _run(self, call: Block, input_json: str) -> Outcome:
+        await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
         started_at, start = datetime.now(UTC), perf_counter()
         outcome = await self._invoke(call, input_json)
         seconds = perf_counter() - start
@@ -147,8 +172,7 @@ class ToolRuns:
         TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
-        outcome = replace(outcome, notes={**times, **outcome.notes})
-        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval.input))
+        return replace(outcome, notes={**times, **outcome.notes})
 
     async def _invoke(self, call: Block, input_json: str) -> Outcome:
         turn = self._recorder.turn
@@ -200,3 +224,12 @@ class ToolRuns:
             elif part.strip():
                 parts.append(part)
         return replace(outcome, text=joined_texts(parts), more=(), layout=layout_of(parts))
+
+
+def _to_keep(outcome: Outcome) -> CachedResult | None:
+    """The answer to keep for later calls, whole. None for a failure, another tool's answer, files, or a part."""
+    cut = outcome.notes.get("cut")
+    is_part = outcome.whole is not None and (cut is None or "kept" in cut)
+    if outcome.is_error or outcome.more or is_part or "fallback" in outcome.notes:
+        return None
+    return CachedResult(outcome.text if outcome.whole is None else outcome.whole, outcome.data)

@@ -20,6 +20,7 @@ from app.engine.turn_context import TurnContext
 from app.storage.database import Database, retry_while_unavailable
 from app.storage.runs.journal import Journal
 from app.storage.runs.record import Records
+from app.storage.tool_cache import ToolCache
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
 from app.stream.directory import Directory
@@ -84,9 +85,9 @@ class TurnRun:
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
         with services.directory.host(view, owner):
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
-            uploads = Uploads(services.database)
+            uploads, cache = Uploads(services.database), ToolCache(services.database)
             context = self._context = TurnContext(
-                owner, path[:-1], recorder, services.hooks, turns, uploads, self.updated
+                owner, path[:-1], recorder, services.hooks, turns, uploads, cache, self.updated
             )
             tool_runs = ToolRuns(context, services.toolset, started_before)
             executor = Executor(context, tool_runs, services.models)

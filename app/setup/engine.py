@@ -18,7 +18,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
-from app.engine.upkeep.upload_sweep import sweep_deleted_chats, sweep_uploads
+from app.engine.upkeep.sweeps import sweep_deleted_chats, sweep_tool_cache, sweep_uploads
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
@@ -32,6 +32,7 @@ from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
+from app.storage.tool_cache import ToolCache
 from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
 from app.stream.chat.wakeups import ChatWakeups
@@ -109,6 +110,7 @@ async def started(
                 feed.broadcast.run,
                 partial(sweep_uploads, Uploads(database)),
                 partial(sweep_deleted_chats, changes),
+                partial(sweep_tool_cache, ToolCache(database)),
                 *(each.run for each in deliveries),
             )
         )

@@ -21,6 +21,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "data_left_out": "its data left out",
     "waited": "had to wait",
     "calls_per_turn": "called too often",
+    "cached": "kept answer",
     "memo": "result reused",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",

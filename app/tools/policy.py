@@ -14,11 +14,11 @@ ResultForm = Literal["json", "text"]
 # Fields of Policy that were chosen, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
-# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last three.
+# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last four.
 POLICY_NOTES = frozenset(
     {
-        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "memo", "calls_per_turn",
-        "approval",
+        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "cached", "memo",
+        "calls_per_turn", "approval",
     }
 )  # fmt: skip
 
@@ -49,6 +49,7 @@ class Policy:
     max_result_chars: int | None = None  # None: the limit of the server
     retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
     memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
+    cache_seconds: float | None = None  # an answer holds so long, over all turns of its owner; only for read-only tools
     results: ResultForm = "json"  # the form of a result that is not text
     fallback: str | None = None  # the tool that runs with the same input when this one has failed
     breaker: Breaker | None = field(default_factory=Breaker)
@@ -62,6 +63,8 @@ class Policy:
         _check_count("max_result_chars", self.max_result_chars)
         if self.retries < 0:
             raise ValueError(f"`retries` must be 0 (none) or more, not {self.retries}")
+        if self.cache_seconds is not None:
+            _check_seconds("cache_seconds", self.cache_seconds)
         if self.results not in {"json", "text"}:
             raise ValueError(f'`results` must be "json" or "text", not {self.results!r}')
         if not (self.approval in {"never", "always"} or callable(self.approval)):
@@ -78,6 +81,8 @@ def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
         raise ValueError(f"{spec.name} cannot have `retries`: declare it `read_only` or `retry_safe`, if it is")
     if options.get("memo") and not spec.read_only:
         raise ValueError(f"{spec.name} cannot have a `memo`: declare it `read_only`, if it is")
+    if options.get("cache_seconds") and not spec.read_only:
+        raise ValueError(f"{spec.name} cannot have `cache_seconds`: declare it `read_only`, if it is")
     if options.get("fallback") == spec.name:
         raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
     try:

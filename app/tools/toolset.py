@@ -1,7 +1,9 @@
 """The toolset: lookup, validation and execution of the calls of a model. Every call gets one outcome."""
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
@@ -104,6 +106,20 @@ class Toolset:
             log.error("tool.approval_undecided", tool=name, exc_info=error)
             return True
 
+    def cache_key(self, name: str, input_json: str, offered: Sequence[ToolSpec]) -> bytes | None:
+        """The key under which an answer may be kept: of the tool as it is now, and of the input, whatever the order of
+        its members. None for a call whose answer is not to be kept.
+        """
+        tool = self._find(name, offered)
+        if tool is None or tool.policy.cache_seconds is None or not tool.spec.read_only:
+            return None
+        try:
+            value = _parse(input_json)
+        except ValueError:
+            return None
+        version = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
+        return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
+
     async def run(
         self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None
     ) -> Outcome:
@@ -134,11 +150,9 @@ class Toolset:
         return outcome
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
-        """An outcome that a client sent, cut like that of a tool of this server."""
+        """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
         sizes = self._sizes.of(self.policy(name, offered))
-        outcome = fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
-        count_policies("(client)", outcome.notes)
-        return outcome
+        return fit(outcome, sizes, tool_use_id, [spec.name for spec in offered])
 
     def _resolve(
         self, name: str, input_json: str, known: Sequence[str], offered: Sequence[ToolSpec] | None

@@ -14,7 +14,7 @@ from app.tools.declared.tables import McpTable, ToolsFile, read_file
 from app.tools.policy import Policy, PolicyOptions, policy_of
 from app.tools.tool import Outcome, Tool, ToolContext
 
-_CHECKED_WITH_SPEC = frozenset({"memo", "retries", "fallback"})
+_CHECKED_WITH_SPEC = frozenset({"memo", "cache_seconds", "retries", "fallback"})
 
 
 @dataclass(frozen=True, slots=True)

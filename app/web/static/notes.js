@@ -10,6 +10,7 @@ const POLICIES = {
   data_left_out: 'its data for the page was left out',
   waited: 'waited for a slot',
   calls_per_turn: 'called too often',
+  cached: 'answer that was kept',
   memo: 'result of an earlier call',
 }
 const DECISIONS = {
@@ -26,8 +27,11 @@ export function remarksOf({ notes }) {
   const decision = approval
     ? [approval.input ? 'allowed, with another input' : (DECISIONS[approval.decision] ?? approval.decision)]
     : []
-  return [...decision, ...policies.map((note) => POLICIES[note])]
+  return [...decision, ...policies.map((note) => (note === 'cached' ? keptFor(others.cached) : POLICIES[note]))]
 }
+
+const keptFor = (age) =>
+  `answer that was kept, ${age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`} old`
 
 // --- blocks of the server --------------------------------------------------------------------------------------------
 
