@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     )
     continue_after_tools: bool = Field(True, description="false: a turn ends as tool_use after its tools have run")
     recovery: Literal["retry", "continue"] = Field(
-        "retry", description="an interrupted answer is written again (retry), or kept and continued (continue)"
+        "continue", description="an interrupted answer is kept and continued (continue), or written again (retry)"
     )
     max_recoveries: int = Field(3, ge=0, description="interruptions without progress before a turn ends as error")
     compact_at: float = Field(

@@ -1,5 +1,6 @@
 """Domain values as JSON: blocks, actions, errors, with the same members in the streams and in the API."""
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ def required_action_json(action: RequiredAction) -> dict[str, Any]:
 
 
 def degraded_json(degraded: Degraded) -> dict[str, Any]:
-    return {"what": degraded.what, "index": degraded.index, "tool": degraded.tool}
+    return asdict(degraded)
 
 
 def error_json(error: TurnError | None) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ class ActionRequiredEvent(EventSchema):
 
 
 class TurnEndEvent(EventSchema):
-    """The last event; the stream ends after it. `degraded` lists the tool policies that were applied, if any."""
+    """The last event; the stream ends after it. `degraded` lists the policies that the turn needed, if any."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
 

@@ -107,7 +107,7 @@ def _cost(turn: Turn, models: Models) -> float | None:
     """The cost of all rounds, voided ones included: they were paid for. None where a price is not known."""
     if turn.request is None:
         return None
-    costs = [models.cost(round.model or turn.request.model, round.usage) for round in turn.rounds]
+    costs = [models.cost(round.model or turn.request.model, round.spent) for round in turn.rounds]
     known = [cost for cost in costs if cost is not None]
     return exact_sum(known) if known and len(known) == len(costs) else None
 

@@ -243,5 +243,10 @@ def size_of_block(block: Block, head: int | None = None) -> int:
     return tokens
 
 
+def size_of_reply(blocks: Sequence[Block], round: int) -> int:
+    """The estimated tokens that the model has written in a round: its text, thoughts and inputs of calls."""
+    return sum(_size(block.text) for block in blocks if block.round == round and block.text)
+
+
 def _size(text: str) -> int:
     return tokens_of(len(text)) + 1

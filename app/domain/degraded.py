@@ -1,26 +1,34 @@
 """Degraded turns: the policies (retry, fallback, …) that a turn needed to get through, as its rows record them."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.kinds import TOOL_RESULT
-from app.domain.steps import tools_have_failed
+from app.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
 from app.domain.turns import Turn
 
 FALLBACK_MODEL = "fallback_model"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
+REWRITTEN = "rewritten"  # a part that readers had seen was taken back
+CONTINUED = "continued"  # a reply was cut off, and what it had written stands
 # Notes on results that needed no policy.
 _NOT_DEGRADED = frozenset({"started_at", "seconds", "cached", "memo", "approval"})
 
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn."""
+    """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
+    that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it.
+    """
 
     what: str
     index: int | None = None
     tool: str | None = None
+    round: int | None = None
+    output_tokens: int | None = None
+    estimated: bool = False
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
@@ -30,6 +38,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
         if block.type == TOOL_RESULT and block.notes is not None:
             names = [name for name in json.loads(block.notes) if name not in _NOT_DEGRADED]
             found.extend(Degraded(name, block.index, block.name) for name in names)
+    found.extend(_cut_off(turn))
     if turn.request is not None:
         if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
             found.append(Degraded(FALLBACK_MODEL))
@@ -38,3 +47,14 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
     if turn.hook_failures:
         found.append(Degraded(HOOK_FAILURES))
     return tuple(found)
+
+
+def _cut_off(turn: Turn) -> Iterator[Degraded]:
+    """The replies that were cut off after their first text, and written anew or gone on with."""
+    for round in turn.rounds:
+        whats = {VOIDED: REWRITTEN, INTERRUPTED: CONTINUED}
+        tokens = round.spent.get("output_tokens")
+        if round.stop_reason in whats and (round.estimated_tokens or not round.voided):
+            yield Degraded(
+                whats[round.stop_reason], round=round.number, output_tokens=tokens, estimated=round.is_estimated
+            )

@@ -12,6 +12,8 @@ class Round:
     """One model call. `usage` is the provider's object, the last figures winning. `data` is JSON text: what else the
     provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
     round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
+    `estimated_tokens`, of a reply that was cut off, is its output by the length of its text: providers report the true
+    figure at the end of a reply.
     """
 
     number: int
@@ -26,6 +28,7 @@ class Round:
     started_at: datetime | None = None
     first_delta_at: datetime | None = None
     sealed_at: datetime | None = None
+    estimated_tokens: int | None = None
 
     @property
     def sealed(self) -> bool:
@@ -35,6 +38,16 @@ class Round:
     def voided(self) -> bool:
         """True for a call whose blocks were deleted again. Its usage still counts."""
         return self.stop_reason == "voided"
+
+    @property
+    def is_estimated(self) -> bool:
+        """True where more output was received than the provider has reported."""
+        return (self.estimated_tokens or 0) > (self.usage.get("output_tokens") or 0)
+
+    @property
+    def spent(self) -> Mapping[str, Any]:
+        """The usage, with the estimate where that is higher: what was cut off is billed all the same."""
+        return {**self.usage, "output_tokens": self.estimated_tokens} if self.is_estimated else self.usage
 
 
 def merge_usage(known: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:

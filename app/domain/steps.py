@@ -10,7 +10,7 @@ from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed
 from app.domain.history import COMPACTED
-from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from app.domain.kinds import TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT
 from app.domain.output import failure_of, output_progress, unjudged_draft
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
@@ -22,6 +22,7 @@ MAX_TOOL_ROUNDS = "max_tool_rounds"
 # The provider expects its reply back unchanged, and goes on with it.
 PAUSED = frozenset({"pause_turn", "compaction"})
 
+_OF_A_TEXT = THOUGHTS | {TEXT}
 _GOES_ON = PAUSED | {INTERRUPTED}
 _NOT_RUN = {
     "refusal": "This call was not run: the reply was refused.",
@@ -252,6 +253,19 @@ def settle(turn: Turn, open_block: Block | None, recoveries: int) -> Settlement:
         return "give_up"
     texts = [block.text for block in (*mine, open_block) if block is not None and block.type == TEXT]
     return "keep" if limits.recovery == "continue" and any(map(str.strip, texts)) else "void"
+
+
+def text_to_continue(turn: Turn) -> str:
+    """The text that stands at the end of the turn and was cut off, so that the next reply goes on with it."""
+    interrupted = {round.number for round in turn.rounds if round.stop_reason == INTERRUPTED}
+    if open_round_number(turn) - 1 not in interrupted:
+        return ""
+    texts: list[str] = []
+    for block in reversed(turn.blocks):
+        if block.round not in interrupted or not (block.type in _OF_A_TEXT or block.interrupted):
+            break
+        texts.append(block.text if block.type == TEXT else "")
+    return "".join(reversed(texts))
 
 
 def open_round_number(turn: Turn) -> int:

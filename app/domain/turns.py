@@ -77,7 +77,7 @@ class Limits:
     on_max_rounds: RoundLimitPolicy = "answer"
     max_failed_rounds: int = 3
     continue_after_tools: bool = True
-    recovery: RecoveryPolicy = "retry"
+    recovery: RecoveryPolicy = "continue"
     max_recoveries: int = 3
     context_window: int | None = None
     compact_at: float = 0.8

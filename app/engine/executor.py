@@ -9,7 +9,7 @@ from typing import assert_never
 import structlog
 
 from app.domain.blocks import CUT_SHORT, Block
-from app.domain.compaction import earlier_cut
+from app.domain.compaction import earlier_cut, size_of_reply
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
@@ -31,6 +31,7 @@ from app.domain.steps import (
     next_step,
     open_round_number,
     settle,
+    text_to_continue,
     unanswered_calls,
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
@@ -218,7 +219,8 @@ class Executor:
         request = await self._requests.build(self.turn, step, self._model)
         with_tools = isinstance(step, CallModel) and step.tools
         start_early = self._tool_runs.start_early if with_tools else None
-        reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early)
+        stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
+        reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early, stands)
         self._recorder.notify_stage("processing")
         provider = self._models.provider_for(self._model)
         timeout = StallTimeout(self._models.policy.stall_timeout)
@@ -251,8 +253,13 @@ class Executor:
         reply, self._reply = self._reply, None
         if reply is None:
             block = self._recorder.view.block_being_written()
-            return replace(round, stop_reason=stop_reason), [block] if block else []
-        return reply.complete(round, stop_reason), reply.cut_off()
+            round, left_open = replace(round, stop_reason=stop_reason), [block] if block else []
+        else:
+            round, left_open = reply.complete(round, stop_reason), reply.cut_off()
+        if reply is None or not reply.is_whole:
+            tokens = size_of_reply([*self.turn.blocks, *left_open], round.number)
+            round = replace(round, estimated_tokens=tokens)
+        return round, left_open
 
     async def _seal(self, round: Round, left_open: Sequence[Block], *, recoveries: int) -> None:
         await self._recorder.seal_round(round, left_open, recoveries=recoveries)

@@ -15,6 +15,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.recorder import Recorder
 from app.engine.retries import StallTimeout
 from app.llm.accumulator import Accumulator, Change
+from app.llm.conversation.seam import Seam
 from app.llm.provider import ModelRequest, Part, Unknown
 from app.telemetry import FIRST_DELTA_SECONDS
 
@@ -22,7 +23,9 @@ log = structlog.get_logger(__name__)
 
 
 class Reply:
-    """The reply to `request`. `closed` is called with each block once its row is written."""
+    """The reply to `request`, which goes on with the text that `stands`. `closed` is called with each block once its
+    row is written.
+    """
 
     def __init__(
         self,
@@ -30,12 +33,14 @@ class Reply:
         clock: FrameClock,
         request: ModelRequest,
         closed: Callable[[Block], None] | None = None,
+        stands: str = "",
     ) -> None:
         turn = recorder.turn
         self._recorder = recorder
         self._clock = clock
         self._request = request
         self._closed = closed
+        self._seam = Seam(stands) if stands.strip() else None
         self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
         self._ahead: Sequence[Change] = ()
@@ -54,7 +59,7 @@ class Reply:
         begun = False
         async for parts in stream:
             stall.pause()
-            self._ahead = changes = self._message.feed(parts)
+            self._ahead = changes = self._message.feed(parts if self._seam is None else self._past_seam(parts))
             if not begun and (changes or self._message.started):
                 await self._begin_round()
                 begun = True
@@ -68,6 +73,14 @@ class Reply:
             if self._clock.tick:
                 await self._clock.wait_for_tick()
             stall.wait()
+
+    def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """What is still held back when the reply is cut off is dropped: it may be half a repetition."""
+        assert self._seam is not None
+        passed = self._seam.feed(parts)
+        if self._seam.decided:
+            self._seam = None
+        return passed
 
     async def _begin_round(self) -> None:
         message, turn = self._message, self._recorder.turn

@@ -80,6 +80,7 @@ def round_from(row: Row) -> Round:
         started_at=row["started_at"],
         first_delta_at=row["first_delta_at"],
         sealed_at=row["sealed_at"],
+        estimated_tokens=row["estimated_tokens"],
     )
 
 

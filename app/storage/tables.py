@@ -182,6 +182,7 @@ rounds = Table(
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("first_delta_at", DateTime(timezone=True)),
     Column("sealed_at", DateTime(timezone=True)),
+    Column("estimated_tokens", Integer),
     CheckConstraint("number > 0 AND attempt > 0 AND messages > 0", name="counts"),
     CheckConstraint("(sealed_by IS NULL) = (sealed_at IS NULL)", name="sealed_by_and_when"),
     CheckConstraint("sealed_by >= attempt", name="sealed_by_later_attempt"),

@@ -25,6 +25,8 @@ _REMARKS: Final[Mapping[str, str]] = {
     "memo": "result reused",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",
+    "continued": "interrupted and continued",
+    "rewritten": "interrupted and written anew",
 }
 _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
     "denied": "not allowed",
@@ -79,8 +81,8 @@ def degraded_line(degraded: Sequence[Json]) -> str:
     """Sums up a turn: `degraded: search cut, tried again · fetch timed out · all tools failed`; empty for nothing."""
     by_tool: dict[str, list[str]] = {}
     for item in degraded:
-        remarks = by_tool.setdefault(item.get("tool", ""), [])
-        if (remark := _remark(item["what"])) not in remarks:
+        remarks = by_tool.setdefault(item.get("tool") or "", [])
+        if (remark := _remark(item["what"]) + _cost(item)) not in remarks:
             remarks.append(remark)
     tools = " · ".join(f"{tool} {', '.join(remarks)}".strip() for tool, remarks in by_tool.items())
     return f"degraded: {tools}" if tools else ""
@@ -124,6 +126,12 @@ def _notes(result: Json) -> Mapping[str, Any]:
 def _approval(result: Json) -> Mapping[str, Any]:
     approval = _notes(result).get("approval")
     return approval if isinstance(approval, dict) else {}
+
+
+def _cost(item: Json) -> str:
+    """What a reply that was cut off has cost."""
+    tokens = item.get("output_tokens")
+    return f" ({'about ' if item.get('estimated') else ''}{tokens:,} tokens before that)" if tokens else ""
 
 
 def _remark(note: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Final, Literal
 
 from rich.markdown import Markdown
@@ -123,7 +123,7 @@ class PartBuilder:
             splitter = self._splitters.setdefault(first, MarkdownSplitter())
             pieces = splitter.split(printable("".join(block["text"] for block in run)))
             # Complete: no more text can join the run.
-            sealed = state.rounds.get(run[-1]["round"], {}).get("stop_reason")
+            sealed = state.rounds.get(run[-1]["round"], {}).get("stop_reason") and not run[-1].get("interrupted")
             complete = bool(last < len(state.blocks) - 1 or sealed or state.end)
             for number, piece in enumerate(pieces):
                 if piece.strip():
@@ -166,12 +166,21 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
 
 
 def _runs(blocks: Sequence[Json]) -> Iterator[list[Json]]:
-    """Joins neighbouring text blocks of a round: a provider begins a new block at a citation, in mid-sentence."""
-    for (_, is_text), run in groupby(blocks, key=lambda block: (block["round"], block["type"] == "text")):
-        if is_text:
-            yield list(run)
-        else:
-            yield from ([block] for block in run)
+    """Joins neighbouring text blocks of a round, since a provider begins a new block at a citation, in mid-sentence;
+    and a text that was cut off with the one that goes on with it.
+    """
+    run: list[Json] = []
+    for block in blocks:
+        last = run[-1] if run else None
+        both_text = last is not None and (block["type"], last["type"]) == ("text", "text")
+        if last is not None and both_text and (block["round"] == last["round"] or last.get("interrupted")):
+            run.append(block)
+            continue
+        if run:
+            yield run
+        run = [block]
+    if run:
+        yield run
 
 
 # --- one line for a block --------------------------------------------------------------------------------------------

@@ -208,9 +208,13 @@ class PlainTurnView:
         self._notes.flush()
 
     def _print(self, last_round: int | None) -> None:
-        """Writes the passages up to `last_round` that are not written yet; None for all rounds."""
+        """Writes what is not written yet of the passages up to `last_round`; None for all rounds."""
         blocks = [block for block in self.state.blocks if last_round is None or block["round"] <= last_round]
-        for passage in text_passages(blocks)[len(self._printed) :]:
-            self._out.write(("\n\n" if self._printed else "") + passage)
-            self._printed.append(passage)
+        for place, passage in enumerate(text_passages(blocks)):
+            if place < len(self._printed):  # a passage that was cut off may have gone on
+                self._out.write(passage.removeprefix(self._printed[place]))
+                self._printed[place] = passage
+            else:
+                self._out.write(("\n\n" if self._printed else "") + passage)
+                self._printed.append(passage)
         self._out.flush()

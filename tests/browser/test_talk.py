@@ -1,5 +1,7 @@
 """Daily use: send, watch, reload, stop, edit, regenerate. The page shows the stored turns."""
 
+from typing import Any
+
 import pytest
 from playwright.async_api import expect
 
@@ -14,9 +16,9 @@ from tests.support.http_server import Server, serving
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def use(api: Client, model: str, title: str | None = None) -> str:
+async def use(api: Client, model: str, title: str | None = None, **settings: Any) -> str:
     """A new chat that speaks with `model`."""
-    chat = await api.json("POST", "/api/chats", 201, json={"title": title, "settings": {"model": model}})
+    chat = await api.json("POST", "/api/chats", 201, json={"title": title, "settings": {"model": model, **settings}})
     return str(chat["id"])
 
 
@@ -73,7 +75,8 @@ async def test_blocks_of_a_reset_leave_the_page(people: SitDown, site: Server, a
         pause,
         TransientError("overloaded", "Try again."),
     ]
-    chat = await use(api, site.scripts.model(cut, message_of(text("The answer."))))
+    model = site.scripts.model(cut, message_of(text("The answer.")))
+    chat = await use(api, model, limits={"recovery": "retry"})
     ada = await people(site.url, chat)
     await ada.say("When?")
     await ada.sees("Words that are lost.")
@@ -81,6 +84,18 @@ async def test_blocks_of_a_reset_leave_the_page(people: SitDown, site: Server, a
     await ada.sees_end()
     await ada.sees_what_is_stored(api)
     assert await ada.page.get_by_text("Words that are lost.").count() == 0
+
+
+async def test_a_text_that_was_cut_off_and_gone_on_with_reads_as_one(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    cut: list[Step] = [*list(message_of(text("The tide is hi")))[:3], TransientError("overloaded", "Try again.")]
+    chat = await use(api, site.scripts.model(cut, message_of(text("The tide is ", "high at *noon*."))))
+    ada = await people(site.url, chat)
+    await ada.say("When?")
+    await ada.sees("The tide is high at noon.")
+    await ada.sees_end()
+    await ada.sees("The answer was interrupted and continued (about 4 tokens before that).")
 
 
 async def test_an_answer_finishes_after_the_page_was_closed(people: SitDown, site: Server, api: Client) -> None:

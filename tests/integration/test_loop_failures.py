@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.degraded import Degraded, degraded
 from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Limits, RecoveryPolicy
 from app.engine.retries import Retries, RetryPolicy
@@ -18,7 +19,7 @@ from tests.support.harness import POLICY, QUICK, Harness, Replica, results_of, t
 from tests.support.stream_client import Client
 
 ANSWER = "There."
-CONTINUE = Limits(recovery="continue")
+CONTINUE, RETRY = Limits(), Limits(recovery="retry")
 
 
 @tool(read_only=True)
@@ -183,7 +184,7 @@ async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(har
     whole = list(message_of(thinking("hm"), text("Half a ", "sentence")))
     provider = ScriptedProvider([[*whole[:-2], pause, overloaded()], answer()])
     async with harness.replica(provider) as replica:
-        asked = await harness.ask()
+        asked = await harness.ask(limits=RETRY)
         replica.worker.wake()
         await pause.reached.wait()
         client = Client()
@@ -197,12 +198,13 @@ async def test_what_broke_off_is_written_anew_and_readers_are_told_to_forget(har
     assert (client.resets, texts_of(turn), turn.attempt) == ([0], [ANSWER], 2)
     assert provider.requests[0].messages == provider.requests[1].messages
     assert turn.usage == {"input_tokens": 20, "output_tokens": 6}, "the voided call is paid for"
+    assert degraded(turn) == (Degraded("rewritten", round=1, output_tokens=5, estimated=True),)
 
 
-async def test_what_broke_off_is_kept_and_gone_on_with_where_the_policy_says_so(harness: Harness) -> None:
+async def test_what_broke_off_is_kept_and_gone_on_with(harness: Harness) -> None:
     provider = ScriptedProvider([broken(text("Half a ", "sentence")), answer()])
     async with harness.replica(provider) as replica:
-        asked = await harness.ask(limits=CONTINUE)
+        asked = await harness.ask()
         turn = await harness.finish(replica, asked)
         client = await harness.follow(replica, asked)
     assert (turn.status, turn.attempt, texts_of(turn)) == ("complete", 1, ["Half a sentence", ANSWER])
@@ -211,12 +213,45 @@ async def test_what_broke_off_is_kept_and_gone_on_with_where_the_policy_says_so(
     assert client.resets == []
     sent = [(message.role, message.blocks[0].text) for message in provider.requests[1].messages]
     assert sent == [("user", "Hello"), ("assistant", "Half a sentence"), ("user", GO_ON)]
+    assert degraded(turn) == (Degraded("continued", round=1, output_tokens=4, estimated=True),)
+
+
+async def test_a_reply_that_repeats_what_stands_goes_on_without_the_repetition(harness: Harness) -> None:
+    again = message_of(thinking("hm"), text("sentence ", "has a ", "second half."))
+    asked_anew = message_of(text("Half a sentence ", "has a second half. And more."))
+    cut = broken(text("Half a ", "sente"))
+    for reply, rest in ((again, "nce has a second half."), (asked_anew, "nce has a second half. And more.")):
+        async with harness.replica(ScriptedProvider([cut, reply])) as replica:
+            asked = await harness.ask()
+            turn = await harness.finish(replica, asked)
+            (await harness.follow(replica, asked)).assert_holds(turn)
+        assert texts_of(turn) == ["Half a sente", rest]
+
+
+async def test_a_repetition_that_breaks_off_too_leaves_no_block(harness: Harness) -> None:
+    provider = ScriptedProvider([broken(text("Half a sen")), broken(text("Half ")), message_of(text("a sentence."))])
+    async with harness.replica(provider) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert (turn.status, texts_of(turn)) == ("complete", ["Half a sen", "tence."])
+    assert [(round.number, round.stop_reason) for round in turn.rounds] == [
+        (1, "interrupted"),
+        (2, "voided"),
+        (2, "end_turn"),
+    ]
+    assert [item.what for item in degraded(turn)] == ["continued"], "nobody has seen the second try"
+
+
+async def test_a_text_that_broke_off_several_times_is_one_text_to_go_on_with(harness: Harness) -> None:
+    replies = [broken(text("One, ")), broken(text("two, ")), message_of(text("One, two, ", "three."))]
+    async with harness.replica(ScriptedProvider(replies)) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert "".join(texts_of(turn)) == "One, two, three."
 
 
 async def test_thinking_alone_is_nothing_to_go_on_with(harness: Harness) -> None:
     provider = ScriptedProvider([broken(thinking("hm"), drop=0), broken(thinking("h", "m"), drop=2), answer()])
     async with harness.replica(provider) as replica:
-        turn = await harness.finish(replica, await harness.ask(limits=CONTINUE))
+        turn = await harness.finish(replica, await harness.ask())
     assert (turn.attempt, texts_of(turn)) == (3, [ANSWER])
 
 
@@ -234,23 +269,24 @@ async def test_a_complete_call_is_run_though_the_reply_broke_off_after_it(
     assert [round.stop_reason for round in turn.rounds] == ["interrupted", "end_turn"]
 
 
-async def test_a_call_that_was_cut_is_taken_back_with_the_rest(harness: Harness) -> None:
+@pytest.mark.parametrize(("limits", "attempt", "texts"), [(RETRY, 2, []), (CONTINUE, 1, ["I look."])])
+async def test_a_call_that_was_cut_is_not_run(harness: Harness, limits: Limits, attempt: int, texts: list[str]) -> None:
     provider = ScriptedProvider([broken(text("I look."), tool_use("look", {}, "a")), answer()])
     async with harness.replica(provider, [look]) as replica:
-        turn = await harness.finish(replica, await harness.ask(tools=[look]))
-    assert (turn.attempt, texts_of(turn), results_of(turn)) == (2, [ANSWER], {})
+        turn = await harness.finish(replica, await harness.ask(tools=[look], limits=limits))
+    assert (turn.attempt, texts_of(turn), results_of(turn)) == (attempt, [*texts, ANSWER], {})
 
 
-@pytest.mark.parametrize("limits", [Limits(max_recoveries=2), replace(CONTINUE, max_recoveries=2)])
+@pytest.mark.parametrize("limits", [replace(RETRY, max_recoveries=2), replace(CONTINUE, max_recoveries=2)])
 async def test_interruptions_without_progress_come_to_an_end(harness: Harness, limits: Limits) -> None:
-    provider = always(text("Half"))
+    provider = ScriptedProvider([broken(text(words)) for words in ("Half", " of", " it")])
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask(limits=limits))
     assert turn.error is not None
     assert (turn.status, turn.error.type) == ("error", "overloaded_error")
     assert turn.error.message == "Overloaded. It was given up after too many interruptions."
     assert len(provider.requests) == 3
-    assert texts_of(turn) == ["Half"] * (3 if limits.recovery == "continue" else 1), "the last text stays"
+    assert texts_of(turn) == ["Half", " of", " it"][0 if limits.recovery == "continue" else 2 :], "the last text stays"
     assert turn.blocks[-1].interrupted
 
 
@@ -295,7 +331,7 @@ IMPATIENT = with_model(POLICY, stall_timeout=0.03)
 async def test_a_provider_that_goes_silent_is_given_up_and_asked_again(harness: Harness, begun: list[Step]) -> None:
     provider = ScriptedProvider([[*begun, Pause()], answer()])
     async with harness.replica(provider, policy=IMPATIENT) as replica:
-        turn = await harness.finish(replica, await harness.ask())
+        turn = await harness.finish(replica, await harness.ask(limits=RETRY))
     assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
 
 
@@ -325,7 +361,7 @@ async def test_a_stream_that_ends_without_saying_so_is_made_again(harness: Harne
     unfinished = list(message_of(text("Half")))[:-1]
     for reply in ([], unfinished[:1], unfinished):
         async with harness.replica(ScriptedProvider([reply, answer()])) as replica:
-            turn = await harness.finish(replica, await harness.ask())
+            turn = await harness.finish(replica, await harness.ask(limits=RETRY))
         assert (turn.status, texts_of(turn)) == ("complete", [ANSWER])
 
 

@@ -24,6 +24,7 @@ from tests.support.stream_client import Client
 
 HERE = "this machine:8000"
 AT_ONCE = replace(POLICY, grace_period=0)
+RETRY = Limits(recovery="retry")
 
 
 @tool(read_only=True)
@@ -88,7 +89,7 @@ async def test_a_turn_whose_replica_was_killed_before_the_first_byte_is_asked_ag
 
 
 async def test_a_turn_whose_replica_was_killed_in_mid_sentence_is_written_anew(harness: Harness) -> None:
-    asked = await harness.ask()
+    asked = await harness.ask(limits=RETRY)
     client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
     assert [piece.text for piece in client.blocks] == ["Half a "]
     turn, _ = await _taken_over(harness, asked, client, [answer()])
@@ -97,8 +98,8 @@ async def test_a_turn_whose_replica_was_killed_in_mid_sentence_is_written_anew(h
     assert turn.usage == {"input_tokens": 20, "output_tokens": 6}, "the lost call is paid for as far as it is known"
 
 
-async def test_a_sentence_that_was_journaled_is_kept_where_the_policy_says_so(harness: Harness) -> None:
-    asked = await harness.ask(limits=Limits(recovery="continue"))
+async def test_a_sentence_that_was_journaled_is_kept_and_gone_on_with(harness: Harness) -> None:
+    asked = await harness.ask()
     client = await _died(harness, *paused_after(3, text("Half a ", "sentence")), asked)
     turn, _ = await _taken_over(harness, asked, client, [answer()])
     assert (turn.attempt, texts_of(turn)) == (2, ["Half a ", "There."])
@@ -107,7 +108,7 @@ async def test_a_sentence_that_was_journaled_is_kept_where_the_policy_says_so(ha
 
 
 async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_kept(harness: Harness) -> None:
-    asked = await harness.ask(limits=Limits(recovery="continue"))
+    asked = await harness.ask()
     journaled, reply = paused_after(3, text("Half a ", "sentence"))
     lost = Pause()
     provider = ScriptedProvider([[*reply[:5], lost]])
@@ -200,7 +201,7 @@ async def test_a_turn_whose_replica_was_killed_as_it_was_cancelled_ends_cancelle
 
 
 async def test_a_turn_that_kills_every_replica_comes_to_an_end(harness: Harness) -> None:
-    asked = await harness.ask(limits=Limits(max_recoveries=2))
+    asked = await harness.ask(limits=replace(RETRY, max_recoveries=2))
     client = Client()
     for _ in range(3):
         client = await _died(harness, *paused_after(3, text("Half", ".")), asked)
@@ -227,7 +228,7 @@ async def test_turns_of_a_replica_without_a_row_are_taken_over(harness: Harness)
 # --- stopped as one should -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [Limits(max_recoveries=0), Limits(recovery="continue", max_recoveries=0)])
+@pytest.mark.parametrize("limits", [Limits(recovery="retry", max_recoveries=0), Limits(max_recoveries=0)])
 async def test_a_stop_hands_turns_back_uncharged_and_the_next_worker_finishes_them(
     harness: Harness, limits: Limits
 ) -> None:

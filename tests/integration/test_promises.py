@@ -215,7 +215,9 @@ async def test_what_is_taken_back_is_announced_before_it_is_replaced(
     watched = Pause()
     beginning = list(message_of(text("One ", "two.")))[:4]
     cut = TransientError("overloaded_error", "cut", retry_after=0)
-    new = await asked(client, server, [*beginning, watched, cut], message_of(text("Three.")))
+    new = await asked(
+        client, server, [*beginning, watched, cut], message_of(text("Three.")), limits={"recovery": "retry"}
+    )
     await watched.reached.wait()
     page = await client.json("GET", new.url)
     async with client.follow(new.stream_url) as live:

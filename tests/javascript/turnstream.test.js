@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { afterEach, mock, test } from 'node:test'
-import { apply, Client, hasEnded, parseEvents, Refused, retryDelay } from '../../app/web/static/turnstream.js'
+import { apply, Client, hasEnded, joined, parseEvents, Refused, retryDelay } from '../../app/web/static/turnstream.js'
 
 const encoder = new TextEncoder()
 
@@ -292,4 +292,21 @@ test('a request is given up after seven tries, and at once where the server refu
     assert.deepEqual([error.status, error.message, error.errors.length], [409, 'Conflict', 1])
     return true
   })
+})
+
+// --- texts that were cut off -----------------------------------------------------------------------------------------
+
+test('a text that was cut off is one with the text that goes on with it', () => {
+  const text = (/** @type {string} */ words, more = {}) => ({ index: 0, round: 1, type: 'text', text: words, ...more })
+  const thought = { ...text('Hm'), type: 'thinking' }
+  const cut = { interrupted: true }
+  const blocks = [text('Ha', cut), text('lf a ', cut), text('sen', { open: true }), thought, text('A', cut), thought]
+  const passages = joined(blocks)
+  assert.deepEqual(
+    passages.map((block) => block.text),
+    ['Half a sen', 'Hm', 'A', 'Hm'],
+  )
+  assert.equal(passages[0].open, true)
+  assert.equal(passages[0].interrupted, undefined)
+  assert.equal(blocks[0].text, 'Ha')
 })

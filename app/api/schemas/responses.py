@@ -136,11 +136,14 @@ class WantedOut(BaseModel):
 
 
 class DegradedOut(BaseModel):
-    """A tool policy that was applied: to the tool_result at `index`, or to the turn as a whole."""
+    """A policy that was needed: for the tool_result at `index`, for the reply of `round`, or for the whole turn."""
 
     what: str
     index: int | None
     tool: str | None
+    round: int | None
+    output_tokens: Annotated[int | None, Field(description="of a reply that was cut off: what it cost")]
+    estimated: Annotated[bool, Field(description="true where the provider did not report `output_tokens`")]
 
 
 class TurnOut(BaseModel):
@@ -163,8 +166,8 @@ class TurnOut(BaseModel):
     output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
     phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
-    degraded: Annotated[list[DegradedOut], Field(description="the tool policies that were applied")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
+    degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None
     cursor: Annotated[str | None, Field(description="follow the stream from here, without gap or overlap")] = None
 

@@ -33,7 +33,11 @@ from app.llm.conversation.sendable import (
 )
 from app.llm.provider import Message
 
-GO_ON = "Your reply was cut off. Go on from where it stopped, without repeating what you have already said."
+# The few words let the seam be found (app/llm/conversation/seam.py), which leaves them out.
+GO_ON = (
+    "Your reply was cut off, and what you have written stands. Begin with its last few words, exactly as they are, and"
+    " go on from there. Do not begin anew, and say nothing about the interruption."
+)
 SUMMARISED = "The conversation so far, in a summary:\n\n"
 SUMMARISE = (
     "The conversation above has become too long. It will be replaced by a summary, which is all that you will know of"

@@ -63,7 +63,8 @@ SEAL_ROUND = Statement(
     ), sealed AS (
         UPDATE rounds
         SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
-            first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt
+            first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt,
+            estimated_tokens = :estimated_tokens
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
     )
@@ -91,7 +92,8 @@ VOID_ROUND = Statement(
     , forgotten AS (
         DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
     ), voided AS (
-        UPDATE rounds SET stop_reason = 'voided', usage = CAST(:usage AS json)
+        UPDATE rounds
+        SET stop_reason = 'voided', usage = CAST(:usage AS json), estimated_tokens = :estimated_tokens
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
     )
@@ -255,6 +257,7 @@ class Records:
             data=round.data,
             first_delta_at=round.first_delta_at,
             sealed_at=round.sealed_at,
+            estimated_tokens=round.estimated_tokens,
             turn_usage=to_json(turn.usage),
             recoveries=turn.recoveries,
             **columns_of(interrupted),
@@ -277,6 +280,7 @@ class Records:
                 number=round.number,
                 round_attempt=round.attempt,
                 usage=to_json(round.usage),
+                estimated_tokens=round.estimated_tokens,
                 turn_usage=to_json(turn.usage),
                 recoveries=turn.recoveries,
             )

@@ -6,6 +6,7 @@ import { FileButton, isFile } from './files.js'
 import { highlighted, prettyJson } from './highlight.js'
 import { asideOf } from './notes.js'
 import { Plain, Prose } from './prose.js'
+import { joined } from './turnstream.js'
 
 export class Blocks {
   constructor(element, tools) {
@@ -17,7 +18,7 @@ export class Blocks {
 
   /** Shows the blocks of the turn. A block that was reset is removed, one that has grown is extended. */
   update(turn, running) {
-    const { blocks } = turn
+    const blocks = joined(turn.blocks)
     this.role = turn.role
     const changed = this.views.findIndex((view, index) => !blocks[index] || !view.continuesIn(blocks[index]))
     if (changed >= 0) this.remove(changed)
@@ -112,8 +113,8 @@ class TextView extends View {
   prose = new Prose()
   element = this.prose.element
 
-  show(block) {
-    this.prose.update(block.text, Boolean(block.open))
+  show({ text, open, interrupted }, { running }) {
+    this.prose.update(text, Boolean(open || (interrupted && running))) // what was cut off may go on
   }
 }
 

@@ -33,6 +33,24 @@ export function remarksOf({ notes }) {
 const keptFor = (age) =>
   `answer that was kept, ${age < 90 ? `${Math.round(age)} s` : `${Math.round(age / 60)} min`} old`
 
+// Of the turn as a whole, or of one of its replies.
+const OF_TURNS = {
+  continued: 'The answer was interrupted and continued',
+  rewritten: 'A part of the answer was interrupted and written anew',
+  fallback_model: 'Another model has helped out',
+  all_tools_failed: 'All tools failed',
+}
+
+/** What the turn needed besides the policies of its results, in words. */
+export function degradedText(degraded) {
+  const lines = degraded.filter(({ what }) => what in OF_TURNS).map((item) => `${OF_TURNS[item.what]}${costOf(item)}.`)
+  return [...new Set(lines)].join(' ')
+}
+
+function costOf({ output_tokens: tokens, estimated }) {
+  return tokens ? ` (${estimated ? 'about ' : ''}${number(tokens)} tokens before that)` : ''
+}
+
 // --- blocks of the server --------------------------------------------------------------------------------------------
 
 const ASIDES = { shortened, summary, verdict }

@@ -59,8 +59,15 @@ export type Turn = {
   output?: any
   phase?: string | null
   actions: Action[]
-  degraded: { what: string; index: number | null; tool: string | null }[]
   hook_failures?: number
+  degraded: {
+    what: string
+    index: number | null
+    tool: string | null
+    round: number | null
+    output_tokens: number | null
+    estimated: boolean
+  }[]
   siblings?: string[] | null
   cursor?: string | null
 }

@@ -4,8 +4,9 @@ import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
 import { seconds } from './cards.js'
 import { copy, h, iconButton, setText } from './dom.js'
+import { degradedText } from './notes.js'
 import { timeline } from './timeline.js'
-import { hasEnded } from './turnstream.js'
+import { hasEnded, joined } from './turnstream.js'
 
 export class TurnView {
   /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel. */
@@ -15,6 +16,7 @@ export class TurnView {
     this.stage = h('span', { class: 'stage' })
     this.steers = h('div', { class: 'pending-steers' })
     this.trouble = h('p', { class: 'trouble' })
+    this.degraded = h('p', { class: 'hint' })
     this.siblings = h('span', { class: 'siblings' })
     this.buttons = h('span', { class: 'buttons' })
     this.figures = h('span', { class: 'figures' })
@@ -27,6 +29,7 @@ export class TurnView {
       this.content,
       this.steers,
       this.trouble,
+      this.degraded,
       this.bar,
       this.timeline,
     )
@@ -46,6 +49,7 @@ export class TurnView {
     this.#showSteers(ended ? [] : pendingSteersOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
     setText(this.trouble, troubleOf(turn))
+    setText(this.degraded, degradedText(turn.degraded ?? []))
     const shape = `${ended} ${turn.siblings}`
     if (this.shape !== shape) this.#drawButtons(shape, turn, ended)
     setText(this.figures, ended && turn.role === 'assistant' ? figuresOf(turn) : '')
@@ -159,7 +163,7 @@ export class TurnView {
 const STAGES = { processing: 'Asking the model', streaming: 'Writing', executing: 'Running tools' }
 
 export function textOf(turn) {
-  return turn.blocks
+  return joined(turn.blocks)
     .filter((block) => block.type === 'text')
     .map((block) => block.text)
     .join('\n\n')

@@ -1,8 +1,13 @@
-import type { ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
+import type { Block, ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts';
 /** @param {{status: Status}} turn */
 export declare const hasEnded: (turn: {
     status: Status;
 }) => boolean;
+/**
+ * The blocks, a text that was cut off as one with the text right behind it, which goes on in mid-sentence.
+ * @param {Block[]} blocks
+ */
+export declare function joined(blocks: Block[]): Block[];
 /** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
 export declare class Refused extends Error {
     status: number;

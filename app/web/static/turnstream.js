@@ -1,6 +1,6 @@
 // A client of turnstream in one file, without dependencies. docs/frontends.md explains it.
 
-/** @import { ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
+/** @import { Block, ChatEvent, Exchange, FeedEvent, FollowOptions, ServerEvent, Status, Turn, TurnEvent } from './protocol.d.ts' */
 
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
@@ -10,6 +10,23 @@ const SILENCE = 45_000 // milliseconds: three heartbeats of the server (one each
 
 /** @param {{status: Status}} turn */
 export const hasEnded = (turn) => ENDED.has(turn.status)
+
+/**
+ * The blocks, a text that was cut off as one with the text right behind it, which goes on in mid-sentence.
+ * @param {Block[]} blocks
+ */
+export function joined(blocks) {
+  /** @type {Block[]} */
+  const passages = []
+  for (const block of blocks) {
+    const last = passages.at(-1)
+    if (last?.interrupted && last.type === 'text' && block.type === 'text') {
+      const { interrupted, open } = block
+      passages[passages.length - 1] = { ...last, text: last.text + block.text, interrupted, open }
+    } else passages.push(block)
+  }
+  return passages
+}
 
 /** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
 export class Refused extends Error {

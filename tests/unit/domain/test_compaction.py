@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.domain.blocks import Block
-from app.domain.compaction import compaction_needed, earlier_cut, estimate_size
+from app.domain.compaction import compaction_needed, earlier_cut, estimate_size, size_of_reply
 from app.domain.history import COMPACTED, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY
 from app.domain.rounds import Round
@@ -157,3 +157,8 @@ def test_a_cut_never_ends_behind_a_user() -> None:
 def test_a_round_that_tells_no_figures_leaves_an_estimate() -> None:
     path = [user(1, "x" * 40), answer(2, 10, sealed(1, "end_turn")), user(3), running(rounds=[Round(1, 1)])]
     assert estimate_size(path).tokens == 11 + 10 + 2
+
+
+def test_the_size_of_a_reply_is_that_of_what_the_model_has_written_in_its_round() -> None:
+    blocks = [text(0, content="x" * 400), text(1, 2, "y" * 40), text(2, 2, "")]
+    assert [size_of_reply(blocks, number) for number in (1, 2, 3)] == [101, 11, 0]

@@ -7,7 +7,7 @@ from typing import Any
 from app.domain.blocks import Block
 from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
 from app.domain.turns import Limits
-from tests.support.turns import call, result, sealed, text, turn_of, words
+from tests.support.turns import call, result, sealed, text, turn_of, voided, words
 
 
 def noted(index: int, name: str = "look", **notes: Any) -> Block:
@@ -46,3 +46,13 @@ def test_a_turn_whose_tools_all_failed_says_so_as_a_whole() -> None:
 
 def test_a_turn_without_a_request_asked_for_nothing() -> None:
     assert degraded(replace(turn_of(), request=None)) == ()
+
+
+def test_a_reply_that_was_cut_off_is_named_with_what_it_cost() -> None:
+    unseen = replace(voided(2), estimated_tokens=0)
+    seen = replace(voided(2, attempt=2), estimated_tokens=12, usage={"output_tokens": 30})
+    kept = replace(sealed(1, "interrupted"), estimated_tokens=12, usage={"output_tokens": 1})
+    assert degraded(turn_of(rounds=[kept, unseen, seen, sealed(2, "end_turn", attempt=3)])) == (
+        Degraded("continued", round=1, output_tokens=12, estimated=True),
+        Degraded("rewritten", round=2, output_tokens=30),
+    )

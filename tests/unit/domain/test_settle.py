@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT, THINKING, TOOL_USE
 from app.domain.rounds import Round
-from app.domain.steps import Settlement, settle
+from app.domain.steps import Settlement, settle, text_to_continue
 from app.domain.turns import Limits, RecoveryPolicy
 from tests.support.turns import begun, call, result, sealed, text, turn_of
 
@@ -58,7 +60,7 @@ def test_one_interruption_too_many_is_given_up_unless_there_are_calls_to_run(pol
 
 def test_without_recoveries_an_interruption_that_nobody_is_charged_for_is_still_settled() -> None:
     turn = turn_of(text(), rounds=[begun()], limits=Limits(max_recoveries=0))
-    assert settle(turn, None, 0) == "void"
+    assert settle(turn, None, 0) == "keep"
     assert settle(turn, None, 1) == "give_up"
 
 
@@ -66,3 +68,31 @@ def test_only_the_blocks_of_the_open_round_count() -> None:
     rounds: list[Round] = [sealed(1), begun(2)]
     turn = turn_of(text(), call(1), result(2), rounds=rounds, limits=Limits(recovery="continue"))
     assert settle(turn, None, 0) == "void"
+
+
+CUT = text(0, content="Half a ", interrupted=True)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rounds", "stands"),
+    [
+        ([CUT], [sealed(1, "interrupted")], "Half a "),
+        ([CUT], [sealed(1, "interrupted"), begun(2)], "Half a "),
+        ([CUT], [sealed(1, "cancelled")], ""),
+        ([], [], ""),
+        # a thought before, and half a call behind
+        ([THOUGHT, replace(CUT, index=1), call(2, interrupted=True)], [sealed(1, "interrupted")], "Half a "),
+        # interrupted again while it went on
+        (
+            [CUT, text(1, 2, "sen", interrupted=True)],
+            [sealed(1, "interrupted"), sealed(2, "interrupted")],
+            "Half a sen",
+        ),
+        # the text before a result is not gone on with
+        ([text(0), call(1), result(2)], [sealed(1, "interrupted")], ""),
+        ([text(0), text(1, 2, "Half", interrupted=True)], [sealed(1, "tool_use"), sealed(2, "interrupted")], "Half"),
+        ([CUT, text(1, 2, "a sentence")], [sealed(1, "interrupted"), sealed(2, "end_turn")], ""),
+    ],
+)
+def test_the_text_that_the_next_reply_goes_on_with(blocks: list[Block], rounds: list[Round], stands: str) -> None:
+    assert text_to_continue(turn_of(*blocks, rounds=rounds)) == stands

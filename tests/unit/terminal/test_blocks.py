@@ -44,10 +44,19 @@ def test_the_degraded_line_groups_by_tool() -> None:
         {"what": "retries", "index": 4, "tool": "search"},
         {"what": "cut", "index": 6, "tool": "search"},
         {"what": "timeout", "index": 7, "tool": "fetch"},
-        {"what": "all_tools_failed"},
+        {"what": "all_tools_failed", "index": None, "tool": None},
     ]
     assert degraded_line(degraded) == "degraded: search cut, tried again · fetch timed out · all tools failed"
     assert degraded_line([]) == ""
+
+
+def test_the_degraded_line_names_the_cost_of_what_was_cut_off() -> None:
+    continued = {"what": "continued", "tool": None, "round": 1, "output_tokens": 1200, "estimated": True}
+    rewritten = {"what": "rewritten", "tool": None, "round": 2, "output_tokens": 7, "estimated": False}
+    assert degraded_line([continued, rewritten]) == (
+        "degraded: interrupted and continued (about 1,200 tokens before that),"
+        " interrupted and written anew (7 tokens before that)"
+    )
 
 
 def test_files_of_a_result_are_named_by_their_type() -> None:

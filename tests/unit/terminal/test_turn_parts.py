@@ -111,6 +111,15 @@ def test_neighbouring_text_blocks_of_a_round_are_one_text_because_citations_cut_
     assert parts_of(*blocks)[0].last == 1
 
 
+def test_a_text_that_was_cut_off_and_the_one_behind_it_are_one_text() -> None:
+    cut = block(0, "text", "The sea ri", interrupted=True)
+    assert text_passages([cut, block(1, "text", "ses", round=2)]) == ["The sea rises"]
+    assert text_passages([cut, block(1, "thinking", "hm", round=2)]) == ["The sea ri"]
+    state = Assembler()
+    state.blocks, state.rounds = [cut], {1: {"round": 1, "stop_reason": "interrupted"}}
+    assert not PartBuilder().build(state, BlockActivity(), 0)[0].settled
+
+
 def test_text_that_another_block_could_still_join_is_not_settled() -> None:
     assert not parts_of(block(0, "text", "The sea"))[0].settled
     assert parts_of(block(0, "text", "The sea"), block(1, "thinking", open=True))[0].settled

@@ -227,6 +227,18 @@ def test_a_pipe_gets_a_round_when_it_is_sealed() -> None:
     assert out.getvalue() == "I look it up.\n\nHere it *is*:\x1b\n"
 
 
+def test_a_pipe_gets_a_text_that_was_cut_off_and_what_goes_on_with_it_as_one() -> None:
+    view, out, _ = plain()
+    view.apply(ServerEvent("block_start", {"index": 0, "round": 1, "type": "text"}))
+    view.apply(ServerEvent("block_delta", {"index": 0, "offset": 0, "text": "Half a sen"}))
+    view.apply(ServerEvent("block_stop", {"index": 0, "interrupted": True}))
+    view.apply(ServerEvent("round_stop", {"round": 1, "stop_reason": "interrupted", "usage": {}}))
+    assert out.getvalue() == "Half a sen"
+    write_block(view, 1, 2, "tence.")
+    view.apply(ServerEvent("round_stop", {"round": 2, "stop_reason": "end_turn", "usage": {}}))
+    assert out.getvalue() == "Half a sentence."
+
+
 def test_a_pipe_gets_all_text_before_a_question() -> None:
     view, out, notes = plain()
     write_block(view, 0, 1, "I ask.")

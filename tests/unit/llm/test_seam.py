@@ -1,0 +1,134 @@
+"""The seam: a reply that goes on with a text that was cut off is passed on without what it repeats."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.llm.conversation.seam import REACH, Seam
+from app.llm.provider import (
+    BlockClosed,
+    BlockData,
+    BlockOpened,
+    BlockText,
+    MessageDelta,
+    MessageEnded,
+    MessageStarted,
+    Part,
+)
+
+LONG = "The tide table says that high water is at six. " * 50
+
+
+def joined(stands: str, pieces: Sequence[str]) -> str:
+    """What a reader has in the end, where the reply comes in these pieces."""
+    seam = Seam(stands)
+    first, *rest = pieces
+    parts: list[Part] = [BlockOpened(0, "text", text=first), *(BlockText(0, piece) for piece in rest), BlockClosed(0)]
+    passed = [part for each in parts for part in seam.feed([each])]
+    assert seam.decided
+    if passed:
+        assert isinstance(passed[0], BlockOpened)
+        assert passed[-1] == BlockClosed(0)
+    return stands + "".join(part.text for part in passed if isinstance(part, BlockOpened | BlockText))
+
+
+@pytest.mark.parametrize(
+    ("stands", "reply", "whole"),
+    [
+        # exactly where it stopped
+        ("The quick bro", "wn fox", "The quick brown fox"),
+        ("The quick brown", " fox", "The quick brown fox"),
+        ("Half a sentence", " There.", "Half a sentence There."),
+        # the last word, whole or cut
+        ("The quick bro", "brown fox", "The quick brown fox"),
+        ("The quick brown", "brown fox", "The quick brown fox"),
+        ("The quick brown ", "brown fox", "The quick brown fox"),
+        # the last words, with other white space
+        ("It was the best\nof times, it", "best of times, it was", "It was the best\nof times, it was"),
+        ("It was the best of times, it", "\n\nof times, it was", "It was the best of times, it was"),
+        ("one\n\ntwo\n", "two\nthree", "one\n\ntwo\nthree"),
+        # the last sentence
+        ("No. It was the wors", "It was the worst of times.", "No. It was the worst of times."),
+        # the whole text again
+        ("Once upon a ti", "Once upon a time", "Once upon a time"),
+        (LONG, LONG + "Ebb is at noon.", LONG + "Ebb is at noon."),
+        # the whole text again, and nothing else
+        ("That is all.", "That is all.", "That is all."),
+        # begun anew, then different: all of it stays
+        ("Once upon a time", "Once upon a hill", "Once upon a timeOnce upon a hill"),
+        # by chance
+        ("a very", " very good", "a very very good"),
+        ("Option A", "And so on", "Option AAnd so on"),
+        ("1", "1.5", "11.5"),
+        ("It costs 120", "120 euros", "It costs 120 euros"),
+        # scripts without spaces
+        ("今天天气", "天气很好", "今天天气很好"),
+        ("我说天", "天气", "我说天天气"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_both_texts_read_as_one(stands: str, reply: str, whole: str, size: int) -> None:
+    pieces = [reply[place : place + size] for place in range(0, len(reply), size)]
+    assert joined(stands, pieces) == whole
+
+
+def test_white_space_alone_is_not_held_back_for_ever() -> None:
+    seam = Seam("Half")
+    assert seam.feed([BlockOpened(0, "text")]) == []
+    passed = [part for _ in range(REACH + 6) for part in seam.feed([BlockText(0, " ")])]
+    assert passed[0] == BlockOpened(0, "text", text=" " * (REACH + 5))
+    assert passed[1:] == [BlockText(0, " ")]
+
+
+def test_what_differs_is_passed_on_at_once_and_then_nothing_is_looked_at() -> None:
+    seam = Seam("Half a")
+    passed = seam.feed([BlockOpened(0, "text"), BlockText(0, "no"), BlockText(0, "Half a")])
+    assert passed == [BlockOpened(0, "text", text="no"), BlockText(0, "Half a")]
+    assert seam.decided
+
+
+def test_what_comes_before_the_text_passes() -> None:
+    seam, usage = Seam("Half a"), MessageDelta(None, {"output_tokens": 2})
+    before: list[Part] = [MessageStarted({}), BlockOpened(0, "thinking"), BlockText(0, "a"), BlockClosed(0), usage]
+    assert seam.feed(before) == before
+    assert not seam.decided
+    assert seam.feed([BlockOpened(1, "text"), usage, BlockText(0, "b")]) == [usage, BlockText(0, "b")]
+
+
+LAST: Sequence[Part] = [MessageDelta("end_turn", {}), MessageEnded(), BlockOpened(2, "tool_use")]
+
+
+@pytest.mark.parametrize("last", LAST)
+@pytest.mark.parametrize(("held", "passed"), [("Ha", "Ha"), ("Half a", "")])
+def test_what_comes_behind_the_text_ends_the_wait(last: Part, held: str, passed: str) -> None:
+    seam, cited = Seam("Half a"), BlockData(1, "citations", {}, True)
+    assert seam.feed([BlockOpened(1, "text"), BlockText(1, held), cited]) == []
+    assert seam.feed([last]) == [BlockOpened(1, "text", text=passed), cited, last]
+    assert seam.decided
+
+
+def test_a_text_that_only_repeats_is_no_block() -> None:
+    seam = Seam("Half a")
+    assert seam.feed([BlockOpened(1, "text"), BlockText(1, "Half a"), BlockClosed(1), MessageEnded()]) == [
+        MessageEnded()
+    ]
+
+
+def test_a_reply_without_text_holds_nothing() -> None:
+    assert Seam("Half a").feed(LAST) == LAST
+
+
+TEXTS = st.text(alphabet="ab \n.é天", max_size=30)
+
+
+@given(TEXTS.filter(str.strip), TEXTS, st.integers(1, 5))
+def test_nothing_is_lost_but_what_stands_already(stands: str, reply: str, size: int) -> None:
+    pieces = [reply[place : place + size] for place in range(0, len(reply), size)] or [""]
+    whole = joined(stands, pieces)
+    passed = whole.removeprefix(stands)
+    assert reply.endswith(passed)
+    dropped = "".join(reply.removesuffix(passed).split())
+    assert "".join(stands.split()).endswith(dropped)
+    assert whole == joined(stands, [reply or ""]), "however it was cut"
