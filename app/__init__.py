@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from app.tools.library.documents import document_tools as document_tools
     from app.tools.outputs import Outputs as Outputs
     from app.tools.policy import Breaker as Breaker
+    from app.tools.policy import Fallback as Fallback
     from app.tools.policy import Policy as Policy
     from app.tools.tool import File as File
     from app.tools.tool import Outcome as Outcome
@@ -78,7 +79,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "app.tools.assembly": ("ToolSettings", "open_toolset"),
     "app.tools.library.documents": ("Library", "document_tools"),
     "app.tools.outputs": ("Outputs",),
-    "app.tools.policy": ("Breaker", "Policy"),
+    "app.tools.policy": ("Breaker", "Fallback", "Policy"),
     "app.tools.tool": (
         "File",
         "Outcome",

@@ -37,6 +37,23 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """The tool that is run when another one has failed, and its input.
+
+    `input` is a mapping from its members to those of the failed call that they are taken from, or a function of that
+    call's input; None for the same input. `add` are members with values of their own.
+    """
+
+    tool: str
+    input: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    add: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes_input(self) -> bool:
+        return self.input is not None or bool(self.add)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """How the calls of one tool are run. `@tool` and the tables of a tools file take their options from these fields.
 
@@ -51,10 +68,14 @@ class Policy:
     memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
     cache_seconds: float | None = None  # an answer holds so long, over all turns of its owner; only for read-only tools
     results: ResultForm = "json"  # the form of a result that is not text
-    fallback: str | None = None  # the tool that runs with the same input when this one has failed
+    fallback: str | Fallback | None = None  # runs when this tool has failed; a name: with the same input
     breaker: Breaker | None = field(default_factory=Breaker)
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
+
+    @property
+    def stand_in(self) -> Fallback | None:
+        return Fallback(self.fallback) if isinstance(self.fallback, str) else self.fallback
 
     def __post_init__(self) -> None:
         _check_seconds("timeout", self.timeout)
@@ -83,12 +104,13 @@ def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:
         raise ValueError(f"{spec.name} cannot have a `memo`: declare it `read_only`, if it is")
     if options.get("cache_seconds") and not spec.read_only:
         raise ValueError(f"{spec.name} cannot have `cache_seconds`: declare it `read_only`, if it is")
-    if options.get("fallback") == spec.name:
-        raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
     try:
-        return Policy(**options)
+        policy = Policy(**options)
     except ValueError as error:
         raise ValueError(f"{spec.name}: {error}") from None
+    if policy.stand_in is not None and policy.stand_in.tool == spec.name:
+        raise ValueError(f"{spec.name} cannot be its own `fallback`: name another tool")
+    return policy
 
 
 def repeatable(spec: ToolSpec) -> bool:

@@ -15,9 +15,11 @@ from app.domain.turns import ToolSpec
 from app.kit.text import storable
 from app.tools.outputs import Outputs
 from app.tools.policy import Policy, count_policies
+from app.tools.running.fallback import FAILURES, fallback_problem, input_of, with_fallback
 from app.tools.running.fit import Sizes, fit
 from app.tools.running.limiter import Limiter
-from app.tools.running.tries import FAILURES, Backoff, fallback_problem, short_backoff, with_fallback
+from app.tools.running.tries import Backoff, short_backoff
+from app.tools.serialize import serialize
 from app.tools.tool import Outcome, Tool, ToolContext, ToolSource
 
 log = structlog.get_logger(__name__)
@@ -137,10 +139,7 @@ class Toolset:
                 input_json = _clean(input_json)
                 outcome = await self._limiter.call(tool, input_json, context)
                 if outcome.kind in FAILURES and (stand_in := self._fallback(tool)) is not None:
-                    log.warning("tool.fallback", fallback=stand_in.spec.name, kind=outcome.kind)
-                    with bound_contextvars(tool=stand_in.spec.name):
-                        second = await self._limiter.call(stand_in, input_json, context)
-                    outcome = with_fallback(outcome, stand_in, second)
+                    outcome = await self._call_fallback(outcome, tool.policy, stand_in, input_json, context)
                 outcome = fit(outcome, self._sizes.of(tool.policy), context.tool_use_id, known)
                 # The name of a tool that came with a request is arbitrary: each would be a metric series for ever.
                 count_policies(tool.spec.name if tool.spec.http is None else "(declared)", outcome.notes)
@@ -148,6 +147,24 @@ class Toolset:
             sizes = {"characters": sum(map(len, texts)), "files": len(outcome.parts) - len(texts)}
             log.info("tool.settled", kind=outcome.kind, seconds=round(perf_counter() - start, 4), **sizes)
         return outcome
+
+    async def _call_fallback(
+        self, first: Outcome, policy: Policy, stand_in: Tool, input_json: str, context: ToolContext
+    ) -> Outcome:
+        fallback = policy.stand_in
+        assert fallback is not None
+        log.warning("tool.fallback", fallback=fallback.tool, kind=first.kind)
+        with bound_contextvars(tool=fallback.tool):
+            changed: str | None = None
+            try:
+                if fallback.changes_input:
+                    changed = storable(serialize(input_of(fallback, _parse(input_json)), "json"))
+            except Exception as error:  # the function of a program may raise anything
+                log.error("tool.failed", exc_info=error)
+                second = Outcome(f"Its input could not be made ({type(error).__name__}).", is_error=True)
+            else:
+                second = await self._limiter.call(stand_in, changed or input_json, context)
+        return with_fallback(first, fallback, second, changed)
 
     def fitted(self, name: str, outcome: Outcome, tool_use_id: str, offered: Sequence[ToolSpec]) -> Outcome:
         """An outcome that a client sent, or that was kept, cut like that of a tool of this server."""
@@ -173,7 +190,7 @@ class Toolset:
         if problem := fallback_problem(tool, tools):
             log.error("tool.no_fallback", problem=problem)
             return None
-        return tools.get(tool.policy.fallback or "")
+        return None if tool.policy.stand_in is None else tools.get(tool.policy.stand_in.tool)
 
     def _find(self, name: str, offered: Sequence[ToolSpec] | None) -> Tool | None:
         """A tool by name. When a request declared a tool of this name, that is never one of the server."""

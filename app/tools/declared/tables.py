@@ -1,10 +1,11 @@
 """The tables of a tools file and their keys, as the operator writes them in TOML."""
 
+import dataclasses
 import difflib
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -16,7 +17,9 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     create_model,
     model_validator,
@@ -24,6 +27,12 @@ from pydantic import (
 
 from app.domain.errors import ConfigError
 from app.tools.policy import Policy, PolicyOptions
+
+_TABLE, _VALUE = "(table)", "(value)"
+
+
+def _tag_of(value: object) -> str:
+    return _TABLE if isinstance(value, dict) else _VALUE
 
 
 class _Table(BaseModel):
@@ -33,7 +42,14 @@ class _Table(BaseModel):
 def _keys_of(options: Any) -> dict[str, Any]:
     """The fields of a dataclass as keys of a table, with types and defaults."""
     types = get_type_hints(options)
-    return {field.name: (_key_type(types[field.name]), getattr(options(), field.name)) for field in fields(options)}
+    return {field.name: (_key_type(types[field.name]), _default_of(field)) for field in fields(options)}
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; an ellipsis for one that must be given."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return ... if field.default is MISSING else field.default
 
 
 def _key_type(hint: Any) -> Any:
@@ -43,7 +59,11 @@ def _key_type(hint: Any) -> Any:
         return Annotated[table, AfterValidator(lambda keys: hint(**dict(keys)))]
     if get_origin(hint) not in {Union, UnionType}:
         return hint
-    union = reduce(or_, [_key_type(kind) for kind in get_args(hint) if get_origin(kind) is not Callable])
+    kinds = [kind for kind in get_args(hint) if get_origin(kind) is not Callable]
+    union: Any = reduce(or_, map(_key_type, kinds))
+    if len(kinds) > 2 and any(is_dataclass(kind) for kind in kinds):  # the mistakes are then those of one of them
+        tagged = [Annotated[_key_type(kind), Tag(_TABLE if is_dataclass(kind) else _VALUE)] for kind in kinds[:-1]]
+        union = Annotated[Union[tuple(tagged)], Discriminator(_tag_of)] | None  # noqa: UP007
     if NoneType not in get_args(hint):
         return union
     return Annotated[union, BeforeValidator(lambda value: None if value is False else value)]
@@ -120,7 +140,7 @@ def read_file(path: Path) -> ToolsFile:
 
 
 def _sentence(problem: Any) -> str:
-    loc: tuple[str | int, ...] = problem["loc"]
+    loc = tuple(part for part in problem["loc"] if part not in {_TABLE, _VALUE})
     # The name of a table has two parts or, of the policy of one tool of a server, four.
     depth = 0 if len(loc) < 2 else 4 if len(loc) > 4 and loc[2] == "policy" else 2
     table, key = ".".join(map(str, loc[:depth])), ".".join(map(str, loc[depth:]))

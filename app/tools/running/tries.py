@@ -1,8 +1,8 @@
-"""The tries of a tool: retries where they do no harm, every failure as an outcome, the fallback of a failed tool."""
+"""The tries of a tool: retries where they do no harm, every failure as an outcome."""
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +17,6 @@ log = structlog.get_logger(__name__)
 Notes = dict[str, Any]
 # Seconds to wait before a retry, by its number from 1.
 Backoff = Callable[[int], float]
-
-_REASONS = {"error": "failed", "timeout": "ran out of time", "unavailable": "is not available"}
-FAILURES: frozenset[str] = frozenset(_REASONS)  # the kinds of outcome that a fallback stands in for
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +70,3 @@ def broken(tool: Tool, error: BaseException) -> Try:
     """The model sees only the class of the error: its message may hold what the model must not see."""
     log.error("tool.failed", exc_info=error)
     return Try(Outcome(f"The tool {tool.spec.name} failed ({type(error).__name__}).", kind="error"), broke=True)
-
-
-def fallback_problem(tool: Tool, tools: Mapping[str, Tool]) -> str | None:
-    """The reason why the fallback of a tool, if it has one, must not stand in for it. A call may be run early, twice or
-    without an approval only if that holds for both tools.
-    """
-    name, fallback = tool.spec.name, tool.policy.fallback
-    if fallback is None:
-        return None
-    if (stand_in := tools.get(fallback)) is None:
-        return f"{name} has the fallback {fallback}, which is not in the toolset: add it, or name another tool"
-    if stand_in.policy.approval != "never":
-        return f"{fallback} cannot be the fallback of {name}: a call of it may need an approval"
-    if tool.spec.read_only and not stand_in.spec.read_only:
-        return f"{fallback} cannot be the fallback of {name}: {name} is read_only, and {fallback} is not"
-    if repeatable(tool.spec) and not repeatable(stand_in.spec):
-        return f"{fallback} cannot be the fallback of {name}: {name} is retry_safe, and {fallback} is not"
-    return None
-
-
-def with_fallback(first: Outcome, stand_in: Tool, second: Outcome) -> Outcome:
-    """The outcome of a call that failed, when `stand_in` was run after it."""
-    name = stand_in.spec.name
-    note: dict[str, Any] = {"tool": name, "because": first.kind}
-    if second.notes:
-        note["notes"] = dict(second.notes)
-    notes = {**first.notes, "fallback": note}
-    if second.is_error:
-        return replace(first.with_parts(*first.parts, f"[{name} was run instead:]", *second.parts), notes=notes)
-    reason = f"[The tool that was called {_REASONS[first.kind]}; this is the answer of {name}.]"
-    return replace(second.with_parts(reason, *second.parts), notes=notes)
