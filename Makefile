@@ -24,7 +24,7 @@ TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/node/*.mjs eslint.config.js
 
-.PHONY: help run test cover check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover live check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -38,6 +38,9 @@ test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm 
 
 cover: $(DEV) ## make test, with a page for each file in htmlcov/
 	@$(PYTEST) --cov --cov-report=term --cov-report=html $(PYTEST_ARGS)
+
+live: $(DEV) ## the main job with real models, where a key is set; says first what it may cost (LIVE_CEILING, default 1)
+	@LIVE_TESTS=1 $(BIN)/python -m pytest --quiet tests/live $(PYTEST_ARGS)
 
 check: $(DEV) $(NODE_TOOLS) ## format, lint, types and floors of Python and JavaScript, side by side
 	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-javascript

@@ -20,8 +20,12 @@ from tests.support.programs import missing
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
-# Nobody here speaks TLS. Loading all authorities of a system costs every client and every process more than most tests.
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
+LIVE = os.environ.get("LIVE_TESTS") == "1"
+
+# Nobody here speaks TLS, but real providers. Loading all authorities of a system costs every client and every process
+# more than most tests.
+if not LIVE:
+    os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes
@@ -58,8 +62,13 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The modules of the tests that are given most time come first, so that no worker is left with one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Live tests run only where they are asked for, because they cost money; they are not skipped but deselected. The
+    modules of the tests that are given most time come first, so that no worker is left with one at the end.
+    """
+    if not LIVE and (live := [item for item in items if item.get_closest_marker("live")]):
+        config.hook.pytest_deselected(items=live)
+        items[:] = [item for item in items if item not in live]
     most: defaultdict[Path, float] = defaultdict(float)
     for item in items:
         if limit := item.get_closest_marker("timeout"):

@@ -1,5 +1,6 @@
 """A model API on a local socket. It answers as a model does: from the messages it is sent, and from nothing else."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -32,7 +33,12 @@ class Whole:
     block: Mapping[str, Any]
 
 
-Said = str | Thought | Use | Whole
+@dataclass(frozen=True)
+class Silence:
+    """Nothing more, on a connection that stays open."""
+
+
+Said = str | Thought | Use | Whole | Silence
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,8 @@ class Model:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": f"req_{serial}"})
         await response.prepare(request)
         for event in _message(serial, said):
+            if event["type"] == "silence":
+                await asyncio.Event().wait()
             await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
         return response
 
@@ -110,7 +118,7 @@ async def serving(path: str, handler: Callable[[web.Request], Any]) -> AsyncIter
     """POSTs to `path` at the address that is given. Requests that hang are dropped at the end."""
     app = web.Application()
     app.router.add_post(path, handler)
-    runner = web.AppRunner(app, shutdown_timeout=0)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)  # 0 would stand for none
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -161,6 +169,9 @@ def _message(serial: int, said: Sequence[Said]) -> Iterator[Json]:
     message = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "model": "m", "content": []}
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "usage": _USAGE}}
     for index, one in enumerate(said):
+        if isinstance(one, Silence):
+            yield {"type": "silence"}
+            return
         block, deltas = _block(one, f"toolu_{serial}_{index}")
         yield {"type": "content_block_start", "index": index, "content_block": block}
         for delta in deltas:
@@ -170,7 +181,7 @@ def _message(serial: int, said: Sequence[Said]) -> Iterator[Json]:
     yield {"type": "message_stop"}
 
 
-def _block(one: Said, id: str) -> tuple[Mapping[str, Any], list[Json]]:
+def _block(one: str | Thought | Use | Whole, id: str) -> tuple[Mapping[str, Any], list[Json]]:
     match one:
         case str():
             return {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in _pieces(one)]
