@@ -1,6 +1,6 @@
 """Handlers of actions: results of client tools and decisions about approvals, for calls that wait for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,7 +8,7 @@ from starlette.responses import Response
 from app.api.attachments import result_parts, user_blocks
 from app.api.codec import output_text, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
-from app.api.schemas.responses import WholeOut
+from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
 from app.api.schemas.tools import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
 from app.api.services import Services, begin
 from app.api.views import json_response, turn_out
@@ -17,6 +17,8 @@ from app.domain.errors import RequestRefused
 from app.domain.results import joined_texts, layout_of
 from app.domain.turns import Turn
 from app.storage.actions import Decision
+from app.storage.rows import from_json
+from app.tools.grants import meets
 from app.tools.schemas import InputSchema
 
 
@@ -46,6 +48,30 @@ async def get_whole(request: Request) -> Response:
     return json_response(WholeOut(tool_use_id=call, text=text))
 
 
+async def list_grants(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat = await services.storage.chats.get(owner, id_of(request, "chat"))
+    grants = [
+        GrantOut(
+            id=grant.id,
+            tool=grant.tool,
+            when=from_json(grant.when),
+            created_at=grant.created_at,
+            turn=grant.turn,
+            tool_use_id=grant.tool_use_id,
+        )
+        for grant in await services.storage.grants.of_chat(chat.id)
+    ]
+    return json_response(GrantsOut(grants=grants))
+
+
+async def revoke_grant(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat, grant = id_of(request, "chat"), id_of(request, "grant")
+    await services.storage.grants.revoke(owner, chat, grant)
+    return json_response(Revoked(revoked=grant))
+
+
 async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services) -> list[Decision]:
     seen: set[str] = set()
     for place, action in enumerate(actions):
@@ -55,7 +81,23 @@ async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, servic
                 field=f"actions.{place}.tool_use_id",
             )
         seen.add(action.tool_use_id)
-    return [await _decision(action, turn, owner, services, f"actions.{place}") for place, action in enumerate(actions)]
+    decisions = [await _decision(each, turn, owner, services, f"actions.{place}") for place, each in enumerate(actions)]
+    return [*decisions, *_following(decisions, turn)]
+
+
+def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
+    """Approvals of the other calls that wait now and that a remembered approval covers: nobody decides twice."""
+    inputs = {(block.round, block.tool_use_id): block.text for block in turn.blocks if block.is_call}
+    tools = {ask.tool_use_id: (ask.name, ask.tool_digest) for ask in turn.asks if ask.tool_digest is not None}
+    decided = {decision.tool_use_id for decision in decisions}
+    for decision in (decision for decision in decisions if decision.remember):
+        for ask in turn.asks:
+            if ask.answer is not None or ask.tool_use_id in decided or ask.tool_use_id not in tools:
+                continue
+            same = tools[ask.tool_use_id] == tools.get(decision.tool_use_id)
+            if same and (decision.when is None or meets(from_json(decision.when), inputs[ask.round, ask.tool_use_id])):
+                decided.add(ask.tool_use_id)
+                yield Decision(ask.tool_use_id, ask.digest, AskAnswer("approve"), decision.field, follows=True)
 
 
 async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services, field: str) -> Decision:
@@ -70,9 +112,25 @@ async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services
             return Decision(action.tool_use_id, None, answer, field)
         case ApproveIn():
             answer = AskAnswer("approve", input=_edited(action, turn, field))
-            return Decision(action.tool_use_id, action.input_digest, answer, field)
+            when, remember = _condition(action, answer.input, turn, field), action.remember is not None
+            return Decision(action.tool_use_id, action.input_digest, answer, field, remember, when)
         case DenyIn():
             return Decision(action.tool_use_id, action.input_digest, AskAnswer("deny", action.reason), field)
+
+
+def _condition(action: ApproveIn, edited: str | None, turn: Turn, field: str) -> str | None:
+    """The condition of a grant as JSON text. The call that is approved must meet it, or it is a mistake."""
+    if action.remember is None or action.remember.when is None:
+        return None
+    when = {name: condition.model_dump(exclude_unset=True) for name, condition in action.remember.when.items()}
+    texts = [block.text for block in turn.blocks if block.is_call and block.tool_use_id == action.tool_use_id]
+    if texts and not meets(when, edited or texts[-1]):
+        raise RequestRefused(
+            f"`{field}.remember.when` must hold for the call that is approved: each member that it names must be in the"
+            " input, and meet its condition.",
+            field=f"{field}.remember.when",
+        )
+    return to_json(when).decode()
 
 
 def _edited(action: ApproveIn, turn: Turn, field: str) -> str | None:

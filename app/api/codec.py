@@ -35,6 +35,7 @@ def required_action_json(action: RequiredAction) -> dict[str, Any]:
         "input": input_of(action.input),
         "input_digest": action.digest,
         "expires_at": action.expires_at,
+        "can_remember": action.can_remember,
     }
 
 

@@ -17,6 +17,7 @@ from app.storage.chats import Chats
 from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
+from app.storage.grants import Grants
 from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
 from app.stream.chat.wakeups import ChatWakeups
@@ -35,6 +36,7 @@ class Storage:
     exchanges: Exchanges
     branches: Branches
     actions: Actions
+    grants: Grants
     results: ToolResults
     documents: Documents
     uploads: Uploads
@@ -49,6 +51,7 @@ class Storage:
             Exchanges(database),
             Branches(database),
             Actions(database),
+            Grants(database),
             ToolResults(database),
             Documents(database),
             Uploads(database),

@@ -1,4 +1,4 @@
-"""Asks: calls that wait for a person. Steers: messages of the user to a turn that is open."""
+"""Asks: calls that wait for a person. Grants: permissions that outlast a call. Steers: messages to an open turn."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +18,7 @@ class AskAnswer:
     """The answer to an ask. `text` is the result of a client tool, or the reason why a call was denied; `layout` says
     how a result with files is laid out (app/domain/results.py), `client_data` (JSON text) what only clients see of it.
     `input`, as JSON text, replaces the input of the call.
+    `grant` is the permission that answered in place of a person, at the moment of the ask.
     """
 
     kind: AnswerKind
@@ -26,12 +27,14 @@ class AskAnswer:
     input: str | None = None
     layout: str | None = None
     client_data: str | None = None
+    grant: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
-    run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`).
+    run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`). `tool_digest`
+    identifies the tool as the person was shown it, where an approval may be remembered for the chat.
     """
 
     round: int
@@ -42,6 +45,28 @@ class Ask:
     attempt: int
     expires_at: datetime | None = None
     answer: AskAnswer | None = None
+    tool_digest: str | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """False for an ask that no person was asked: a grant has answered it."""
+        return self.answer is None or self.answer.grant is None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A person's permission to run further calls of one tool in a chat, until it is revoked. `digest` identifies the
+    tool as it was then. `when`, as JSON text, has a condition for each of some members of the input. The approval of
+    the call `tool_use_id` in `turn` gave it.
+    """
+
+    id: UUID
+    tool: str
+    digest: str
+    when: str | None
+    turn: UUID
+    tool_use_id: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

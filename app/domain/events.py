@@ -80,7 +80,9 @@ class RoundStop:
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """A call that waits for a person. `input` is JSON text, as it was streamed."""
+    """A call that waits for a person. `input` is JSON text, as it was streamed. `can_remember`: an approval may be
+    remembered for the chat.
+    """
 
     tool_use_id: str
     name: str
@@ -88,6 +90,7 @@ class RequiredAction:
     input: str
     digest: str
     expires_at: datetime | None
+    can_remember: bool = False
 
 
 @dataclass(frozen=True, slots=True)

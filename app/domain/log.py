@@ -73,7 +73,9 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
     by_call = {(ask.round, ask.tool_use_id): ask for ask in asks}
     calls = [(by_call.get((block.round, block.tool_use_id or "")), block.text) for block in blocks if block.is_call]
     return tuple(
-        RequiredAction(ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at)
+        RequiredAction(
+            ask.tool_use_id, ask.name, ask.kind, input, ask.digest, ask.expires_at, ask.tool_digest is not None
+        )
         for ask, input in calls
         if ask is not None
     )
@@ -103,8 +105,8 @@ def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) 
     yield from _marks_of_blocks(block for block in mine if block.type not in AFTER_SEAL)
     if round.sealed_by is not None:
         yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
-    if asks:
-        yield action_required(asks, blocks)
+    if shown := [ask for ask in asks if ask.is_shown]:
+        yield action_required(shown, blocks)
     yield from _marks_of_blocks(block for block in mine if block.type in AFTER_SEAL)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from app.domain.asks import Ask, AskAnswer, AskKind, digest_of
+from app.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from app.domain.blocks import Block, CallState
 from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
+from app.tools.grants import covers
 from app.tools.policy import Policy, repeatable
 from app.tools.tool import RETURNED_NOTHING, Outcome
 from app.tools.toolset import Toolset
@@ -157,6 +158,7 @@ class ToolGate:
             digest=digest_of(call),
             attempt=self.turn.attempt,
             expires_at=None if expiry is None else now + timedelta(seconds=expiry),
+            tool_digest=self.toolset.tool_digest(call.name, self._request.tools) if kind == "approval" else None,
         )
 
     def _ask_of(self, call: Block) -> Ask | None:
@@ -227,6 +229,22 @@ def _parsed(input_json: str) -> object:
         return input_json
 
 
+# --- grants ----------------------------------------------------------------------------------------------------------
+
+
+def with_grants(asks: Sequence[Ask], calls: Iterable[Block], grants: Sequence[Grant]) -> list[Ask]:
+    """The asks for `calls`, those that a grant covers with their answer. The row of such an ask shows later by which
+    grant the call was run, and the call may run even if the grant is revoked meanwhile.
+    """
+    inputs = {key_of(call): call.text for call in calls}
+    answered = []
+    for ask in asks:
+        text = inputs[ask.round, ask.tool_use_id]
+        grant = next((grant for grant in grants if covers(grant, ask.name, ask.tool_digest, text)), None)
+        answered.append(ask if grant is None else replace(ask, answer=AskAnswer("approve", grant=grant.id)))
+    return answered
+
+
 # --- answers of persons ----------------------------------------------------------------------------------------------
 
 
@@ -252,10 +270,13 @@ def outcome_of_answer(ask: Ask, answer: AskAnswer) -> Outcome:
     return Outcome(text, kind="refused", notes={"approval": {"decision": decision}})
 
 
-def with_approval(outcome: Outcome, edited: str | None) -> Outcome:
-    """The outcome of an approved call, with a note of that. The model is informed of an `edited` input."""
-    if edited is None:
+def with_approval(outcome: Outcome, approval: AskAnswer) -> Outcome:
+    """The outcome of an approved call, with a note of that. The model is informed of an edited input."""
+    if approval.grant is not None:
+        note = {"decision": "remembered", "grant": str(approval.grant)}
+        return replace(outcome, notes={**outcome.notes, "approval": note})
+    if approval.input is None:
         return replace(outcome, notes={**outcome.notes, "approval": {"decision": "approve"}})
-    notice = f"The user changed the input to {edited} before allowing the call."
-    notes = {**outcome.notes, "approval": {"decision": "approve", "input": edited}}
+    notice = f"The user changed the input to {approval.input} before allowing the call."
+    notes = {**outcome.notes, "approval": {"decision": "approve", "input": approval.input}}
     return replace(outcome.with_parts(notice, *outcome.parts), notes=notes)

@@ -13,7 +13,7 @@ from app.domain.output import attempt_of
 from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
-from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval
+from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
@@ -59,8 +59,11 @@ class ToolRuns:
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call of a round its result, or asks a person for it."""
         if refusal is None and (asks := self._gate.asks(calls, datetime.now(UTC))):
+            if any(ask.tool_digest is not None for ask in asks):
+                find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
+                asks = with_grants(asks, calls, await retry_while_unavailable(find))
             await self._recorder.ask(asks)
-            asked = {(ask.round, ask.tool_use_id) for ask in asks}
+            asked = {(ask.round, ask.tool_use_id) for ask in asks if ask.answer is None}
             calls = [call for call in calls if key_of(call) not in asked]
         runnable = []
         for call in calls:  # one by one: a result that is stored here may be the memo of the next call
@@ -151,7 +154,7 @@ class ToolRuns:
             if key is not None and result is not None and seconds is not None:
                 put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
                 await retry_while_unavailable(put)
-        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval.input))
+        return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval))
 
     async def _from_cache(self, call: Block, key: bytes) -> Outcome | None:
         """The kept answer of an identical call of this owner, cut for this call."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.domain.turns import Turn
 from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
+from app.storage.grants import Grants
 from app.storage.tool_cache import ToolCache
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
@@ -24,6 +25,7 @@ class TurnContext:
     hooks: HookRunner
     turns: Turns
     uploads: Uploads
+    grants: Grants
     cache: ToolCache
     updated: asyncio.Event
 

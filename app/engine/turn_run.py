@@ -18,6 +18,7 @@ from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
 from app.storage.database import Database, retry_while_unavailable
+from app.storage.grants import Grants
 from app.storage.runs.journal import Journal
 from app.storage.runs.record import Records
 from app.storage.tool_cache import ToolCache
@@ -85,9 +86,10 @@ class TurnRun:
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
         with services.directory.host(view, owner):
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
-            uploads, cache = Uploads(services.database), ToolCache(services.database)
+            storage = services.database
+            uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(
-                owner, path[:-1], recorder, services.hooks, turns, uploads, cache, self.updated
+                owner, path[:-1], recorder, services.hooks, turns, uploads, grants, cache, self.updated
             )
             tool_runs = ToolRuns(context, services.toolset, started_before)
             executor = Executor(context, tool_runs, services.models)

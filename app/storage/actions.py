@@ -7,6 +7,7 @@ from uuid import UUID
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
+from app.kit.ids import new_id
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.exchanges import ARRIVE, GET_KEY, KEEP_KEY, IdempotencyKey, key_refused
 from app.storage.rows import OPEN_STATUSES, ask_from, to_json
@@ -33,6 +34,21 @@ ANSWER_ASKS = Statement(
     WHERE turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
+# The same permission twice would be listed twice.
+KEEP_GRANT = Statement(
+    """
+    INSERT INTO grants (id, chat_id, tool, digest, "when", turn_id, tool_use_id)
+    SELECT :id, :chat, CAST(:tool AS text), CAST(:digest AS text), CAST(:when AS json), :turn, :tool_use_id
+    WHERE NOT EXISTS (
+        SELECT FROM grants
+        WHERE chat_id = :chat AND revoked_at IS NULL AND tool = :tool AND digest = :digest
+          AND "when"::text IS NOT DISTINCT FROM CAST(:when AS json)::text
+    )
+    """
+)
+COUNT_GRANTS = Statement("SELECT count(*) AS number FROM grants WHERE chat_id = :chat AND revoked_at IS NULL")
+MOST_GRANTS = 100  # of a chat: the gate reads them all
+
 # SKIP LOCKED: the holder of a lock may be writing an answer, and would wait for this statement as this one waits for
 # it. Such a turn is left for the next time.
 EXPIRE_ASKS = Statement(
@@ -56,13 +72,18 @@ EXPIRE_ASKS = Statement(
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
-    none. `field` is the path of the answer in the request.
+    none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
+    allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
+    one of the request does not count where the call has its answer already.
     """
 
     tool_use_id: str
     digest: str | None
     answer: AskAnswer
     field: str
+    remember: bool = False
+    when: str | None = None
+    follows: bool = False
 
 
 class Actions:
@@ -88,7 +109,7 @@ class Actions:
                     raise Conflict(
                         f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
                     )
-                await self._store(connection, owner, turn, decisions, key)
+                await self._store(connection, owner, chat, turn, decisions, key)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
@@ -100,11 +121,14 @@ class Actions:
         self,
         connection: Transaction,
         owner: str,
+        chat: UUID,
         turn: UUID,
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
     ) -> None:
         rows = await connection.rows(GET_OPEN_ASKS, turn=turn)
+        is_open = {row["tool_use_id"]: row["answer"] is None and not row["expired"] for row in reversed(rows)}
+        decisions = [decision for decision in decisions if not decision.follows or is_open[decision.tool_use_id]]
         asks = [_checked(decision, rows) for decision in decisions]
         await connection.rows(
             ANSWER_ASKS,
@@ -113,11 +137,31 @@ class Actions:
             tool_use_ids=[ask.tool_use_id for ask in asks],
             answers=[to_json(decision.answer) for decision in decisions],
         )
+        for ask, decision in zip(asks, decisions, strict=True):
+            if decision.remember:
+                await _keep_grant(connection, chat, turn, ask, decision)
         await connection.row(ARRIVE, turn=turn)
         if key is not None:
             kept = await connection.row(KEEP_KEY, owner=owner, key=key.key, digest=key.digest, turn=turn, steer=None)
             if kept is None:  # another request has used the key at this moment
                 raise key_refused()
+
+
+async def _keep_grant(connection: Transaction, chat: UUID, turn: UUID, ask: Ask, decision: Decision) -> None:
+    counted = await connection.row(COUNT_GRANTS, chat=chat)
+    if counted is not None and counted["number"] >= MOST_GRANTS:
+        detail = f"`remember` must be left out: {MOST_GRANTS} approvals are remembered for this chat; revoke some."
+        raise RequestRefused(detail, field=f"{decision.field}.remember")
+    await connection.rows(
+        KEEP_GRANT,
+        id=new_id(),
+        chat=chat,
+        tool=ask.name,
+        digest=ask.tool_digest,
+        when=decision.when,
+        turn=turn,
+        tool_use_id=ask.tool_use_id,
+    )
 
 
 def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
@@ -142,4 +186,7 @@ def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
     if decision.answer.kind != "result" and decision.digest != ask.digest:
         detail = f"`input_digest` is about another input than that of call {ask.tool_use_id}; read the call again."
         raise Conflict(detail, field=f"{decision.field}.input_digest")
+    if decision.remember and ask.tool_digest is None:
+        detail = f"`remember` must be left out: each call of {ask.name} needs a decision of its own."
+        raise RequestRefused(detail, field=f"{decision.field}.remember")
     return ask

@@ -111,6 +111,7 @@ def ask_from(row: Row) -> Ask:
         attempt=row["attempt"],
         expires_at=row["expires_at"],
         answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
+        tool_digest=row["tool_digest"],
     )
 
 

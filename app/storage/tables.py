@@ -272,9 +272,28 @@ asks = Table(
     Column("expires_at", DateTime(timezone=True)),
     Column("answer", JSON),
     Column("answered_at", DateTime(timezone=True)),
+    # Of the tool as it was shown, where an approval may be remembered for the chat.
+    Column("tool_digest", Text),
     CheckConstraint("kind IN ('client', 'approval')", name="kind"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
+)
+
+# A person's permission for further calls of a tool in a chat. `digest` is of the tool: a changed one needs a decision
+# again. The turn of the approval may be deleted without it.
+grants = Table(
+    "grants",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("when", JSON),
+    Column("turn_id", Uuid, nullable=False),
+    Column("tool_use_id", Text, nullable=False),
+    _now(),
+    Column("revoked_at", DateTime(timezone=True)),
+    Index("ix_grants_chat_id", "chat_id", postgresql_where=literal_column("revoked_at IS NULL")),
 )
 
 # A message of the user to an open turn, until the turn takes it in as blocks of its own.

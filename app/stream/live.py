@@ -163,7 +163,8 @@ class LiveView:
     def ask(self, asks: Sequence[Ask]) -> None:
         """Adds the asks for calls of the last round that wait for a person."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
-        self._mark(action_required(asks, self.turn.blocks))
+        if shown := [ask for ask in asks if ask.is_shown]:
+            self._mark(action_required(shown, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
         """Takes the last round back. `turn` has the next attempt, by which readers notice it."""

@@ -24,6 +24,9 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "approval": ("allow", "deny", "edit", "skip"),
     "client": ("result", "decline", "skip"),
 }
+# Offered where the server allows it.
+_REMEMBER: Final = "chat"
+_LABELS: Final = {_REMEMBER: "allow for this (c)hat"}
 _SYNONYMS: Final = {"y": "allow", "yes": "allow", "n": "deny", "no": "deny"}
 _REASON: Final = "Reason for the model (Enter for none): "
 _DECLINED: Final = "The user declined to run this tool."
@@ -114,6 +117,8 @@ class ApprovalPrompt:
         """Returns the action for the server; None if the call is skipped. `remaining` more calls wait."""
         self._show(call, remaining)
         choices = _CHOICES.get(call["type"], ("skip",))
+        if call.get("can_remember"):
+            choices = (choices[0], _REMEMBER, *choices[1:])
         while (choice := self._choose(choices)) != "skip":
             if (action := self._action(choice, call)) is not None:
                 return action
@@ -135,7 +140,7 @@ class ApprovalPrompt:
             self._console.print(Text("    (no arguments)", "dim"))
 
     def _choose(self, choices: tuple[str, ...]) -> str:
-        prompt = ", ".join(f"({choice[0]}){choice[1:]}" for choice in choices)
+        prompt = ", ".join(_LABELS.get(choice, f"({choice[0]}){choice[1:]}") for choice in choices)
         while True:
             line = self._read(f"{prompt}? ").lower()
             matches = [choice for choice in choices if line and choice.startswith(_SYNONYMS.get(line, line))]
@@ -147,6 +152,8 @@ class ApprovalPrompt:
         match choice:
             case "allow":
                 return _decision("approve", call)
+            case "chat":
+                return _decision("approve", call) | {"remember": {"scope": "chat"}}
             case "deny":
                 reason = self._read(_REASON)
                 return _decision("deny", call) | ({"reason": reason} if reason else {})

@@ -105,6 +105,14 @@ class Client:
         path, body = f"/api/chats/{chat}/turns/{turn}/actions", {"actions": [action]}
         return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
 
+    async def grants(self, chat: str) -> list[Json]:
+        """Returns the approvals that are remembered for a chat."""
+        found: list[Json] = (await self._call("GET", f"/api/chats/{chat}/grants"))["grants"]
+        return found
+
+    async def revoke_grant(self, chat: str, grant: str) -> Json:
+        return await self._call("DELETE", f"/api/chats/{chat}/grants/{grant}")
+
     async def cancel(self, chat: str, turn: str) -> Json:
         return await self._retry("POST", f"/api/chats/{chat}/turns/{turn}/cancel", _RETRY_CANCEL_FOR)
 

@@ -16,13 +16,15 @@ from app.terminal.chat_session import ChatSession
 from app.terminal.console import ForegroundRunner
 from app.terminal.errors import RequestRejected, TerminalError
 from app.terminal.http_client import Client
-from app.terminal.text import printable, sentence
+from app.terminal.text import json_line, one_line, printable, sentence
 
 HELP: Final = """\
 /list          list the newest chats
 /open N or ID  open a chat, by its number in the list or the beginning of its id
 /open          show this chat again, with any turn that still runs or waits
 /new           start a new chat
+/grants        list the tools that you allowed for this chat
+/revoke N      let a tool of that list ask again
 /more          show the last answer in full, with thinking, tool inputs and tool results
 /quit          leave (Ctrl-D leaves too)
 Ctrl-C         stop the answer that is being written; at the prompt, leave
@@ -43,6 +45,7 @@ class ChatPrompt:
         self._run = run
         self._console = run.console
         self._listed: list[Json] = []
+        self._grants: list[Json] = []
         self._last: Assembler | None = None
 
     def loop(self, chat: Json | None) -> None:
@@ -105,12 +108,30 @@ class ChatPrompt:
             case "new":
                 self._session.chat = self._last = None
                 self._dim("Your next message starts a new chat.")
+            case "grants" | "revoke" if self._session.chat is None:
+                self._warn("No chat is open yet, so no tool is allowed in it.")
+            case "grants":
+                self._show_grants(self._session.chat or "")
+            case "revoke" if argument.isdecimal() and 1 <= int(argument) <= len(self._grants):
+                grant = self._grants[int(argument) - 1]
+                self._run(self._client.revoke_grant(self._session.chat or "", grant["id"]))
+                self._show_grants(self._session.chat or "")
+            case "revoke":
+                self._warn("Give /revoke a number from /grants.")
             case "more" if self._last is not None:
                 self._console.print(*full_blocks(self._last.blocks), "", sep="\n")
             case "more":
                 self._warn("There is no answer yet.")
             case _:
                 self._warn(f"There is no command /{command}. /help lists the commands.")
+
+    def _show_grants(self, chat: str) -> None:
+        self._grants = self._run(self._client.grants(chat))
+        for number, grant in enumerate(self._grants, 1):
+            when = f" where {json_line(grant['when'])}" if grant["when"] else ""
+            self._console.print(Text(f"{number:>3}  {one_line(grant['tool'])}{when}"))
+        if not self._grants:
+            self._dim("No tool is allowed for this chat: each call is asked about.")
 
     def _with_approvals(self, state: Assembler) -> Assembler:
         state = self._approvals.complete(state)

@@ -11,6 +11,8 @@ from app.telemetry import TOOL_POLICIES
 # Whether a person must allow a call: as a function, of the input (the parsed JSON object).
 Approval = Literal["never", "always"] | Callable[[Mapping[str, Any]], bool]
 ResultForm = Literal["json", "text"]
+# How far one approval may reach: this call, or all later calls of the tool in the chat.
+ApprovalScope = Literal["call", "chat"]
 # Fields of Policy that were chosen, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
@@ -72,6 +74,7 @@ class Policy:
     breaker: Breaker | None = field(default_factory=Breaker)
     approval: Approval = "never"
     approval_expiry: float | None = None  # seconds that a person has to decide
+    approval_scope: ApprovalScope = "chat"  # the most that a person may allow at once
 
     @property
     def stand_in(self) -> Fallback | None:
@@ -94,6 +97,8 @@ class Policy:
             _check_seconds("approval_expiry", self.approval_expiry)
             if self.approval == "never":
                 raise ValueError('`approval_expiry` needs an `approval` that is not "never": no person is asked')
+        if self.approval_scope not in {"call", "chat"}:
+            raise ValueError(f'`approval_scope` must be "call" or "chat", not {self.approval_scope!r}')
 
 
 def policy_of(spec: ToolSpec, options: PolicyOptions) -> Policy:

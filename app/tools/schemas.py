@@ -65,22 +65,33 @@ class InputSchema:
 
     def complaint(self, value: object, *, seconds: float = _MAX_SECONDS) -> str | None:
         """The errors in an input, as sentences for the model; None for a valid one."""
-        schema = json.loads(self.text)
-        dialect = _limited_dialect(_dialect(schema), with_patterns='"patternProperties"' in json.dumps(schema))
-        validator = dialect(json.loads(self.text, object_hook=_without_dialect), registry=Registry())
-        token = _budget.set(_Budget(thread_time() + seconds))
         try:
-            errors = list(islice(validator.iter_errors(value), _MAX_ERRORS))
+            errors = self._errors(value, seconds)
         except (TooCostly, RecursionError, Unresolvable):
             return None  # the tool has to validate this input
-        finally:
-            _budget.reset(token)
         sentences = []
         for error in errors:
             match = best_match([error]) or error
             path = ".".join(map(str, match.absolute_path))
             sentences.append(f"`{path}`: {_shorten(match.message)}." if path else f"{_shorten(match.message)}.")
         return " ".join(sentences) or None
+
+    def accepts(self, value: object) -> bool:
+        """Whether an input is valid. False where that cannot be found out within the limits."""
+        try:
+            return not self._errors(value, _MAX_SECONDS)
+        except (TooCostly, RecursionError, Unresolvable):
+            return False
+
+    def _errors(self, value: object, seconds: float) -> list[ValidationError]:
+        schema = json.loads(self.text)
+        dialect = _limited_dialect(_dialect(schema), with_patterns='"patternProperties"' in json.dumps(schema))
+        validator = dialect(json.loads(self.text, object_hook=_without_dialect), registry=Registry())
+        token = _budget.set(_Budget(thread_time() + seconds))
+        try:
+            return list(islice(validator.iter_errors(value), _MAX_ERRORS))
+        finally:
+            _budget.reset(token)
 
 
 def _count_objects(value: object) -> int:

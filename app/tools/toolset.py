@@ -13,6 +13,7 @@ from structlog.contextvars import bound_contextvars
 
 from app.domain.turns import ToolSpec
 from app.kit.text import storable
+from app.tools.grants import digest_of_tool
 from app.tools.outputs import Outputs
 from app.tools.policy import Policy, count_policies
 from app.tools.running.fallback import FAILURES, fallback_problem, input_of, with_fallback
@@ -121,6 +122,13 @@ class Toolset:
             return None
         version = [tool.spec.name, tool.spec.description, tool.spec.input_schema, tool.policy.results]
         return sha256(json.dumps([version, value], sort_keys=True).encode()).digest()
+
+    def tool_digest(self, name: str, offered: Sequence[ToolSpec]) -> str | None:
+        """Identifies the tool that a grant is for. None where each call needs a decision of its own."""
+        tool, spec = self._find(name, offered), next((spec for spec in offered if spec.name == name), None)
+        if tool is None or spec is None or tool.policy.approval_scope == "call":
+            return None
+        return digest_of_tool(spec, tool.spec)
 
     async def run(
         self, name: str, input_json: str, context: ToolContext, *, offered: Sequence[ToolSpec] | None = None

@@ -50,6 +50,33 @@ async def test_a_call_runs_with_the_input_that_a_person_edited(
     await ada.page.get_by_text("allowed, with another input").wait_for()
 
 
+async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
+    people: SitDown, site: Server, api: Client, harbour: Harbour
+) -> None:
+    calls = [one_call("book_berth", {**BERTH, "nights": nights}, f"call-{nights}") for nights in (2, 3, 4)]
+    replies = [reply for call in calls for reply in (call, message_of(text("Booked.")))]
+    ada = await people(site.url, await use(api, site.scripts.model(*replies)))
+    await ada.say("Book a berth")
+    await ada.page.get_by_text("For this chat, only where").click()
+    await ada.page.get_by_label('port is "Cuxhaven"').check()
+    await ada.press("Allow for this chat")
+    await ada.sees_end()
+    await ada.say("And another")
+    await ada.page.locator("#turns").get_by_text("allowed for this chat").wait_for()
+    await ada.sees_end()
+    assert harbour.booked == ["Cuxhaven 2", "Cuxhaven 3"]
+    await ada.press("Model and settings")
+    await ada.page.locator("#grants").get_by_text('where port is "Cuxhaven"').wait_for()
+    await ada.press("Revoke book_berth")
+    await ada.page.locator("#grants li").wait_for(state="detached")
+    await ada.press("Keep as it was")
+    await ada.say("And a third")
+    await ada.press("Deny", ada.page.locator(".ask"))
+    await ada.sees_end()
+    assert len(harbour.booked) == 2
+    await ada.sees_what_is_stored(api)
+
+
 async def test_a_denial_tells_the_model_why_and_closes_the_question_in_every_tab(
     people: SitDown, site: Server, api: Client, harbour: Harbour
 ) -> None:

@@ -143,6 +143,14 @@ async def test_the_example_of_an_approval_with_another_input_works(database_url:
 
 
 @needs_curl
+async def test_the_example_of_an_approval_for_a_chat_works(database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text(examples("Approvals", "toml")[0], encoding="utf-8")
+    async with demo(database_url, tools_file=file) as server:
+        assert await shell("Approvals for a chat", server, tmp_path) == '"tool":"doc_search"\n'
+
+
+@needs_curl
 async def test_the_example_of_a_busy_branch_works(database_url: str, tmp_path: Path) -> None:
     offer = ProviderModels(ScriptedProvider(never_done_with_the_battery), ["slow"])
     async with serving(database_url, offers=[offer], model="slow") as server:

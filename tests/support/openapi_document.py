@@ -120,4 +120,4 @@ class Document:
 
 def _pattern(path: str) -> str:
     """A document's path has slashes; no other parameter has."""
-    return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(chat|turn|tool_use_id|upload|id)\\}", "[^/]+", re.escape(path)))
+    return re.sub(r"\\{path\\}", ".*", re.sub(r"\\{(?!path)\w+\\}", "[^/]+", re.escape(path)))

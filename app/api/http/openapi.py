@@ -51,7 +51,7 @@ _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "turn", "upload"}
+_IDS = {"chat", "grant", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",

@@ -133,6 +133,7 @@ class WantedOut(BaseModel):
     input: Any
     input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
     expires_at: datetime | None
+    can_remember: Annotated[bool, Field(description="whether an approval may be remembered for the chat")]
 
 
 class DegradedOut(BaseModel):
@@ -186,6 +187,25 @@ class WholeOut(BaseModel):
 
     tool_use_id: str
     text: str
+
+
+class GrantOut(BaseModel):
+    """A permission for the calls of a tool in this chat, given with the approval of one call."""
+
+    id: UUID
+    tool: str
+    when: Annotated[dict[str, Any] | None, Field(description="the condition for the input; null for any input")]
+    created_at: datetime
+    turn: Annotated[UUID, Field(description="the turn of the call that was approved")]
+    tool_use_id: Annotated[str, Field(description="the call that was approved")]
+
+
+class GrantsOut(BaseModel):
+    grants: list[GrantOut]
+
+
+class Revoked(BaseModel):
+    revoked: UUID
 
 
 class PathPage(BaseModel):

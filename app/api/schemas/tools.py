@@ -103,13 +103,42 @@ class ResultIn(Body):
         return self
 
 
+class MemberCondition(Body):
+    """A condition for one member of an input: what it must be equal to, or the numbers between which it must be."""
+
+    const: Any = None
+    enum: Annotated[list[Any] | None, Field(min_length=1, max_length=100)] = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @model_validator(mode="after")
+    def _check_named(self) -> Self:
+        named = self.model_dump(exclude_unset=True)
+        if not named or any(value is None for name, value in named.items() if name != "const"):
+            raise ValueError("must have a `const`, an `enum`, a `minimum` or a `maximum`")
+        storable_throughout(named)
+        return self
+
+
+class RememberIn(Body):
+    """Permission for further calls of the same tool in the chat. `when` names members of the input; a call is allowed
+    if it has each of them, and each meets its condition.
+    """
+
+    scope: Literal["chat"]
+    when: Annotated[dict[Storable, MemberCondition] | None, Field(min_length=1, max_length=20)] = None
+
+
 class ApproveIn(Body):
-    """Permission to run a call. `input` takes the place of the model's input."""
+    """Permission to run a call. `input` takes the place of the model's input. With `remember`, further calls of the
+    tool are run without a question, until that is revoked.
+    """
 
     type: Literal["approve"]
     tool_use_id: Storable
     input_digest: Annotated[str, Field(description="of the input that was shown, from the action")]
     input: JsonObject | None = None
+    remember: RememberIn | None = None
 
 
 class DenyIn(Body):

@@ -76,7 +76,7 @@ function approval(action, send, text) {
   input.value = text
   const input_digest = action.input_digest
   const edited = () => (input.hidden ? {} : { input: JSON.parse(input.value) })
-  const allow = async () => {
+  const allow = async (scope) => {
     let changes
     try {
       changes = edited()
@@ -84,8 +84,10 @@ function approval(action, send, text) {
       input.setCustomValidity(error.message)
       return void input.reportValidity()
     }
-    await send({ type: 'approve', input_digest, ...changes })
+    const remember = scope === 'chat' && { remember: { scope, ...conditionOf(only, changes.input ?? action.input) } }
+    await send({ type: 'approve', input_digest, ...changes, ...remember })
   }
+  const only = action.can_remember ? memberBoxes(action.input) : null
   input.addEventListener('input', () => input.setCustomValidity(''))
   const edit = () => {
     input.hidden = !input.hidden
@@ -99,7 +101,8 @@ function approval(action, send, text) {
     h(
       'div',
       { class: 'choices' },
-      h('button', { type: 'button', class: 'primary', onclick: allow }, 'Allow'),
+      h('button', { type: 'button', class: 'primary', onclick: () => allow('call') }, 'Allow'),
+      action.can_remember && h('button', { type: 'button', onclick: () => allow('chat') }, 'Allow for this chat'),
       h('button', { type: 'button', onclick: edit }, 'Edit'),
       h(
         'button',
@@ -108,7 +111,28 @@ function approval(action, send, text) {
       ),
       reason,
     ),
+    only,
   ]
+}
+
+/** Boxes for the members of an input: an approval for the chat holds only for inputs with the same ticked ones. */
+function memberBoxes(input) {
+  const members = Object.entries(input ?? {}).filter(([, value]) => Object(value) !== value)
+  if (!members.length) return null
+  const boxes = members.map(([name, value]) =>
+    h(
+      'label',
+      { class: 'tick' },
+      h('input', { type: 'checkbox', name: 'only', value: name }),
+      h('span', {}, `${name} is ${JSON.stringify(value)}`),
+    ),
+  )
+  return h('details', { class: 'only' }, h('summary', {}, 'For this chat, only where …'), ...boxes)
+}
+
+function conditionOf(only, input) {
+  const ticked = [...(only?.querySelectorAll('input:checked') ?? [])].map((box) => box.value)
+  return ticked.length ? { when: Object.fromEntries(ticked.map((name) => [name, { const: input[name] }])) } : {}
 }
 
 // --- tools of this page ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ const POLICIES = {
 }
 const DECISIONS = {
   approve: 'allowed',
+  remembered: 'allowed for this chat',
   denied: 'not allowed',
   expired: 'nobody answered in time',
   superseded: 'another message came first',

@@ -35,6 +35,17 @@ export type Action = {
   input: any
   input_digest: string
   expires_at: string | null
+  can_remember?: boolean
+}
+
+/** An approval that is remembered for a chat. */
+export type Grant = {
+  id: string
+  tool: string
+  when: Json | null
+  created_at: string
+  turn: string
+  tool_use_id: string
 }
 
 export type TurnError = { type: string; message: string; request_id: string | null; details?: Json | null }

@@ -25,6 +25,7 @@ export class Settings {
     ])
     this.settings = chat.settings ?? {}
     this.#fill(chat, models, tools)
+    await this.#showGrants(id)
     this.trouble.textContent = ''
     this.dialog.showModal()
   }
@@ -56,6 +57,25 @@ export class Settings {
     })
     find('#tools').replaceChildren(...boxes)
     this.ticked = this.#ticks()
+  }
+
+  /** Lists the approvals that are remembered for the chat. They are revoked at once, not with the form. */
+  async #showGrants(id) {
+    const { grants } = id ? await this.client.request('GET', `/api/chats/${id}/grants`) : { grants: [] }
+    const revoke = async (grant) => {
+      await this.client.request('DELETE', `/api/chats/${id}/grants/${grant.id}`)
+      await this.#showGrants(id)
+    }
+    const items = grants.map((grant) =>
+      h(
+        'li',
+        {},
+        h('span', {}, h('strong', {}, grant.tool), ` ${conditionText(grant.when)}`),
+        h('button', { type: 'button', 'aria-label': `Revoke ${grant.tool}`, onclick: () => revoke(grant) }, 'Revoke'),
+      ),
+    )
+    find('#grants ul').replaceChildren(...items)
+    find('#grants').hidden = !items.length
   }
 
   #ticks() {
@@ -106,4 +126,19 @@ export class Settings {
     if (id) await this.client.request('PATCH', `/api/chats/${id}`, changes)
     else this.conversation.plan(changes)
   }
+}
+
+/** @param {Record<string, any> | null} when */
+function conditionText(when) {
+  const parts = Object.entries(when ?? {}).map(([name, { const: value, enum: values, minimum, maximum }]) =>
+    [
+      value === undefined ? '' : `${name} is ${JSON.stringify(value)}`,
+      values && `${name} is one of ${JSON.stringify(values)}`,
+      minimum !== undefined && `${name} is at least ${minimum}`,
+      maximum !== undefined && `${name} is at most ${maximum}`,
+    ]
+      .filter(Boolean)
+      .join(', '),
+  )
+  return parts.length ? `where ${parts.join(', ')}` : 'with any input'
 }

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any, get_args
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
@@ -95,6 +96,7 @@ class World:
         await self.api.put("/api/documents/there", content="x")
         upload = await self.api.json("POST", "/api/uploads", 201, content=uuid4().hex)
         ids = {
+            "{grant}": await self.granted(turn.assistant["chat_id"]),
             "{upload}": upload["id"],
             "{tool_use_id}": "c",
             "{chat}": turn.assistant["chat_id"],
@@ -103,6 +105,15 @@ class World:
             "{path:path}": "there",
         }
         return filled(endpoint, ids)
+
+    async def granted(self, chat: str) -> str:
+        connection, grant = await asyncpg.connect(self.server.database_url), uuid4()
+        columns = "id, chat_id, tool, digest, turn_id, tool_use_id"
+        await connection.execute(
+            f"INSERT INTO grants ({columns}) VALUES ($1, $2, 'look', '', $1, 'c')", grant, UUID(chat)
+        )
+        await connection.close()
+        return str(grant)
 
     async def running(self, endpoint: Endpoint) -> str:
         model = self.server.scripts.model(pausing(Pause(), "One ", "two."))
@@ -145,6 +156,7 @@ def nothing_there(endpoint: Endpoint) -> str:
         "{path:path}": "none",
         "{tool_use_id}": "none",
         "{upload}": str(uuid4()),
+        "{grant}": str(uuid4()),
     }
     return filled(endpoint, ids)
 

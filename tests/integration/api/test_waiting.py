@@ -50,6 +50,12 @@ class Office:
         self.sent.append(("bank", str(euros)))
         return f"paid {euros}"
 
+    @tool(approval="always", approval_scope="call")
+    async def wire(self, euros: int) -> str:
+        """Wires."""
+        self.sent.append(("bank", str(euros)))
+        return f"wired {euros}"
+
     @tool(approval="always", approval_expiry=0.001)
     async def launch(self) -> str:
         """Launches."""
@@ -370,6 +376,186 @@ async def test_changed_arguments_are_validated_again(desk: Server, clerk: Client
     assert office.sent == [("ada", "Hi")]
 
 
+# --- approvals that are remembered -----------------------------------------------------------------------------------
+
+
+CHAT = {"scope": "chat"}
+
+
+async def asked_in(desk: Server, clerk: Client, chat: str, *calls: tuple[str, dict[str, Any], str]) -> tuple[Said, Any]:
+    """A turn in this chat whose calls are asked about, the second that calls them."""
+    turn = await clerk.say(chat, model=desk.scripts.model(calls_of(*calls), message_of(text("Done."))))
+    return turn, (await until_asked(clerk, turn)).data["calls"]
+
+
+async def approval_notes(clerk: Client, turn: Said) -> list[Any]:
+    blocks = (await finished(clerk, turn))["blocks"]
+    return [block["notes"]["approval"] for block in blocks if block["type"] == "tool_result"]
+
+
+async def test_an_approval_for_the_chat_runs_later_calls_of_the_tool_without_a_question(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    chat = await clerk.chat()
+    turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
+    assert first["can_remember"]
+    await answer(clerk, turn, decision("approve", first, remember=CHAT))
+    await finished(clerk, turn)
+    (grant,) = (await clerk.json("GET", f"{chat}/grants"))["grants"]
+    assert {**grant, "id": "", "created_at": ""} == {
+        "id": "",
+        "tool": "send_mail",
+        "when": None,
+        "created_at": "",
+        "turn": turn.assistant["id"],
+        "tool_use_id": "a",
+    }
+    model = desk.scripts.model(calls_of(OTHER_MAIL), message_of(text("Done.")))
+    second = await clerk.ask(chat, model=model)
+    assert office.sent == [("ada", "Hi"), ("bob", "Hi")]
+    assert await approval_notes(clerk, second) == [{"decision": "remembered", "grant": grant["id"]}]
+    events = await clerk.events(second.stream_url)
+    assert "action_required" not in [event.name for event in events]
+    # Another tool, and another chat, are asked about as before.
+    third, (pay,) = await asked_in(desk, clerk, chat, ("pay", {"euros": 1000}, "a"))
+    await answer(clerk, third, decision("deny", pay))
+    fourth, (mail,) = await asked_for(desk, clerk, MAIL)
+    await answer(clerk, fourth, decision("deny", mail))
+    await finished(clerk, third)
+    await finished(clerk, fourth)
+    assert len(office.sent) == 2
+
+
+async def test_a_revoked_approval_is_asked_for_again(desk: Server, clerk: Client, office: Office) -> None:
+    chat = await clerk.chat()
+    turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
+    await answer(clerk, turn, decision("approve", first, remember=CHAT))
+    await finished(clerk, turn)
+    (grant,) = (await clerk.json("GET", f"{chat}/grants"))["grants"]
+    for _ in range(2):
+        assert await clerk.json("DELETE", f"{chat}/grants/{grant['id']}") == {"revoked": grant["id"]}
+    assert await clerk.json("GET", f"{chat}/grants") == {"grants": []}
+    second, (again,) = await asked_in(desk, clerk, chat, OTHER_MAIL)
+    await answer(clerk, second, decision("deny", again))
+    await finished(clerk, second)
+    assert office.sent == [("ada", "Hi")]
+
+
+async def test_a_grant_is_seen_and_revoked_in_its_own_chat_by_its_owner_alone(
+    desk: Server, clerk: Client, document: Document
+) -> None:
+    chat, other = await clerk.chat(), await clerk.chat()
+    turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
+    await answer(clerk, turn, decision("approve", first, remember=CHAT))
+    await finished(clerk, turn)
+    (grant,) = (await clerk.json("GET", f"{chat}/grants"))["grants"]
+    assert await clerk.json("GET", f"{other}/grants") == {"grants": []}
+    await clerk.json("DELETE", f"{other}/grants/{grant['id']}", 404)
+    await clerk.json("GET", f"/api/chats/{uuid4()}/grants", 404)
+    token = await desk.token("eve")
+    async with Client(desk.url, document, token) as eve:
+        await eve.json("GET", f"{chat}/grants", 404)
+        await eve.json("DELETE", f"{chat}/grants/{grant['id']}", 404)
+    async with Client(desk.url, document, await desk.token("local")) as ada:
+        assert (await ada.json("GET", f"{chat}/grants"))["grants"] == [grant]
+
+
+async def test_a_condition_limits_an_approval_to_inputs_that_meet_it(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    chat, when = await clerk.chat(), {"to": {"const": "ada"}}
+    turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
+    await answer(clerk, turn, decision("approve", first, remember={**CHAT, "when": when}))
+    await finished(clerk, turn)
+    assert [grant["when"] for grant in (await clerk.json("GET", f"{chat}/grants"))["grants"]] == [when]
+    second, (bob,) = await asked_in(
+        desk,
+        clerk,
+        chat,
+        ("send_mail", {"to": "ada", "words": "Bye"}, "b"),
+        ("send_mail", {"to": "bob", "words": ""}, "c"),
+    )
+    assert bob["tool_use_id"] == "c"
+    await answer(clerk, second, decision("deny", bob))
+    assert [note["decision"] for note in await approval_notes(clerk, second)] == ["remembered", "denied"]
+    assert office.sent == [("ada", "Hi"), ("ada", "Bye")]
+
+
+async def test_other_calls_that_wait_and_that_the_approval_covers_are_allowed_with_it(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    third = ("send_mail", {"to": "ada", "words": "Again"}, "c")
+    turn, (ada, bob, _) = await asked_for(desk, clerk, MAIL, OTHER_MAIL, third)
+    remember = {**CHAT, "when": {"to": {"enum": ["ada", "eve"]}}}
+    half = await answer(clerk, turn, decision("approve", ada, remember=remember))
+    assert [call["tool_use_id"] for call in half["actions"]] == ["b"]
+    await answer(clerk, turn, decision("deny", bob))
+    await finished(clerk, turn)
+    assert sorted(office.sent) == [("ada", "Again"), ("ada", "Hi")]
+
+
+@pytest.mark.parametrize(
+    ("remember", "field"),
+    [
+        ({"scope": "owner"}, "remember.scope"),
+        ({**CHAT, "when": {}}, "remember.when"),
+        ({**CHAT, "when": {"to": {}}}, "remember.when.to"),
+        ({**CHAT, "when": {"to": {"pattern": "a"}}}, "remember.when.to.pattern"),
+        ({**CHAT, "when": {"to": {"const": "bob"}}}, "remember.when"),
+        ({**CHAT, "when": {"cc": {"const": "ada"}}}, "remember.when"),
+    ],
+)
+async def test_a_condition_that_makes_no_sense_is_refused(
+    desk: Server, clerk: Client, office: Office, remember: dict[str, Any], field: str
+) -> None:
+    turn, (first,) = await asked_for(desk, clerk, MAIL)
+    refused = await answer(clerk, turn, decision("approve", first, remember=remember), expect=422)
+    assert [error["field"] for error in refused["errors"]] == [f"actions.0.{field}"]
+    await answer(clerk, turn, decision("deny", first))
+    await finished(clerk, turn)
+    assert office.sent == []
+
+
+async def test_a_tool_whose_calls_are_all_asked_about_cannot_be_allowed_for_the_chat(
+    desk: Server, clerk: Client, office: Office
+) -> None:
+    chat = await clerk.chat()
+    turn, (wanted,) = await asked_in(desk, clerk, chat, ("wire", {"euros": 5}, "a"))
+    assert not wanted["can_remember"]
+    refused = await answer(clerk, turn, decision("approve", wanted, remember=CHAT), expect=422)
+    assert refused["errors"][0]["field"] == "actions.0.remember"
+    await answer(clerk, turn, decision("approve", wanted))
+    await finished(clerk, turn)
+    assert await clerk.json("GET", f"{chat}/grants") == {"grants": []}
+    assert office.sent == [("bank", "5")]
+
+
+async def test_a_chat_has_so_many_grants_and_no_two_equal_ones(desk: Server, clerk: Client) -> None:
+    chat = await clerk.chat()
+    turn, (first, second) = await asked_in(desk, clerk, chat, MAIL, OTHER_MAIL)
+    remember = {**CHAT, "when": {"words": {"const": "Hi"}}}
+    await answer(
+        clerk, turn, decision("approve", first, remember=remember), decision("approve", second, remember=remember)
+    )
+    await finished(clerk, turn)
+    assert len((await clerk.json("GET", f"{chat}/grants"))["grants"]) == 1
+    connection = await asyncpg.connect(desk.database_url)
+    await connection.execute(
+        """
+        INSERT INTO grants (id, chat_id, tool, digest, turn_id, tool_use_id)
+        SELECT gen_random_uuid(), chat_id, tool, number::text, turn_id, tool_use_id
+        FROM grants, generate_series(2, 100) AS number WHERE chat_id = $1
+        """,
+        chat.rpartition("/")[2],
+    )
+    await connection.close()
+    last, (pay,) = await asked_in(desk, clerk, chat, ("pay", {"euros": 1000}, "a"))
+    refused = await answer(clerk, last, decision("approve", pay, remember=CHAT), expect=422)
+    assert "revoke some" in refused["detail"]
+    await answer(clerk, last, decision("deny", pay))
+    await finished(clerk, last)
+
+
 async def test_a_call_without_an_answer_expires(desk: Server, clerk: Client, office: Office) -> None:
     model = desk.scripts.model(calls_of(("launch", {}, "a")), message_of(text("No launch.")))
     turn = await clerk.ask(await clerk.chat(), model=model)
@@ -395,6 +581,7 @@ async def test_whether_a_tool_needs_leave_is_listed(clerk: Client) -> None:
     assert {tool["name"]: tool["approval"] for tool in tools} == {
         "send_mail": "always",
         "pay": "by_input",
+        "wire": "always",
         "launch": "always",
     }
 

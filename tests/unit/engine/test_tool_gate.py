@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from app.domain.asks import Ask, AskAnswer, AskKind, digest_of
+from app.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT
 from app.domain.turns import Limits, OutputSpec, ToolSpec, Turn, TurnRequest
@@ -23,6 +24,7 @@ from app.engine.tool_gate import (
     over_limit,
     same_call,
     with_approval,
+    with_grants,
 )
 from app.tools.outputs import as_call, output_tools
 from app.tools.tool import File, Outcome, tool
@@ -63,6 +65,7 @@ async def pay(n: int = 0) -> str:
     return str(n)
 
 
+EDITED = AskAnswer("approve", input='{"euros":1}')
 CLIENT = ToolSpec("where", "Where the user is.", "{}", client=True)
 TOOLS = (look, ring, put, keep, pay)
 TOOLSET = Toolset(TOOLS)
@@ -166,7 +169,9 @@ def test_client_tools_and_approvals_are_asked_for_at_once_with_their_expiry() ->
         named("pay", 2, id="c"),
         named("put", 3, id="d"),
     ]
-    expected = [ask_for(blocks[0], "client"), replace(ask_for(blocks[1]), expires_at=NOW + timedelta(seconds=60))]
+    digest = TOOLSET.tool_digest("pay", [pay.spec])
+    approval = replace(ask_for(blocks[1]), expires_at=NOW + timedelta(seconds=60), tool_digest=digest)
+    expected = [ask_for(blocks[0], "client"), approval]
     assert gate_of(*blocks).asks(blocks, NOW) == expected
 
 
@@ -367,11 +372,11 @@ def test_an_approved_call_is_never_answered_without_a_run() -> None:
 def test_an_approval_without_a_change_is_noted_and_not_shown_to_the_model() -> None:
     outcome = Outcome("paid", notes={"seconds": 0.1})
     noted = {"seconds": 0.1, "approval": {"decision": "approve"}}
-    assert with_approval(outcome, None) == Outcome("paid", notes=noted)
+    assert with_approval(outcome, AskAnswer("approve")) == Outcome("paid", notes=noted)
 
 
 def test_a_changed_input_is_shown_to_the_model_and_noted() -> None:
-    outcome = with_approval(Outcome("paid", is_error=True, notes={"seconds": 0.1}), '{"euros":1}')
+    outcome = with_approval(Outcome("paid", is_error=True, notes={"seconds": 0.1}), EDITED)
     assert outcome.text == 'The user changed the input to {"euros":1} before allowing the call.\n\npaid'
     assert outcome.is_error
     assert outcome.notes == {"seconds": 0.1, "approval": {"decision": "approve", "input": '{"euros":1}'}}
@@ -379,9 +384,41 @@ def test_a_changed_input_is_shown_to_the_model_and_noted() -> None:
 
 def test_the_notice_of_a_changed_input_comes_before_the_result() -> None:
     notice = "The user changed the input to {} before allowing the call."
-    assert with_approval(Outcome("", more=(File(b"x"), "so")), "{}").parts == (notice, File(b"x"), "so")
+    assert with_approval(Outcome("", more=(File(b"x"), "so")), replace(EDITED, input="{}")).parts == (
+        notice,
+        File(b"x"),
+        "so",
+    )
 
 
 def test_a_picture_as_a_clients_result_needs_no_text() -> None:
     layout = '{"type":"tool_result","content":[]}'
     assert outcome_of_answer(PAY, AskAnswer("result", layout=layout)) == Outcome("", layout=layout)
+
+
+# --- grants ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_answers_the_asks_that_it_covers_and_the_others_are_left() -> None:
+    calls = [named("pay", 0, id="a", input='{"n":9}'), named("pay", 1, id="b", input='{"n":9,"note":1}')]
+    asks = gate_of(*calls).asks(calls, NOW)
+    digest = asks[0].tool_digest
+    assert digest is not None
+    grant = Grant(uuid4(), "pay", digest, '{"note":{"const":1}}', uuid4(), "x", NOW)
+    first, second = with_grants(asks, calls, [grant])
+    assert first.answer is None
+    assert second.answer == AskAnswer("approve", grant=grant.id)
+    assert (first.is_shown, second.is_shown) == (True, False)
+    assert gate_of(*calls, asks=[first, second]).decide(calls[1]) == RunCall(calls[1].text, second.answer)
+
+
+def test_a_call_that_a_grant_allowed_has_its_id_in_the_notes() -> None:
+    grant = uuid4()
+    outcome = with_approval(Outcome("paid"), AskAnswer("approve", grant=grant))
+    assert outcome == Outcome("paid", notes={"approval": {"decision": "remembered", "grant": str(grant)}})
+
+
+def test_only_an_approval_can_be_remembered() -> None:
+    block = named("where")
+    (asked,) = gate_of(block).asks([block], NOW)
+    assert (asked.kind, asked.tool_digest) == ("client", None)

@@ -58,6 +58,17 @@ def test_allow_sends_the_digest_of_the_input_that_was_shown(word: str) -> None:
     assert Person(word).prompt.ask(call(), 0) == {"type": "approve", **DECIDED}
 
 
+def test_an_approval_is_remembered_for_the_chat_where_the_server_allows_that() -> None:
+    person = Person("c")
+    assert person.prompt.ask(call() | {"can_remember": True}, 0) == {
+        "type": "approve",
+        **DECIDED,
+        "remember": {"scope": "chat"},
+    }
+    assert person.prompts == ["(a)llow, allow for this (c)hat, (d)eny, (e)dit, (s)kip? "]
+    assert Person("c", "s").prompt.ask(call() | {"can_remember": False}, 0) is None
+
+
 def test_a_call_is_denied_with_or_without_a_reason() -> None:
     assert Person("d", "too dear").prompt.ask(call(), 0) == {"type": "deny", **DECIDED, "reason": "too dear"}
     assert Person("no", "").prompt.ask(call(), 0) == {"type": "deny", **DECIDED}

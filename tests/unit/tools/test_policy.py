@@ -28,6 +28,7 @@ def test_the_decorator_makes_the_policy() -> None:
         "breaker": Breaker(failures=6, pause=7.0),
         "approval": "always",
         "approval_expiry": 8.0,
+        "approval_scope": "call",
     }
     made = tool(read_only=True, **chosen)(look).policy
     assert {field.name: getattr(made, field.name) for field in fields(Policy)} == chosen
@@ -54,6 +55,7 @@ def test_the_decorator_makes_the_policy() -> None:
         ({"results": "xml"}, '`results` must be "json" or "text", not \'xml\''),
         ({"approval": "sometimes"}, '`approval` must be "never", "always" or a function of the input'),
         ({"approval_expiry": 60.0}, "`approval_expiry` needs an `approval`"),
+        ({"approval_scope": "turn"}, '`approval_scope` must be "call" or "chat"'),
         ({"approval_expiry": 0.0, "approval": "always"}, "`approval_expiry` must be a number of seconds above 0"),
     ],
 )
