@@ -74,6 +74,10 @@ class Settings(BaseSettings):
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")
+    model_breaker: int = Field(
+        10, ge=0, description="failed calls of a model in a row after which its fallbacks are called at once; 0: never"
+    )
+    model_breaker_pause: float = Field(30, gt=0, description="time after which one call tries such a model again")
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
     max_result_chars: int = Field(

@@ -41,6 +41,9 @@ FIRST_DELTA_SECONDS = Histogram(
     "turnstream_first_delta_seconds", "From the creation of a turn to its first delta", buckets=_SECONDS
 )
 PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were tried again", ["reason"])
+MODEL_BREAKER_OPEN = Gauge(
+    "turnstream_model_breaker_open", "1 while a model's fallbacks are called at once, else 0", ["provider", "model"]
+)
 TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])

@@ -179,10 +179,15 @@ class ToolProgressNotice(EventSchema):
 
 
 class RetryNotice(EventSchema):
-    """The model call failed and is retried after `seconds`. The notice has no id and is never sent again."""
+    """The model call failed, as `message` says, for the `tries`th time in a row. `model` is called after `seconds`. The
+    notice has no id and is never sent again.
+    """
 
     error: str
+    message: str
     seconds: float
+    model: str
+    tries: int
 
 
 _EVENTS: Mapping[str, type[_Described]] = {

@@ -1,9 +1,9 @@
 """The executor of one turn: asks the rows for the next step, does it, and asks again."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -35,40 +35,21 @@ from app.domain.steps import (
     unanswered_calls,
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
-from app.engine.frame_clock import FrameClock
 from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_usage
+from app.engine.model_route import ModelAccess, ModelRoute
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
-from app.engine.retries import Retries, RetryPolicy, StallTimeout
+from app.engine.retries import StallTimeout
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
 from app.kit.text import sentence
 from app.llm.conversation.summaries import as_summary
-from app.llm.provider import Provider
 from app.storage.database import retry_while_unavailable
 from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPolicy:
-    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down."""
-
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
-    stall_timeout: float = 120.0
-    fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAccess:
-    """The way to the models, which all turns of a replica share."""
-
-    provider_for: Callable[[str], Provider]
-    policy: ModelPolicy
-    clock: FrameClock
 
 
 class Executor:
@@ -81,11 +62,9 @@ class Executor:
         self._models = models
         self._requests = Requests(context.ancestors, context.uploads)
         self._token_counter = TokenCounts(context.ancestors, self._requests)
-        self._retries = Retries(models.policy.retries)
+        self._route = ModelRoute(models, self.request.model)
         self._reply: Reply | None = None
         self._attempt = 0  # at the output, whose hooks were called
-        self._model = self.request.model
-        self._fallbacks = list(models.policy.fallbacks(self._model))
 
     @property
     def turn(self) -> Turn:
@@ -108,7 +87,7 @@ class Executor:
                 await self._load_updates()
                 await self._do(await self._next_step())
         except ProviderError as error:
-            await self.cut_short("error", "error", TurnError(error.type, error.message, error.request_id))
+            await self.cut_short("error", "error", self._route.turn_error(error))
         finally:
             await self._tool_runs.close()
 
@@ -116,8 +95,7 @@ class Executor:
         step = next_step(self.turn, self._context.ancestors)
         if not isinstance(step, CallModel | Shorten | Compact):
             return step
-        provider = self._models.provider_for(self._model)
-        tokens = await self._token_counter.tokens(self.turn, self._model, provider)
+        tokens = await self._token_counter.tokens(self.turn, self._route.model, self._route.provider)
         return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens)
 
     async def _do(self, step: Step) -> None:
@@ -212,26 +190,25 @@ class Executor:
             await self._stream_round(step)
         except TransientError as error:
             await self._after_failure(error)
-        else:
-            self._retries.reset()
 
     async def _stream_round(self, step: ModelStep) -> None:
-        request = await self._requests.build(self.turn, step, self._model)
-        with_tools = isinstance(step, CallModel) and step.tools
-        start_early = self._tool_runs.start_early if with_tools else None
-        stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
-        reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early, stands)
-        self._recorder.notify_stage("processing")
-        provider = self._models.provider_for(self._model)
-        timeout = StallTimeout(self._models.policy.stall_timeout)
-        try:
-            async with timeout as stall, aclosing(provider.stream(request)) as stream:
-                await reply.consume(as_summary(stream, step.through) if isinstance(step, Compact) else stream, stall)
-        except TransientError:
-            if isinstance(step, Compact) or not reply.is_whole:
-                raise  # a failure after the end of a reply takes nothing back
-        if self._unsealed() is None or not reply.is_whole:
-            raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
+        with self._route.call() as provider:
+            request = await self._requests.build(self.turn, step, self._route.model)
+            with_tools = isinstance(step, CallModel) and step.tools
+            start_early = self._tool_runs.start_early if with_tools else None
+            stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
+            reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early, stands)
+            self._recorder.notify_stage("processing")
+            timeout = StallTimeout(self._models.policy.stall_timeout)
+            try:
+                async with timeout as stall, aclosing(provider.stream(request)) as stream:
+                    summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
+                    await reply.consume(summary or stream, stall)
+            except TransientError:
+                if isinstance(step, Compact) or not reply.is_whole:
+                    raise  # a failure after the end of a reply takes nothing back
+            if self._unsealed() is None or not reply.is_whole:
+                raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
         await self._seal(*self._close_reply(stop_reason), recoveries=0)
         if isinstance(step, Compact):
@@ -283,19 +260,12 @@ class Executor:
         shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
         if is_open:
             await self._settle_open_round(error, charge=shown)
-        try:
-            delay = self._retries.delay(error, charged=not shown)
-        except PermanentError:
-            if not self._fallbacks:
-                raise
-            # Another model does the rest of this run; a later run tries the first one again.
-            log.warning("model.fallback", model=self._model, fallback=self._fallbacks[0], error=error.type)
-            self._model = self._fallbacks.pop(0)
-            self._retries.reset()
-            delay = 0.0
-        log.warning("provider.retry", error=error.type, message=error.message, seconds=round(delay, 3))
-        self._recorder.notify("retry", error=error.type, seconds=round(delay, 3))
-        await asyncio.sleep(delay)
+        tries = self._route.calls
+        seconds = round(self._route.seconds_to_wait(error, charged=not shown), 3)
+        log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
+        model, message = self._route.model, sentence(error.message)
+        self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)
+        await asyncio.sleep(seconds)
 
     async def _settle_open_round(self, error: ProviderError, *, charge: bool) -> None:
         """Applies the one rule for an interrupted round. A crash was charged already, when the lease expired."""

@@ -10,9 +10,10 @@ import structlog
 
 from app.domain.errors import ClaimLost
 from app.domain.turns import Status, TurnError
-from app.engine.executor import Executor, ModelAccess
+from app.engine.executor import Executor
 from app.engine.hooks import HookRunner, TurnEnded
 from app.engine.metrics import count_ended_turn
+from app.engine.model_route import ModelAccess
 from app.engine.recorder import Recorder, to_the_end
 from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns

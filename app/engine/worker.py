@@ -10,9 +10,9 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost, StorageError
-from app.engine.executor import ModelAccess, ModelPolicy
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import HookRunner, Hooks
+from app.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from app.engine.recorder import to_the_end
 from app.engine.turn_run import RunServices, TurnRun
 from app.llm.provider import Provider
@@ -58,7 +58,7 @@ class Worker:
     ) -> None:
         self._queue = queue
         self._policy = policy
-        models = ModelAccess(provider_for, policy.model, clock)
+        models = ModelAccess(provider_for, policy.model, clock, ModelBreakers(policy.model))
         runner = HookRunner(hooks)
         self._services = RunServices(database, queue.replica, directory, toolset, models, runner, notify_owner)
         self._runs: dict[UUID, TurnRun] = {}

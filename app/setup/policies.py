@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.domain.turns import Limits
-from app.engine.executor import ModelPolicy
+from app.engine.model_route import ModelPolicy
 from app.engine.retries import RetryPolicy
 from app.engine.upkeep.webhooks import Receiver
 from app.engine.worker import WorkerPolicy
@@ -19,7 +19,9 @@ def worker_policy(settings: Settings, fallbacks: Callable[[str], Sequence[str]])
         concurrent_turns=settings.concurrent_turns,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
-        model=ModelPolicy(retries, settings.stall_timeout, fallbacks),
+        model=ModelPolicy(
+            retries, settings.stall_timeout, fallbacks, settings.model_breaker or None, settings.model_breaker_pause
+        ),
     )
 
 

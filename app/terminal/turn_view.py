@@ -81,7 +81,7 @@ class LiveTurnView:
                     self._display.show(lines, 1, self._size())
             case "retry":
                 pause = duration(data["seconds"])
-                self._notice = f"the model failed ({data['error']}), next try in {pause}"
+                self._notice = f"{data['message']} {data['model']} is called in {pause}"
             case "action_required":
                 self._notice = "waiting for a person to answer"
             case _:

@@ -16,7 +16,7 @@ from app.config import Settings
 from app.domain.kinds import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
 from app.domain.turns import Limits, OutputSpec, Turn
-from app.engine.executor import ModelPolicy
+from app.engine.model_route import ModelPolicy
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import rerun
 from app.llm.anthropic.provider import AnthropicProvider

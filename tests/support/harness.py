@@ -17,9 +17,9 @@ from app.domain.chats import Chat
 from app.domain.kinds import TEXT, TOOL_RESULT
 from app.domain.rounds import add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
-from app.engine.executor import ModelPolicy
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
+from app.engine.model_route import ModelPolicy
 from app.engine.retries import RetryPolicy
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor

@@ -9,7 +9,8 @@ from math import ceil
 import structlog
 
 from app.domain.turns import ToolSpec
-from app.tools.policy import Breaker, Policy
+from app.kit.circuit import Circuit
+from app.tools.policy import Policy
 from app.tools.running.tries import Backoff, Notes, Try, broken, retry
 from app.tools.tool import Outcome, Tool, ToolContext
 
@@ -20,55 +21,6 @@ _SHORTEST_NOTED_WAIT = 1.0  # seconds
 
 # The name; for a tool that came with a request also its URL and the owner.
 _Key = tuple[str, str | None, str | None]
-
-
-class Circuit:
-    """A circuit breaker. Closed until `failures` calls in a row have failed, then open for `pause` seconds; after that
-    one call at a time may try. Without a breaker it never opens.
-    """
-
-    def __init__(self, breaker: Breaker | None, clock: Callable[[], float]) -> None:
-        self._breaker = breaker
-        self._clock = clock
-        self.failures = 0  # calls in a row
-        self._open_until = 0.0
-        self._on_trial = False
-
-    @property
-    def wait(self) -> float | None:
-        """Seconds until a call may be made; None when one may be made now, 0 while another call is the trial."""
-        if not self._tripped:
-            return None
-        left = self._open_until - self._clock()
-        return max(left, 0.0) if left > 0 or self._on_trial else None
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Encloses every call. The first call to a tripped circuit keeps the others out until it has ended."""
-        mine = self._tripped
-        self._on_trial = self._on_trial or mine
-        try:
-            yield
-        finally:
-            self._on_trial = self._on_trial and not mine
-
-    def succeeded(self) -> None:
-        if self._tripped:
-            log.info("tool.breaker_closed")
-        self.failures = 0
-
-    def failed(self) -> None:
-        if self._breaker is None:
-            return
-        self.failures += 1
-        # A call that began before the circuit opened may fail late: that must not extend the pause.
-        if self._tripped and self._clock() >= self._open_until:
-            self._open_until = self._clock() + self._breaker.pause
-            log.warning("tool.breaker_open", failures=self.failures, pause=self._breaker.pause)
-
-    @property
-    def _tripped(self) -> bool:
-        return self._breaker is not None and self.failures >= self._breaker.failures
 
 
 @dataclass(slots=True)
@@ -96,7 +48,9 @@ class ToolStates:
         state = self._states.pop(key, None)
         if state is None:
             slots = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
-            state = ToolState(Circuit(policy.breaker, self._clock), slots)
+            breaker = policy.breaker
+            limit, pause = (breaker.failures, breaker.pause) if breaker else (None, 0.0)
+            state = ToolState(Circuit(limit, pause, self._clock), slots)
         self._states[key] = state  # at the end: the first one in the dict is the one unused for longest
         state.calls += 1
         try:
@@ -136,9 +90,12 @@ class Limiter:
                         with state.circuit.trial():
                             last = await self._time(tool, input_json, context, notes)
                         if last.broke:
-                            state.circuit.failed()
-                        elif last.outcome.kind != "bad_input":  # a bad input is no failure of the tool
-                            state.circuit.succeeded()
+                            if state.circuit.failed():
+                                pause = ceil(state.circuit.wait or 0.0)
+                                log.warning("tool.breaker_open", failures=state.circuit.failures, pause=pause)
+                        # A bad input is no failure of the tool.
+                        elif last.outcome.kind != "bad_input" and state.circuit.succeeded():
+                            log.info("tool.breaker_closed")
                         return replace(last.outcome, notes={**last.outcome.notes, **notes})
         when = f"in {ceil(wait)} s" if wait else "in a moment"
         text = f"The tool {tool.spec.name} is not available: its last calls failed. It may be tried again {when}."

@@ -113,7 +113,7 @@ type DataOfTurn = {
   turn_error: TurnEnd & { error: TurnError }
   status: { stage?: 'processing' | 'streaming' | 'executing'; [member: string]: any }
   tool_progress: { tool_use_id: string; name: string; message: string }
-  retry: { error: string; seconds: number }
+  retry: { error: string; message: string; seconds: number; model: string; tries: number }
 }
 
 type DataOfChat = {

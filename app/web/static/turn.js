@@ -65,7 +65,7 @@ export class TurnView {
   notice({ event, data }) {
     if (event === 'tool_progress') this.blocks.setProgress(data)
     if (event === 'status' && data.stage) this.stageText = STAGES[data.stage] ?? ''
-    if (event === 'retry') this.stageText = `The model is away. Trying again in ${Math.ceil(data.seconds)} s`
+    if (event === 'retry') this.stageText = `${data.message} ${data.model} is called in ${Math.ceil(data.seconds)} s`
   }
 
   #showSteers(texts) {

@@ -362,7 +362,7 @@ NOTICES = [
     Notice("status", {"provider_event": "{}"}),
     Notice("status", {"stage": "executing"}),
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
-    Notice("retry", {"error": "overloaded_error", "seconds": 1.5}),
+    Notice("retry", {"error": "overloaded_error", "message": "No.", "seconds": 1.5, "model": "m", "tries": 2}),
 ]
 
 

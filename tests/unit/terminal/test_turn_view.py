@@ -117,8 +117,8 @@ def test_the_status_line_shows_the_current_step_and_is_removed_at_the_end() -> N
     stage.event(ConnectionEvent.LOST, reason="gone", seconds=1.0)
     assert "connection lost, reconnecting" in stage.screen.text
     stage.event(ConnectionEvent.OPENED)
-    stage.event("retry", error="overloaded_error", seconds=2.0)
-    assert "the model failed (overloaded_error), next try in 2.0 s" in stage.screen.text
+    stage.event("retry", error="overloaded_error", message="Overloaded.", seconds=2.0, model="m", tries=1)
+    assert "Overloaded. m is called in 2.0 s" in stage.screen.text
     stage.block(0, "text", "Hello", stop=False)
     assert "writing" in stage.screen.text
     stage.event("block_stop", index=0)

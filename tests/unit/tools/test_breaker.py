@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.domain.turns import HttpCall, ToolSpec
+from app.kit.circuit import Circuit
 from app.tools.policy import Breaker, Policy
-from app.tools.running.limiter import Circuit
 from app.tools.tool import Outcome, Tool, ToolContext, ToolError, ToolUnavailable
 from app.tools.toolset import Toolset
 from tests.unit.tools.doubles import SCHEMA, Clock, Gate, Logged, Script, counted
@@ -106,7 +106,7 @@ async def test_a_call_of_a_tool_that_is_left_alone_does_not_wait_for_a_slot(cont
 
 def test_a_call_that_fails_late_does_not_make_the_pause_longer() -> None:
     clock = Clock()
-    circuit = Circuit(Breaker(failures=2, pause=10.0), clock)
+    circuit = Circuit(2, 10.0, clock)
     circuit.failed()
     circuit.failed()
     clock.now += 9
@@ -170,7 +170,7 @@ class Breaking(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.circuit = Circuit(Breaker(failures=3, pause=10.0), self.clock)
+        self.circuit = Circuit(3, 10.0, self.clock)
         self.in_a_row = 0
         self.opened_at = -100.0
         self.inside: list[AbstractContextManager[None]] = []

@@ -1,0 +1,200 @@
+"""The models that a turn may call: its own, then its fallbacks; with their tries, their failures and their breakers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+import structlog
+
+from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.turns import TurnError
+from app.engine.frame_clock import FrameClock
+from app.engine.retries import Retries, RetryPolicy
+from app.kit.circuit import Circuit
+from app.kit.text import sentence
+from app.llm.provider import Provider
+from app.telemetry import MODEL_BREAKER_OPEN
+
+log = structlog.get_logger(__name__)
+
+_MOST_BREAKERS = 1000
+# Failures of a reply, which say nothing about whether the provider can be called.
+_OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down. After
+    `breaker` failed calls in a row, of all turns of the replica, they are called at once for `breaker_pause` seconds.
+    """
+
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    stall_timeout: float = 120.0
+    fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
+    breaker: int | None = 10
+    breaker_pause: float = 30.0
+
+
+class ModelBreakers:
+    """The breakers of the models that have failed lately, by provider and model. All turns of a replica share them."""
+
+    def __init__(self, policy: ModelPolicy, clock: Callable[[], float] = monotonic) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._circuits: dict[tuple[str, str], Circuit] = {}
+
+    def is_open(self, provider: str, model: str) -> bool:
+        circuit = self._circuits.get((provider, model))
+        return circuit is not None and circuit.wait is not None
+
+    @contextmanager
+    def call(self, provider: str, model: str) -> Iterator[None]:
+        """Encloses a call. Only a failure that may pass counts: any other is about the request or the account."""
+        circuit = self._circuits.get((provider, model)) or Circuit(
+            self._policy.breaker, self._policy.breaker_pause, self._clock
+        )
+        with circuit.trial():
+            try:
+                yield
+            except TransientError as error:
+                if error.type not in _OF_THE_REPLY:
+                    self._failed(provider, model, circuit)
+                raise
+        if circuit.succeeded():
+            log.info("model.breaker_closed", provider=provider, model=model)
+            MODEL_BREAKER_OPEN.labels(provider, model).set(0)
+        if self._circuits.get((provider, model)) is circuit:
+            del self._circuits[provider, model]
+
+    def _failed(self, provider: str, model: str, circuit: Circuit) -> None:
+        self._circuits.setdefault((provider, model), circuit)
+        if len(self._circuits) > _MOST_BREAKERS:  # users may name any model of some providers
+            del self._circuits[next(iter(self._circuits))]
+        if circuit.failed():
+            pause = self._policy.breaker_pause
+            log.warning("model.breaker_open", provider=provider, model=model, failures=circuit.failures, pause=pause)
+            MODEL_BREAKER_OPEN.labels(provider, model).set(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """The way to the models, which all turns of a replica share."""
+
+    provider_for: Callable[[str], Provider]
+    policy: ModelPolicy
+    clock: FrameClock
+    breakers: ModelBreakers
+
+
+@dataclass(slots=True)
+class _Failures:
+    """The calls of one model that failed in a row; none where its breaker was open."""
+
+    model: str
+    since: float
+    calls: int = 0
+    seconds: float = 0.0
+    last: ProviderError | None = None
+
+    def __str__(self) -> str:
+        if self.last is None:
+            return f"{self.model} was not called, because its last calls had failed."
+        if self.calls < 2:
+            return sentence(self.last.message)
+        within = f"{self.seconds:.0f} s" if self.seconds >= 1 else "one second"
+        return f"{sentence(self.last.message)} {self.model} was called {self.calls} times within {within}."
+
+
+class ModelRoute:
+    """The models that one run may still call. `model` is the present one: a run does not go back to one that it left,
+    a later run tries the first one again.
+    """
+
+    def __init__(self, access: ModelAccess, model: str) -> None:
+        self._access = access
+        self._left = [model, *access.policy.fallbacks(model)]
+        self._retries = Retries(access.policy.retries)
+        self._failures: list[_Failures] = []
+
+    @property
+    def model(self) -> str:
+        return self._left[0]
+
+    @property
+    def provider(self) -> Provider:
+        return self._access.provider_for(self.model)
+
+    @property
+    def calls(self) -> int:
+        """The calls of the present model that have failed in a row."""
+        return self._failures[-1].calls if self._failures and self._failures[-1].model == self.model else 0
+
+    @contextmanager
+    def call(self) -> Iterator[Provider]:
+        """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
+        where none may, it is called all the same: nothing else can answer.
+        """
+        may_be_called = (place for place, model in enumerate(self._left) if not self._is_open(model))
+        for _ in range(next(may_be_called, 0)):
+            if not self.calls:
+                self._failures.append(_Failures(self.model, monotonic()))
+            self._leave("breaker_open")
+        provider, failures = self.provider, self._present_failures()
+        with self._access.breakers.call(provider.name, self.model):
+            try:
+                yield provider
+            except ProviderError as error:
+                failures.calls, failures.last = failures.calls + 1, error
+                failures.seconds = monotonic() - failures.since
+                raise
+        self._failures.pop()
+        self._retries.reset()
+
+    def seconds_to_wait(self, error: TransientError, *, charged: bool) -> float:
+        """Seconds before the next call after one that failed, perhaps of another model. Raises PermanentError when no
+        try and no model is left.
+        """
+        try:
+            if len(self._left) == 1 or not self._is_open(self.model):
+                return self._retries.delay(error, charged=charged)
+        except PermanentError as spent:
+            if len(self._left) == 1:
+                raise
+            self._failures[-1].last = spent
+        self._leave(error.type)
+        return 0.0
+
+    def leave(self, error: ProviderError) -> bool:
+        """Leaves the present model, after a failure that no try can help, for the next. False where there is none."""
+        if len(self._left) == 1:
+            return False
+        self._leave(error.type)
+        return True
+
+    def turn_error(self, error: ProviderError) -> TurnError:
+        """The error of the turn that this failure ended: why its own model failed, then why each fallback did."""
+        if not self._failures:
+            return TurnError(error.type, error.message, error.request_id)
+        last = self._failures[-1]
+        if last.last is not None:
+            last.last.message = error.message  # says more: the limit that was reached, the wait that was asked for
+        first = next((failures.last for failures in self._failures if failures.last is not None), error)
+        if len(self._failures) == 1 and last.calls < 2:
+            return TurnError(error.type, error.message, error.request_id)
+        own, *fallbacks = map(str, self._failures)
+        message = " ".join([own, *(f"Its fallback failed too: {each}" for each in fallbacks)])
+        return TurnError(first.type, message, first.request_id)
+
+    def _is_open(self, model: str) -> bool:
+        return self._access.breakers.is_open(self._access.provider_for(model).name, model)
+
+    def _present_failures(self) -> _Failures:
+        if not self._failures or self._failures[-1].model != self.model:
+            self._failures.append(_Failures(self.model, monotonic()))
+        return self._failures[-1]
+
+    def _leave(self, reason: str) -> None:
+        log.warning("model.fallback", model=self.model, fallback=self._left[1], error=reason)
+        del self._left[0]
+        self._retries.reset()
