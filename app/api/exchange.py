@@ -1,4 +1,4 @@
-"""The use cases of an exchange: post a message, generate its answer again, cancel the answer.
+"""The use cases of an exchange: post a message, generate its answer again, copy it, cancel the answer.
 
 Each one checks first, then opens the transaction, writes and commits: no model is looked up and no file is stored while
 the chat is locked.
@@ -10,14 +10,17 @@ from uuid import UUID
 
 from app.api.attachments import check_attachments, steer_blocks, user_blocks
 from app.api.schemas.blocks import TextBlockIn
-from app.api.schemas.requests import NewTurn, TurnOptions
+from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from app.api.services import Services
 from app.domain.chats import Chat
 from app.domain.errors import Conflict, RequestRefused
+from app.domain.fork import cut_after
 from app.domain.turns import Turn
+from app.storage.branches import Fork
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, PlaceMoved, Target, key_refused
 
 _TITLE_LENGTH = 60
+_TITLE_OF_FORK = 290  # characters of the original's title
 # How often a message is checked against a chat that changes before each write.
 _TRIES = 10
 
@@ -67,6 +70,36 @@ async def generate_again(
         return await _made_before(services, owner, key, error)
     assert answer.parent_id is not None
     exchange = Exchange(await storage.turns.get(owner, chat, answer.parent_id), answer)
+    _notify(services, owner, exchange)
+    return exchange
+
+
+async def fork_turn(
+    services: Services, owner: str, chat: UUID, turn: UUID, options: ForkIn, key: IdempotencyKey | None
+) -> Exchange:
+    """Copies the path to a turn into a new chat, or the turn as a branch beside it. A copied user turn is answered."""
+    storage = services.storage
+    try:
+        if options.title is not None and options.into == "branch":
+            raise RequestRefused("`title` is that of a new chat: send it with `into`: `chat`.", field="title")
+        source = await storage.chats.get(owner, chat)
+        original = await storage.turns.get(owner, chat, turn)
+        request = None
+        if original.role == "user":
+            answer = await storage.chat_changes.newest_answer(chat, turn)
+            if answer is None:
+                raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
+            before = await storage.exchanges.answer(owner, chat, answer)
+            assert before.request is not None
+            request = services.resolver.again(TurnOptions(), before.request)
+        title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
+        fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
+        made_in, leaf = await storage.branches.fork(owner, fork, key)
+    except (KeyTaken, RequestRefused) as error:
+        return await _made_before(services, owner, key, error)
+    copied = await storage.turns.get(owner, made_in, leaf)
+    assert copied.parent_id is not None
+    exchange = Exchange(await storage.turns.get(owner, made_in, copied.parent_id), copied)
     _notify(services, owner, exchange)
     return exchange
 

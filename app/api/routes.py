@@ -13,7 +13,7 @@ from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.http.endpoint import Endpoint, Handler, Query
 from app.api.http.openapi import openapi
-from app.api.schemas.requests import ChatChanges, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.schemas.requests import ChatChanges, ForkIn, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import (
     BranchDeleted,
     ChatOut,
@@ -227,6 +227,17 @@ ENDPOINTS = (
         turns.regenerate,
         "Another answer to the same user turn, as a sibling",
         TurnOptions,
+        ExchangeOut,
+        (201,),
+        (404, 409, 422),
+        headers=_KEY,
+        streams=True,
+    ),
+    Endpoint(
+        "POST /api/chats/{chat}/turns/{turn}/fork",
+        turns.fork,
+        "Copy the turn as a branch beside it, or the path to it into a new chat; whole, or up to one of its blocks",
+        ForkIn,
         ExchangeOut,
         (201,),
         (404, 409, 422),

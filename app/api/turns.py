@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
+from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
-from app.api.schemas.requests import NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, SiblingsOut
 from app.api.services import Services, begin
 from app.api.streams.chat import cursor_behind
@@ -47,6 +47,15 @@ async def regenerate(request: Request) -> Response:
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
     exchange = await generate_again(services, owner, chat, turn, options, key)
+    return _exchange_response(request, services, owner, exchange)
+
+
+async def fork(request: Request) -> Response:
+    services, owner = await begin(request)
+    chat, turn = id_of(request, "chat"), id_of(request, "turn")
+    options, body = await read_body(request, ForkIn)
+    key = idempotency_key_of(request, body)
+    exchange = await fork_turn(services, owner, chat, turn, options, key)
     return _exchange_response(request, services, owner, exchange)
 
 

@@ -79,6 +79,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         created_at=turn.created_at,
         started_at=turn.started_at,
         ended_at=turn.ended_at,
+        forked_from=turn.forked_from,
         blocks=[BlockOut.model_validate(block_json(block)) for block in turn.blocks] + _open_block(view),
         rounds=[round_out(round) for round in turn.rounds],
         output=None if (text := output_of(turn)) is None else parsed(text),
@@ -104,9 +105,13 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
 
 
 def _cost(turn: Turn, models: Models) -> float | None:
-    """The cost of all rounds, voided ones included: they were paid for. None where a price is not known."""
+    """The cost of all rounds, voided ones included: they were paid for. None where a price is not known. A copy
+    costs nothing.
+    """
     if turn.request is None:
         return None
+    if turn.forked_from is not None:
+        return 0.0
     costs = [models.cost(round.model or turn.request.model, round.spent) for round in turn.rounds]
     known = [cost for cost in costs if cost is not None]
     return exact_sum(known) if known and len(known) == len(costs) else None

@@ -6,7 +6,7 @@ have them, and is sent its own history.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -114,6 +114,23 @@ def shortening_block(shortening: Shortening, path: Sequence[Turn]) -> Block:
     shortened = f"{shortening.results} earlier tool results are sent shortened"
     words = f"From here on {shortened}, without {' and '.join(less)}."
     return Block(len(running.blocks), shortening.made[1], running.attempt, SHORTENED, words, json.dumps(data))
+
+
+def with_new_ids(block: Block, ids: Mapping[UUID, UUID]) -> Block:
+    """A summary or a shortening, with the ids of copies in place of the turns that it names."""
+    if block.data is None:
+        return block
+    data = json.loads(block.data)
+    if block.type == SUMMARY:
+        data["through"] = _new_id(data["through"], ids)
+    else:
+        for end in ("first", "last"):
+            data[end]["turn"] = _new_id(data[end]["turn"], ids)
+    return replace(block, data=json.dumps(data))
+
+
+def _new_id(id: str, ids: Mapping[UUID, UUID]) -> str:
+    return str(ids.get(UUID(id), id))
 
 
 def _named(position: Position, path: Sequence[Turn]) -> Mapping[str, Any]:

@@ -141,6 +141,7 @@ class TurnError:
 class Turn:
     """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
+    `forked_from` is the turn that it is a copy of.
     """
 
     id: UUID
@@ -160,6 +161,7 @@ class Turn:
     created_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    forked_from: UUID | None = None
     rounds: tuple[Round, ...] = ()
     blocks: tuple[Block, ...] = ()
     asks: tuple[Ask, ...] = ()

@@ -303,7 +303,7 @@ class Exchanges:
         """Raises NotFound, RequestRefused, Conflict where the branch is busy and `on_busy` is `reject`, and PlaceMoved
         where a request that was made for `preview` would be another one now.
         """
-        async with self._locked(target.owner, target.chat, key) as (connection, chat):
+        async with self.locked(target.owner, target.chat, key) as (connection, chat):
             if preview is not None and _is_unchanged(preview, chat):
                 yield Draft(chat, preview.before, connection, key)
                 return
@@ -318,7 +318,7 @@ class Exchanges:
     @asynccontextmanager
     async def beside(self, owner: str, answer: Turn, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
         """Beside `answer`. Raises NotFound, and Conflict while another one to the same user turn is being written."""
-        async with self._locked(owner, answer.chat_id, key) as (connection, chat):
+        async with self.locked(owner, answer.chat_id, key) as (connection, chat):
             if await connection.row(GET_TURN_OF_CHAT, chat=chat.id, turn=answer.id) is None:
                 raise NotFound(f"There is no turn {answer.id} in chat {chat.id}.")  # it was deleted meanwhile
             running = await connection.row(GET_RUNNING_SIBLING, chat=chat.id, parent=answer.parent_id)
@@ -327,9 +327,10 @@ class Exchanges:
             yield Draft(chat, answer, connection, key)
 
     @asynccontextmanager
-    async def _locked(
-        self, owner: str, chat: UUID, key: IdempotencyKey | None
+    async def locked(
+        self, owner: str, chat: UUID, key: IdempotencyKey | None = None
     ) -> AsyncIterator[tuple[Transaction, Chat]]:
+        """A transaction in which nothing else is added to the chat or deleted from it. Raises NotFound and KeyTaken."""
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_CHAT, chat=chat, owner=owner)
             if row is None:

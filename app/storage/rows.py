@@ -59,6 +59,7 @@ def turn_from(
         created_at=row["created_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        forked_from=row["forked_from"],
         rounds=tuple(rounds),
         blocks=tuple(blocks),
         asks=tuple(asks),

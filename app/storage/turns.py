@@ -19,7 +19,7 @@ WHOLE_PATH = 1_000_000
 _COLUMNS = """turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
     turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
     turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
-    turns.started_at, turns.ended_at"""
+    turns.started_at, turns.ended_at, turns.forked_from"""
 
 GET_TURN = Statement(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"

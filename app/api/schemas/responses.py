@@ -162,6 +162,7 @@ class TurnOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    forked_from: Annotated[UUID | None, Field(description="the turn that it is a copy of, which may be gone")]
     blocks: list[BlockOut]
     rounds: list[RoundOut]
     output: Annotated[Any, Field(description="of a structured turn, once it is complete")]

@@ -25,7 +25,7 @@ def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: 
     return f"WITH fenced AS (SELECT {columns} FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE)"
 
 
-_INSERT_BLOCKS = """
+INSERT_BLOCKS = """
     INSERT INTO blocks
         (turn_id, index, round, attempt, type, text, data, tool_use_id, name, is_error, interrupted, notes, whole,
             client_data)
@@ -52,13 +52,13 @@ BEGIN_ROUND = Statement(
     """
 )
 
-CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + _INSERT_BLOCKS + " RETURNING turn_id")
+CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
 
 SEAL_ROUND = Statement(
     _fence()
     + _CLEAR_JOURNAL
     + ", interrupted AS ("
-    + _INSERT_BLOCKS
+    + INSERT_BLOCKS
     + """
     ), sealed AS (
         UPDATE rounds
@@ -167,7 +167,7 @@ APPLY_STEERS = Statement(
         WHERE steers.id = ANY(CAST(:steers AS uuid[]))
     )
     """
-    + _INSERT_BLOCKS
+    + INSERT_BLOCKS
     + " RETURNING turn_id"
 )
 
@@ -183,7 +183,7 @@ SETTLE_CALL = Statement(
         FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND :state = 'settled'
     )
     """
-    + _INSERT_BLOCKS
+    + INSERT_BLOCKS
     + " RETURNING turn_id"
 )
 

@@ -16,7 +16,7 @@ from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_
 GET_TURNS = Statement(
     """
     SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, asked,
-        arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at
+        arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from
     FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
     """
 )

@@ -16,6 +16,7 @@ from app.api.ai_sdk.schemas import UiRequest
 from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
+from app.api.schemas.requests import ForkIn
 from app.api.schemas.tools import ActionsIn
 from app.domain import events as domain
 from app.domain.blocks import Block
@@ -243,6 +244,9 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
     if endpoint.takes is ActionsIn:
         path = await world.fill(endpoint)
         await world.api.request(endpoint.method, path, **body_of(endpoint))
+    elif endpoint.takes is ForkIn:
+        model = world.server.scripts.model(pausing(Pause(), "One ", "two."))
+        path = f"{(await world.api.say(await world.api.chat(), model=model)).url}/fork"
     else:
         path = await (world.user_turn(endpoint) if "{turn}" in endpoint.path else world.running(endpoint))
     await world.api.request(endpoint.method, path, **body_of(endpoint))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain.asks import Steer
 from app.domain.blocks import Block
+from app.domain.fork import cut_after
 from app.domain.history import COMPACTED
 from app.domain.kinds import SUMMARY, USER_TEXT
 from app.domain.results import ResultPart
@@ -123,12 +124,29 @@ def any_path(draw: st.DrawFn) -> list[Turn]:
     return [*path, running]
 
 
+@st.composite
+def forked(draw: st.DrawFn, paths: st.SearchStrategy[list[Turn]]) -> list[Turn]:
+    """A path that goes on behind a copy of its last turn, which was cut after any block."""
+    *before, last = draw(paths)
+    blocks = tuple(replace(block, index=index) for index, block in enumerate(last.blocks))
+    index = draw(st.sampled_from([None, *range(len(blocks))]))
+    copy = cut_after(replace(last, status="complete", blocks=blocks), index).turn
+    running = assistant(request=draw(REQUESTS))
+    return [*before, copy, user(text("And then?")), running]
+
+
 @given(any_path())
 @settings(max_examples=200, deadline=None)
 def test_every_path_however_it_was_cut_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
     paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
     assert message_problems(rendered(build_messages(path)), paused=paused) == []
+
+
+@given(forked(any_path()))
+@settings(max_examples=200, deadline=None)
+def test_a_path_that_a_fork_has_cut_anywhere_gives_messages_the_provider_accepts(path: list[Turn]) -> None:
+    assert message_problems(rendered(build_messages(path))) == []
 
 
 @given(any_path())

@@ -28,6 +28,7 @@ from tests.unit.llm.test_message_promises import (
     WORDS,
     Chat,
     any_round,
+    forked,
     without_abandoned,
     without_stand_in,
 )
@@ -118,7 +119,7 @@ def anthropic_body(messages: tuple[Message, ...]) -> dict[str, Any]:
     return found
 
 
-@given(any_path(), KINDS)
+@given(any_path() | forked(any_path()), KINDS)
 @settings(max_examples=150, deadline=None)
 def test_every_path_of_blocks_of_any_gives_a_request_that_each_server_accepts(path: list[Turn], kind: str) -> None:
     messages, quirks = build_messages(path), QUIRKS[kind]
@@ -126,7 +127,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_each_server_accepts(pa
     assert openai_legal.request_problems(body, ids=quirks.call_ids.pattern, thoughts=quirks.thoughts_go_back) == []
 
 
-@given(any_path())
+@given(any_path() | forked(any_path()))
 @settings(max_examples=150, deadline=None)
 def test_every_path_of_blocks_of_any_gives_a_request_that_anthropic_accepts(path: list[Turn]) -> None:
     sealed = [round for round in path[-1].rounds if round.sealed and not round.voided]
@@ -137,7 +138,7 @@ def test_every_path_of_blocks_of_any_gives_a_request_that_anthropic_accepts(path
     assert len(used) == len({*used})
 
 
-@given(any_path())
+@given(any_path() | forked(any_path()))
 @settings(max_examples=150, deadline=None)
 def test_every_path_of_blocks_of_any_gives_a_request_that_the_responses_api_accepts(path: list[Turn]) -> None:
     assert responses_legal.request_problems(responses_body(build_messages(path))) == []
