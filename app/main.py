@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.types import Lifespan
 
 from app.api.http.auth import LOCAL_OWNER, Authenticator
+from app.api.http.connection import SafeHeaders
 from app.api.http.errors import HANDLERS
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
@@ -58,15 +61,24 @@ def create_app(
             yield
             failure.cancel()
 
-    app = Starlette(routes=[*routes(), *page_routes()], lifespan=lifespan, exception_handlers=dict(HANDLERS))
-    app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
-    return app
+    return _starlette(lifespan)
 
 
 def application(services: Services) -> Starlette:
     """The HTTP side alone, around services that already run."""
-    app = Starlette(routes=[*routes(), *page_routes()], exception_handlers=dict(HANDLERS))
+    app = _starlette()
     app.state.services = services
+    return app
+
+
+def _starlette(lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    app = Starlette(
+        routes=[*routes(), *page_routes()],
+        lifespan=lifespan,
+        exception_handlers=dict(HANDLERS),
+        middleware=[Middleware(SafeHeaders)],
+    )
+    app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app
 
 

@@ -13,9 +13,10 @@ from app.api.schemas.tools import ActionIn, ActionsIn, ApproveIn, DenyIn, Result
 from app.api.services import Services, begin
 from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
-from app.domain.errors import RequestRefused
+from app.domain.errors import NotFound, RequestRefused
 from app.domain.results import joined_texts, layout_of
 from app.domain.turns import Turn
+from app.kit.text import unstorable
 from app.storage.actions import Decision
 from app.storage.rows import from_json
 from app.tools.grants import meets
@@ -44,6 +45,8 @@ async def act(request: Request) -> Response:
 async def get_whole(request: Request) -> Response:
     services, owner = await begin(request)
     chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
+    if unstorable(call):
+        raise NotFound(f"There is no result of a call {call!r}.")
     text = await services.storage.results.of_turn(owner, chat, turn, call)
     return json_response(WholeOut(tool_use_id=call, text=text))
 

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import click
 import uvicorn
 import uvloop
 
+from app.api.http.connection import connections
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
@@ -86,7 +88,7 @@ async def _serve(settings: Settings) -> None:
         async with running(settings) as services:
             config = uvicorn.Config(
                 application(services),
-                http="httptools",
+                http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
                 access_log=False,
                 log_config=None,

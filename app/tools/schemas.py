@@ -9,8 +9,9 @@ from itertools import islice
 from time import thread_time
 from typing import Any
 
+import jsonschema_rs
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend, validator_for
 from pydantic_core import SchemaError as InvalidPattern
 from pydantic_core import SchemaValidator, core_schema
@@ -22,7 +23,18 @@ _Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 _MAX_ERRORS = 10  # in one complaint
 _MAX_MESSAGE_CHARS = 300
 _MAX_UNIQUE_ITEMS = 1000
-_MAX_OBJECTS = 1000  # the check of such a schema against the meta-schema takes half a second
+# Bounds of a schema: what checks inputs against it is a Python library, in the event loop of all turns.
+_MAX_CHARS = 256_000
+_MAX_OBJECTS = 1000
+_MAX_ITEMS = 5000
+_DIALECTS = (
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema#",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema#",
+    "http://json-schema.org/draft-04/schema#",
+)
 _MAX_SECONDS = 0.1
 # Checks within each other. Python's limit comes too late: at the end of the stack, finalizers of other objects fail.
 _MAX_DEPTH = 200
@@ -51,13 +63,19 @@ class InputSchema:
     def checked(cls, text: str) -> "InputSchema":
         """Raises ValueError for a text that is not the schema of a JSON object."""
         try:
+            if len(text) > _MAX_CHARS:
+                raise ValueError(f"the input schema has more than {_MAX_CHARS:,} characters: make it smaller")
             schema = json.loads(text)
             if not isinstance(schema, dict) or schema.get("type") != "object":
                 raise ValueError("the input schema must be a JSON schema with the type object")
-            if _count_objects(schema) > _MAX_OBJECTS:
-                raise ValueError(f"the input schema has more than {_MAX_OBJECTS} objects: make it smaller")
-            _dialect(schema).check_schema(schema, format_checker=None)
-        except SchemaError as error:
+            objects, items = _size(schema)
+            if objects > _MAX_OBJECTS or items > _MAX_ITEMS:
+                most = f"{_MAX_OBJECTS} objects or {_MAX_ITEMS} items of lists"
+                raise ValueError(f"the input schema has more than {most}: make it smaller")
+            if schema.get("$schema", _DIALECTS[0]) not in _DIALECTS:
+                raise ValueError(f"`$schema` of the input schema must be one of {', '.join(_DIALECTS)}")
+            jsonschema_rs.meta.validate(schema)
+        except jsonschema_rs.ValidationError as error:
             raise ValueError(f"the input schema is not valid: {_shorten(error.message)}") from None
         except (json.JSONDecodeError, RecursionError):
             raise ValueError("the input schema is not valid JSON, or too deep") from None
@@ -94,14 +112,17 @@ class InputSchema:
             _budget.reset(token)
 
 
-def _count_objects(value: object) -> int:
+def _size(value: object) -> tuple[int, int]:
+    """The number of objects in a JSON value, and of items of its lists."""
     match value:
         case dict():
-            return 1 + sum(_count_objects(inner) for inner in value.values())
+            inner = [_size(each) for each in value.values()]
+            return 1 + sum(objects for objects, _ in inner), sum(items for _, items in inner)
         case list():
-            return sum(_count_objects(inner) for inner in value)
+            inner = [_size(each) for each in value]
+            return sum(objects for objects, _ in inner), len(value) + sum(items for _, items in inner)
         case _:
-            return 0
+            return 0, 0
 
 
 def _dialect(schema: Mapping[str, Any]) -> Any:

@@ -5,13 +5,14 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.api.http.connection import connections
 from app.api.services import Services
 from app.config import Settings
 from app.llm.models.catalog import Models, ProviderModels
@@ -94,8 +95,9 @@ async def serving(
     given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
     app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
     with _listener() as listener:
+        http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
         config = uvicorn.Config(
-            app, http="httptools", log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1
+            app, http=http, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=1
         )
         server = _Uvicorn(config)
         task = asyncio.create_task(server.serve([listener]))

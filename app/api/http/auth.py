@@ -12,6 +12,16 @@ LOCAL_OWNER = "local"
 
 # Seconds for which a checked token, or the absence of tokens, is trusted without a query.
 BELIEVED = 5.0
+# A proxy on this machine makes everybody look like this machine; these headers give it away.
+_FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "cf-connecting-ip",
+)
 _MOST_REMEMBERED = 10_000
 _THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
@@ -24,7 +34,7 @@ class Authenticator:
     def __init__(self, tokens: Tokens, *, on_loopback: bool) -> None:
         self._tokens = tokens
         self._on_loopback = on_loopback
-        self._known: dict[str, tuple[str, float]] = {}
+        self._known: dict[str, tuple[str | None, float]] = {}
         self._open_until = 0.0
 
     async def owner_of(self, headers: Headers) -> str:
@@ -37,16 +47,15 @@ class Authenticator:
         raise Unauthorized("Send `Authorization: Bearer TOKEN`; `turnstream tokens create NAME` creates a token.")
 
     async def _owner_of_token(self, token: str) -> str:
-        owner, until = self._known.get(token, ("", 0.0))
-        if time.monotonic() < until:
-            return owner
-        self._known.pop(token, None)
-        found = await self._tokens.owner_of(token)
+        found, until = self._known.get(token, (None, 0.0))
+        if time.monotonic() >= until:
+            found = await self._tokens.owner_of(token)
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            # A token that is not known is remembered too, so that guessing costs no queries.
+            self._known[token] = (found, time.monotonic() + BELIEVED)
         if found is None:
             raise Unauthorized("The token of `Authorization` is not known here, or was revoked; send another one.")
-        if len(self._known) >= _MOST_REMEMBERED:
-            self._known.clear()
-        self._known[token] = (found, time.monotonic() + BELIEVED)
         return found
 
     async def _is_open(self) -> bool:
@@ -61,6 +70,10 @@ class Authenticator:
 def _local_owner(headers: Headers) -> str:
     """Without tokens the server trusts this machine, but no request that a foreign web page makes a browser send."""
     host, origin = headers.get("host", ""), headers.get("origin")
+    if forwarded := next((name for name in _FORWARDED if name in headers), None):
+        raise Unauthorized(f"The request came through a proxy ({forwarded}): create a token, and send it.")
+    if len(headers.getlist("host")) > 1:
+        raise Unauthorized("`Host` must be sent once.")
     if not _THIS_MACHINE.fullmatch(host):
         raise Unauthorized(f"`Host` must be localhost while the server has no tokens, not {host!r}.")
     if origin is not None and not _THIS_MACHINE.fullmatch(origin.partition("://")[2]):

@@ -1,5 +1,6 @@
 """While there is no token, this machine needs none, and nobody else is answered."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -39,6 +40,35 @@ async def test_a_name_that_is_not_this_machines_is_refused(local: Client) -> Non
         *("localhost@example.org", "", "127.0.0.2", "[::2]", "::1", "10.0.0.1:8000", "localhost:80:80", "localhost:x"),
     ):
         assert (await local.get("/api/chats", headers={"Host": host})).status_code == 401, host
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "CF-Connecting-IP"],
+)
+async def test_what_comes_through_a_proxy_needs_a_token(local: Client, name: str) -> None:
+    answer = await local.get("/api/chats", headers={name: "203.0.113.9"})
+    assert answer.status_code == 401
+    assert name.lower() in answer.json()["detail"]
+
+
+async def test_two_hosts_are_refused(local_server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(local_server.url).port)
+    writer.write(b"GET /api/chats HTTP/1.1\r\nHost: localhost\r\nHost: example.org\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_path_with_a_slash_too_many_leads_to_no_host_of_the_callers(local: Client) -> None:
+    assert (await local.get("/api/chats/", headers={"Host": "localhost"})).status_code == 404
+
+
+async def test_every_answer_forbids_browsers_to_guess_and_to_run(local: Client) -> None:
+    for path in ("/api/chats", "/nowhere", "/healthz", "/metrics", "/openapi.json", "/api/chats/x"):
+        answer = await local.get(path)
+        assert answer.headers["x-content-type-options"] == "nosniff", path
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'"), path
 
 
 async def test_a_request_that_a_foreign_page_makes_is_refused(local: Client, local_server: Server) -> None:

@@ -87,6 +87,7 @@ async def test_without_a_token_every_call_is_refused(server: Server, document: D
         *("", "Bearer", "Basic Zm9vOmJhcg==", "{token}", "Token {token}", "Bearer x", "Bearer ts_x_y"),
         *("Bearer {token}x", "Bearer x{token}", "Bearer {token} {token}", "Bearer {other_secret}", "Bearer {other_id}"),
         *("Bearer ts_{token}", "Bearer {upper}", "Bearer té", "Bearer \x80", "Bearer " + "x" * 10_000, "Bearer ts__"),
+        *("Bearer ts_{{{identity}}}_{secret}", "Bearer ts_{dashes}_{secret}", "Bearer ts_urn:uuid:{identity}_{secret}"),
         *("Bearer ts_" + "²" * 32 + "_x", "Bearer ts_-" + "1" * 31 + "_x", "Bearer ts_0x" + "1" * 30 + "_x"),
     ],
 )
@@ -95,6 +96,9 @@ async def test_an_unknown_token_is_refused(server: Server, document: Document, h
     prefix, identity, secret = token.split("_", 2)
     value = header.format(
         token=token,
+        identity=identity,
+        secret=secret,
+        dashes=str(UUID(identity)),
         upper=token.upper(),
         other_secret=f"{prefix}_{identity}_{secret[::-1]}",
         other_id=f"{prefix}_{UUID(int=0).hex}_{secret}",

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from pathlib import Path
 from time import thread_time
@@ -52,13 +53,32 @@ def test_many_mistakes_and_long_values_are_reported_in_part() -> None:
         ("[" * 100_000, "too deep"),
         ("[]", "type object"),
         ('{"type": "string"}', "type object"),
-        (schema(properties=3), "3 is not of type 'object'"),
+        (schema(properties=3), '3 is not of type "object"'),
         (schema(allOf=[{}] * 1000), "more than 1000 objects"),
     ],
 )
 def test_a_schema_must_be_that_of_an_object(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         InputSchema.checked(text)
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        ({"properties": {"a": {"type": [None, *range(4900)]}}}, "is not valid"),
+        ({"properties": {"a": {"enum": [None, *range(6000)]}}}, "more than 1000 objects or 5000 items"),
+        ({"properties": {str(number): {} for number in range(1000)}}, "more than 1000 objects or 5000 items"),
+        ({"description": "x" * 256_000}, "more than 256,000 characters"),
+        ({"$schema": 5}, "`$schema` of the input schema must be one of"),
+        ({"$schema": ["x"]}, "`$schema` of the input schema must be one of"),
+        ({"$schema": "http://example.org/schema"}, "`$schema` of the input schema must be one of"),
+    ],
+)
+def test_a_schema_that_is_too_large_or_of_no_dialect_is_refused_at_once(rest: dict[str, Any], reason: str) -> None:
+    start = thread_time()
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        InputSchema.checked(schema(**rest))
+    assert thread_time() - start < 2, "the event loop of all turns waits for it, and comparing pairs took 8 s"
 
 
 def test_the_dialect_that_a_schema_names_is_the_one_it_is_read_in() -> None:

@@ -1,0 +1,179 @@
+"""HTTP below the calls: limits of a connection, which hold before any token is known, and headers of all answers."""
+
+import asyncio
+import resource
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = structlog.get_logger(__name__)
+
+# Bytes of a request besides its body: request line and headers; then chunk extensions and trailers.
+LONGEST_HEAD = 64 * 1024
+# Seconds until the headers of a request are complete, and between two pieces of a body.
+HEAD_TIMEOUT = 10.0
+BODY_TIMEOUT = 30.0
+# The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
+_DESCRIPTORS = 0.8
+
+
+class Connection(HttpToolsProtocol):
+    """A connection with limits. A head that is too long is answered with 431. A client that does not send its request
+    in time is disconnected, and so is one that has read nothing of what was sent to it for `stall` seconds; its cursor
+    brings it back. Beyond `most` connections the one that has been idle for the longest is closed for each new one.
+    """
+
+    def __init__(self, *args: Any, stall: float, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stall = stall
+        self._most = most
+        self._head = 0  # bytes since the last part of the request that was complete, without those of its body
+        self._head_too_long = False
+        self._reads_since: float | None = None  # the client owes us the rest of a request since then
+        self._timeout = HEAD_TIMEOUT
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        self._expect(HEAD_TIMEOUT)
+        if len(self.connections) > self._most:
+            idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
+            if idle:
+                min(idle, key=lambda each: each._idle_since).transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._read_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+
+    @property
+    def is_idle(self) -> bool:
+        """No request of this connection is being answered."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._reads_since is None and self.is_idle:  # perhaps no request yet, but only empty lines before it
+            self._expect(HEAD_TIMEOUT)
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > LONGEST_HEAD and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect(HEAD_TIMEOUT)
+
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > LONGEST_HEAD:
+            self._head_too_long = True
+            raise ValueError("the head is too long")  # ends the parser, which calls `send_400_response`
+        self._head = 0
+        self._expect(BODY_TIMEOUT)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head = max(0, self._head - 8 * len(body))  # the frame of a chunk of one byte has five bytes
+        self._expect(BODY_TIMEOUT)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head, self._reads_since = 0, None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_too_long:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        body = f"The request has more than {LONGEST_HEAD} bytes besides its body.".encode()
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+        )
+        self.transport.close()
+
+    def _expect(self, timeout: float) -> None:
+        """The next part of a request has to come within `timeout` seconds. The timer is only moved when it fires."""
+        self._reads_since, self._timeout = self.loop.time(), timeout
+        if self._read_timer is None:
+            self._read_timer = self.loop.call_later(min(timeout, HEAD_TIMEOUT), self._check_reading)
+
+    def _check_reading(self) -> None:
+        self._read_timer = None
+        if self._reads_since is None:
+            return
+        left = self._reads_since + self._timeout - self.loop.time()
+        if self.flow.read_paused:  # the handler has not taken what came before
+            left = self._timeout
+        if left > 0:
+            self._read_timer = self.loop.call_later(left, self._check_reading)
+        else:
+            self.transport.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_stall(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+
+    def _watch_stall(self, unread: int) -> None:
+        self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread)
+
+    def _check_stall(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < before:
+            self._watch_stall(unread)
+        else:
+            log.info("connection.stalled", unread=unread)
+            self.transport.abort()
+
+
+def connections(heartbeat: float) -> Callable[..., Connection]:
+    """The connections of a server, which may have as many file descriptors as the machine allows. A reader of a stream
+    is disconnected after two heartbeats that it did not read.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = int(hard * _DESCRIPTORS) if hard != resource.RLIM_INFINITY else 1_000_000
+    return partial(Connection, stall=2 * heartbeat, most=most)
+
+
+class SafeHeaders:
+    """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
+    policy of its own, as the page has.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
+            await send(message)
+
+        await self._app(scope, receive, send_safely if scope["type"] == "http" else send)

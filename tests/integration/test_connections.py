@@ -1,0 +1,244 @@
+"""What a client can do to the server before it has shown a token: send without end, be silent, or not read."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import cast
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from app.api.http import connection
+from app.api.http.connection import LONGEST_HEAD, Connection
+
+MEGABYTE = 1_000_000
+STALL = 0.3
+MOST = 3
+
+Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Site:
+    """A server with an echo (`/`), and a stream that never ends (`/stream`)."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.port = listener.getsockname()[1]
+        self.gone = asyncio.Event()  # a client left in the middle of its body
+        self.may_read = asyncio.Event()
+        self.stream_ended = asyncio.Event()
+        routes = [Route("/", self._echo, methods=["GET", "POST"]), Route("/stream", self._stream)]
+        app = Starlette(routes=routes)
+        http = cast("type[asyncio.Protocol]", partial(Connection, stall=STALL, most=MOST))
+        config = uvicorn.Config(app, http=http, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+        self.server = uvicorn.Server(config)
+        self.may_read.set()
+
+    async def _echo(self, request: Request) -> Response:
+        await self.may_read.wait()
+        try:
+            return PlainTextResponse(str(len(await request.body())))
+        except ClientDisconnect:
+            self.gone.set()
+            raise
+
+    async def _stream(self, _request: Request) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"x" * 100_000
+                    await asyncio.sleep(0)  # a connection that is gone takes everything at once
+            finally:
+                self.stream_ended.set()
+
+        return StreamingResponse(pieces())
+
+    @asynccontextmanager
+    async def wires(self) -> AsyncIterator[Wires]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def ask(self, data: bytes) -> bytes:
+        """The whole answer, until the server closes."""
+        async with self.wires() as (reader, writer):
+            writer.write(data)
+            return await reader.read()
+
+
+@pytest.fixture
+async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.3)
+    monkeypatch.setattr(connection, "BODY_TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        site = Site(listener)
+        task = asyncio.create_task(site.server.serve([listener]))
+        await asyncio.sleep(0)
+        yield site
+        site.server.should_exit = True
+        await task
+
+
+POST = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def _forever(beginning: bytes, piece: bytes) -> Iterator[bytes]:
+    yield beginning
+    while True:
+        yield piece
+
+
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: ", b"x" * 60_000),
+        (b"GET /", b"x" * 60_000),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n", b"x: y\r\n" * 10_000),
+        (POST + b"1;", b"x" * 60_000),
+        (POST + b"1\r\nx\r\n0\r\nx: ", b"x" * 60_000),
+        (POST, b"1;" + b"x" * 60_000 + b"\r\nx\r\n"),
+        (b"", b"\r\n" * 30_000),
+    ],
+    ids=["header", "path", "headers", "chunk extension", "trailer", "chunk extensions", "empty lines"],
+)
+async def test_what_has_no_end_is_refused_soon(site: Site, beginning: bytes, piece: bytes) -> None:
+    sent = 0
+    async with site.wires() as (reader, writer):
+        with suppress(ConnectionError):
+            for data in _forever(beginning, piece):
+                writer.write(data)
+                await writer.drain()
+                sent += len(data)
+                if reader.at_eof() or sent > 20 * MEGABYTE:
+                    break
+        answer = b""
+        with suppress(ConnectionError):
+            answer = await reader.read()
+    assert sent < 12 * MEGABYTE, "what the buffers of two sockets take, and not more"
+    assert answer == b"" or b" 431 " in answer or b" 400 " in answer  # lost where the client went on sending
+
+
+async def test_a_head_that_is_too_long_is_answered_with_431(site: Site) -> None:
+    whole = b"GET / HTTP/1.1\r\nhost: a\r\nx: " + b"x" * (LONGEST_HEAD + 100) + b"\r\n\r\n"
+    for data in (whole, whole[:-4]):
+        answer = await site.ask(data)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert b"connection: close" in answer
+
+
+async def test_what_is_long_but_legal_is_taken(site: Site) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: " + b"x" * 60_000
+    assert (await site.ask(head + b"\r\ncontent-length: 1000000\r\n\r\n" + b"b" * MEGABYTE)).endswith(b"1000000")
+    chunks = b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n"
+    assert (await site.ask(head + b"\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)).endswith(b"200000")
+
+
+async def test_requests_that_come_together_are_all_answered(site: Site) -> None:
+    one = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc"
+    answer = await site.ask(one * 3 + one.replace(b"host", b"connection: close\r\nhost"))
+    assert answer.count(b"HTTP/1.1 200 ") == 4
+
+
+def _nothing(_writer: asyncio.StreamWriter) -> None: ...
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET / HTTP/1.1\r\n")
+    with suppress(ConnectionError):
+        while True:
+            writer.write(b"x: y\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"GE", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc"],
+)
+async def test_silence_is_not_waited_for(site: Site, data: bytes) -> None:
+    async with site.wires() as (reader, writer):
+        writer.write(data)
+        async with asyncio.timeout(10):
+            await reader.read()
+
+
+async def test_a_body_that_stops_disconnects_its_request(site: Site) -> None:
+    await site.ask(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc")
+    await site.gone.wait()
+
+
+async def test_headers_that_come_one_by_one_have_a_time_in_all(site: Site) -> None:
+    async with site.wires() as (reader, writer):
+        dripping = asyncio.create_task(_drip(writer))
+        async with asyncio.timeout(10):
+            with suppress(ConnectionError):
+                await reader.read()
+        dripping.cancel()
+
+
+async def test_an_empty_line_after_an_answer_keeps_no_connection(site: Site) -> None:
+    async with site.wires() as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n0")
+        writer.write(b"\r\n")
+        async with asyncio.timeout(10):
+            await reader.read()
+
+
+async def test_a_body_that_the_handler_does_not_take_is_waited_for(site: Site) -> None:
+    site.may_read.clear()
+    async with site.wires() as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 3000000\r\n\r\n")
+        sending = asyncio.create_task(_send(writer, b"b" * 3 * MEGABYTE))
+        await asyncio.sleep(1)  # three times as long as a piece of a body is waited for
+        site.may_read.set()
+        await sending
+        assert (await reader.read()).endswith(b"3000000")
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+async def test_a_reader_that_does_not_read_is_disconnected(site: Site) -> None:
+    async with site.wires() as (_, writer):
+        writer.write(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(10):
+            await site.stream_ended.wait()
+
+
+async def test_a_reader_that_is_only_slow_stays(site: Site) -> None:
+    async with site.wires() as (reader, writer):
+        writer.write(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")
+        until: Callable[[], float] = asyncio.get_running_loop().time
+        end = until() + 4 * STALL
+        while until() < end:
+            assert await reader.read(500_000)
+            await asyncio.sleep(STALL / 10)
+        assert not site.stream_ended.is_set()
+
+
+async def test_the_longest_idle_connection_makes_room_for_a_new_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 60)
+    async with site.wires() as (busy, ask), site.wires() as (first, _), site.wires() as (second, _):
+        ask.write(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")
+        await busy.read(10)
+        async with site.wires() as (_, writer):
+            async with asyncio.timeout(10):
+                assert await first.read() == b""
+            writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+        assert not second.at_eof()
+        assert await busy.read(10)
