@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     compaction: Literal["own", "provider"] = Field(
         "own", description="compaction by this server (own), or by the provider where it offers that for the model"
     )
+    earlier_results: Literal["whole", "short", "none"] = Field(
+        "whole", description="results of tools in earlier turns are sent whole, shortened (short), or not at all (none)"
+    )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")

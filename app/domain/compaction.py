@@ -15,11 +15,13 @@ from app.domain.history import (
     Position,
     Shortening,
     can_be_shortened,
+    earlier_results_of,
     omitted_characters,
     shortening_block,
     shortenings_on,
     summary_on,
     turns_after_summary,
+    with_earlier_results,
 )
 from app.domain.kinds import ADDED_TO_REQUEST, TOOL_RESULT, kind_of
 from app.domain.results import count_files
@@ -60,6 +62,7 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     if not forced and (limit is None or size <= limit):
         return None
     window = _request(path[-1]).limits.context_window or size
+    path = with_earlier_results(path)
     if forced:  # the provider has refused a request of this size, so the window is smaller
         window = min(window, size)
     shortening = _shortening(path, window) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
@@ -181,6 +184,10 @@ def estimate_size(path: Sequence[Turn]) -> SizeEstimate:
         if block.round > round.number or (block.round == round.number and block.type in ADDED_TO_REQUEST)
     ]
     added = sum(map(size_of_block, since)) + sum(map(size_of_turn, path[place + 1 :]))
+    if {"whole"} != {earlier_results_of(path[place].request), earlier_results_of(path[-1].request)}:
+        # The request of that round had other results of earlier turns than the next one has.
+        then, now = with_earlier_results(path[: place + 1]), with_earlier_results(path)[: place + 1]
+        added += sum(map(size_of_turn, now)) - sum(map(size_of_turn, then))
     saved = sum(_saved(shortening) for shortening in shortenings_on(path) if shortening.made >= (place, round.number))
     return SizeEstimate(max(0, figures + added - saved), added + saved)
 
@@ -206,6 +213,7 @@ def _same_edits(then: Turn, now: Turn) -> bool:
 
 def _guess(path: Sequence[Turn]) -> SizeEstimate:
     """By the length of all texts, with the system prompt and the tools."""
+    path = with_earlier_results(path)
     summary, kept, shortenings = summary_on(path), turns_after_summary(path), shortenings_on(path)
     tokens = _size(summary.text) if summary else 0
     for place, turn in enumerate(kept, len(path) - len(kept)):

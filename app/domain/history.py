@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import Block
-from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT
-from app.domain.results import count_files
-from app.domain.turns import Turn
+from app.domain.blocks import READ_RESULT, Block
+from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
+from app.domain.results import count_files, result_as_text
+from app.domain.turns import EarlierResults, Turn, TurnRequest
 
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
+EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, where these are sent shortened
+
+_CALL_AND_RESULT = frozenset({TOOL_USE, TOOL_RESULT})
 
 # The index of a turn on its path, and the number of a round of that turn.
 Position = tuple[int, int]
@@ -52,6 +55,50 @@ class Shortening:
     def invalidates(self, position: Position) -> bool:
         """True where thoughts do not hold any more: a result before them was sent whole when they were made."""
         return self.first < position <= self.made
+
+
+def earlier_results_of(request: TurnRequest | None) -> EarlierResults:
+    """How a turn sends the results of tools in the turns before it."""
+    return "whole" if request is None else request.limits.earlier_results
+
+
+def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
+    """The path as the turn at its end sends it: the results of tools in the turns before are whole, shortened to their
+    beginning, or left out together with their calls. A turn without such results is the same object.
+    """
+    request, mode = path[-1].request, earlier_results_of(path[-1].request)
+    if request is None or mode == "whole":
+        return path
+    can_read_on = any(tool.name == READ_RESULT for tool in request.tools)
+    sent: list[Turn] = []
+    for turn in path[:-1]:
+        blocks = turn.blocks
+        if mode == "short":
+            blocks = tuple(_beginning_of(block, can_read_on) for block in blocks)
+        else:
+            # The calls of the provider's code execution need their results.
+            kept = {(b.round, b.tool_use_id) for b in blocks if b.type == TOOL_USE and _is_called_by_code(b)}
+            blocks = tuple(b for b in blocks if b.type not in _CALL_AND_RESULT or (b.round, b.tool_use_id) in kept)
+        sent.append(turn if blocks == turn.blocks else replace(turn, blocks=blocks))
+    return [*sent, path[-1]]
+
+
+def _beginning_of(block: Block, can_read_on: bool) -> Block:
+    if block.type != TOOL_RESULT or not can_be_shortened(block, EARLIER_HEAD):
+        return block
+    block = result_as_text(block, "[{type} left out]")
+    left_out = omitted_characters(block, EARLIER_HEAD)
+    if not left_out:
+        return block
+    note = f"{left_out:,} characters left out: results of earlier answers are sent shortened."
+    if can_read_on:
+        note += f' To read on, call {READ_RESULT} with tool_use_id "{block.tool_use_id}" and offset {EARLIER_HEAD}.'
+    return replace(block, text=f"{block.text[:EARLIER_HEAD]}\n\n[{note}]")
+
+
+def _is_called_by_code(call: Block) -> bool:
+    caller = json.loads(call.data or "{}").get("caller")
+    return isinstance(caller, dict) and caller.get("type") != "direct"
 
 
 def can_be_shortened(result: Block, head: int) -> bool:

@@ -16,6 +16,7 @@ Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error
 RecoveryPolicy = Literal["retry", "continue"]
 RoundLimitPolicy = Literal["answer", "stop"]
 Compaction = Literal["own", "provider"]
+EarlierResults = Literal["whole", "short", "none"]
 ToolRole = Literal["output", "submit"]
 
 # status -> the statuses it may become. An ended turn has no way out. tests/integration/test_states.py runs every
@@ -71,6 +72,7 @@ class ToolSpec:
 class Limits:
     """The limits of one turn. `context_window` is in tokens; a conversation that fills `compact_at` of it is made
     shorter: by us (`own`), or by the `provider` with those `provider_edits` that it offers for the model.
+    `earlier_results` is how results of tools in the turns before are sent.
     """
 
     max_rounds: int = 5
@@ -82,6 +84,7 @@ class Limits:
     context_window: int | None = None
     compact_at: float = 0.8
     compaction: Compaction = "own"
+    earlier_results: EarlierResults = "whole"
     provider_edits: tuple[str, ...] = ()
 
 

@@ -26,6 +26,7 @@ _LIMITS: Final = frozenset(
         "max_recoveries",
         "compact_at",
         "compaction",
+        "earlier_results",
     }
 )
 _SIDES: Final = ("first", "second")

@@ -35,6 +35,7 @@ def turn_limits(settings: Settings) -> Limits:
         max_recoveries=settings.max_recoveries,
         compact_at=settings.compact_at,
         compaction=settings.compaction,
+        earlier_results=settings.earlier_results,
     )
 
 

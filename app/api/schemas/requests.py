@@ -9,6 +9,7 @@ from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, Title
 from app.api.schemas.tools import Description, ToolChoiceIn, ToolName, ToolsIn
 from app.domain.chats import OnBusy
+from app.domain.turns import EarlierResults
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
@@ -33,6 +34,10 @@ class LimitsIn(Body):
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
     compact_at: Annotated[
         float | None, Field(gt=0, le=1, description="share of the context window at which the path is shortened")
+    ] = None
+    earlier_results: Annotated[
+        EarlierResults | None,
+        Field(description="results of tools in earlier turns are sent whole, shortened, or not at all"),
     ] = None
     compaction: Annotated[
         Literal["own", "provider"] | None,

@@ -12,7 +12,14 @@ from uuid import UUID
 
 from app.domain.blocks import REJECTED, Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
-from app.domain.history import COMPACTED, shortenings_on, summary_on, turns_after_summary
+from app.domain.history import (
+    COMPACTED,
+    earlier_results_of,
+    shortenings_on,
+    summary_on,
+    turns_after_summary,
+    with_earlier_results,
+)
 from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import count_files
 from app.domain.rounds import Round
@@ -95,7 +102,8 @@ def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tupl
     request = path[-1].request
     model = model or (request.model if request else None)
     summary, shortenings = summary_on(path), shortenings_on(path)
-    path = with_shortenings(path, shortenings, model)
+    as_stored = path
+    path = with_shortenings(as_sent := with_earlier_results(path), shortenings, model)
     running, kept = path[-1], turns_after_summary(path)
     entries: list[RoleBlock] = [("user", Block(0, 0, 0, TEXT, SUMMARISED + summary.text))] if summary else []
     for place, turn in enumerate(kept, len(path) - len(kept)):
@@ -109,7 +117,8 @@ def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tupl
         valid = [
             number
             for number in (round.number for round in turn.rounds if keep_thoughts)
-            if not (summary and (place, number) <= (summary.place, summary.round))
+            if as_sent[place] is as_stored[place]
+            and not (summary and (place, number) <= (summary.place, summary.round))
             and not any(shortening.invalidates((place, number)) for shortening in shortenings)
         ]
         entries += _entries_of(turn, running, model, valid)
@@ -140,7 +149,9 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
         words = _user_words(turn, round.number)
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
-        explains_itself = bool(words) or at_work or round.stop_reason in PAUSED
+        # Where the calls of a turn are left out, its replies stand side by side.
+        without_calls = turn is not running and earlier_results_of(running.request) == "none"
+        explains_itself = bool(words) or at_work or without_calls or round.stop_reason in PAUSED
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
             entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
     return entries
@@ -148,13 +159,15 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:
     """Thoughts are bound to system prompt and tools too, and to what the provider cleared then, which is sent again now
-    if that edit is no longer requested. Its summaries are sent back, whatever is requested.
+    if that edit is no longer requested, and to how results of earlier turns are sent. Its summaries are sent back,
+    whatever is requested.
     """
     if then is None or now is None:
         return then is now
     edits_remain = _clearing_edits(then) <= _clearing_edits(now)
     frames = [(request.system, request.tools, request.provider_tools) for request in (then, now)]
-    return edits_remain and frames[0] == frames[1]
+    same_results = earlier_results_of(then) == earlier_results_of(now)
+    return edits_remain and same_results and frames[0] == frames[1]
 
 
 def _clearing_edits(request: TurnRequest) -> set[str]:

@@ -31,12 +31,13 @@ export class Settings {
   }
 
   #fill({ system_prompt, settings = /** @type {any} */ ({}) }, models, tools) {
-    const { model, max_tokens, max_rounds, system, params } = this.form.elements
+    const { model, max_tokens, max_rounds, earlier_results, system, params } = this.form.elements
     const standard = models.find((one) => one.default)
     find('#models').replaceChildren(...models.map((one) => h('option', { value: one.id })))
     Object.assign(model, { value: settings.model ?? '', placeholder: standard?.id ?? '' })
     max_tokens.value = settings.params?.max_tokens ?? ''
     max_rounds.value = settings.limits?.max_rounds ?? ''
+    earlier_results.value = settings.limits?.earlier_results ?? ''
     system.value = system_prompt ?? ''
     const { max_tokens: _, ...others } = settings.params ?? {}
     params.value = Object.keys(others).length ? JSON.stringify(others, null, 2) : ''
@@ -95,14 +96,18 @@ export class Settings {
 
   /** Reads the form. Settings that it does not show stay as they are. Throws SyntaxError for params that are no JSON. */
   #read() {
-    const { model, max_tokens, max_rounds, system, params } = this.form.elements
+    const { model, max_tokens, max_rounds, earlier_results, system, params } = this.form.elements
     const { model: _, params: __, limits, tools, ...others } = this.settings
     const newParams = {
       ...(params.value.trim() && JSON.parse(params.value)),
       ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }),
     }
-    const { max_rounds: ___, ...otherLimits } = limits ?? {}
-    const newLimits = { ...otherLimits, ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }) }
+    const { max_rounds: ___, earlier_results: ____, ...otherLimits } = limits ?? {}
+    const newLimits = {
+      ...otherLimits,
+      ...(max_rounds.value && { max_rounds: Number(max_rounds.value) }),
+      ...(earlier_results.value && { earlier_results: earlier_results.value }),
+    }
     const settings = {
       ...others,
       ...(model.value.trim() && { model: model.value.trim() }),

@@ -13,8 +13,8 @@ from app.domain.history import COMPACTED, summary_on, turns_after_summary
 from app.domain.kinds import SUMMARY
 from app.domain.rounds import Round
 from app.domain.steps import CallModel, Compact, next_step
-from app.domain.turns import Limits, Turn
-from tests.support.turns import result, sealed, text, turn_of
+from app.domain.turns import EarlierResults, Limits, Turn, TurnRequest
+from tests.support.turns import call, result, sealed, text, turn_of
 
 LIMITS = Limits(context_window=1000)
 
@@ -162,3 +162,27 @@ def test_a_round_that_tells_no_figures_leaves_an_estimate() -> None:
 def test_the_size_of_a_reply_is_that_of_what_the_model_has_written_in_its_round() -> None:
     blocks = [text(0, content="x" * 400), text(1, 2, "y" * 40), text(2, 2, "")]
     assert [size_of_reply(blocks, number) for number in (1, 2, 3)] == [101, 11, 0]
+
+
+# --- results of earlier turns ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "tokens"), [("whole", "none", 1013), ("none", "none", 1013), ("none", "whole", 2015)]
+)
+def test_what_is_not_sent_of_earlier_turns_does_not_count(
+    then: EarlierResults, now: EarlierResults, tokens: int
+) -> None:
+    big = replace(result(), text="x" * 4000)
+    before = answer(1, 10, sealed(1), blocks=[call(), big])
+    after = answer(3, 10, with_usage(sealed(1, "end_turn"), 1000 if then == "none" else 2002))
+    after = replace(after, request=replace(request_of(after), limits=replace(LIMITS, earlier_results=then)))
+    path = [user(0), before, user(2), after, user(4), running(limits=replace(LIMITS, earlier_results=now))]
+    assert abs(estimate_size(path).tokens - tokens) < 12
+    unknown = [user(0), before, user(2), running(limits=replace(LIMITS, earlier_results=now))]
+    assert (estimate_size(unknown).tokens > 1000) == (now == "whole")
+
+
+def request_of(turn: Turn) -> TurnRequest:
+    assert turn.request is not None
+    return turn.request

@@ -65,6 +65,8 @@ REQUESTS = st.sampled_from(
         replace(REQUEST, model="claude-sonnet-5-5"),
         replace(REQUEST, provider_tools=(SEARCH,)),
         replace(REQUEST, limits=Limits(max_failed_rounds=1)),
+        replace(REQUEST, limits=Limits(earlier_results="none")),
+        replace(REQUEST, limits=Limits(earlier_results="short")),
         None,
     ]
 )

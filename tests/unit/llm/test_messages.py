@@ -6,7 +6,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.rounds import Round
-from app.domain.turns import Limits, ToolSpec, Turn
+from app.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
 from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, build_messages
 from tests.support.model_requests import (
     REQUEST,
@@ -15,6 +15,7 @@ from tests.support.model_requests import (
     redacted,
     rendered,
     result,
+    returned,
     server_call,
     server_result,
     text,
@@ -402,3 +403,73 @@ def test_a_model_to_which_the_user_speaks_meanwhile_may_try_again() -> None:
 def test_a_turn_without_a_request_has_no_failures_to_count() -> None:
     imported = assistant(failing("a"), stops=["tool_use"], request=None)
     assert sent(QUESTION, imported, user(text("And?")), assistant())[-1] == ("user", ["tool_result a", "And?"])
+
+
+# --- results of earlier turns ----------------------------------------------------------------------------------------
+
+
+def asked_with(mode: EarlierResults, **request: Any) -> TurnRequest:
+    return replace(REQUEST, limits=Limits(earlier_results=mode), **request)
+
+
+EARLIER = [
+    [thinking("Hm."), text("I look."), call("a"), result("a", "x" * 3000)],
+    [thinking("So."), call("b"), result("b", "short")],
+    [text("Found.")],
+]
+
+
+def later(mode: EarlierResults, *rounds: Sequence[Block], **request: Any) -> list[Turn]:
+    """An answer with tools, and the next turn."""
+    earlier = assistant(*EARLIER, stops=["tool_use", "tool_use", "end_turn"], request=asked_with(mode))
+    return [QUESTION, earlier, user(text("And?")), assistant(*rounds, request=asked_with(mode, **request))]
+
+
+def test_without_earlier_results_their_calls_and_the_thoughts_behind_them_are_left_out_too() -> None:
+    assert sent(*later("none", [text("Again."), call("c"), result("c", "y" * 3000)])) == [
+        ("user", ["Hello?"]),
+        ("assistant", ["I look.", "Found."]),
+        ("user", ["And?"]),
+        ("assistant", ["Again.", "tool_use c"]),
+        ("user", ["tool_result c"]),
+    ]
+
+
+def test_an_answer_of_nothing_but_calls_is_gone_and_the_questions_stand_together() -> None:
+    earlier = assistant([call("a"), result("a")], stops=["tool_use"], request=asked_with("none"))
+    path = [QUESTION, earlier, user(text("And?")), assistant(request=asked_with("none"))]
+    assert sent(*path) == [("user", ["Hello?", "And?"])]
+
+
+def test_shortened_earlier_results_say_how_to_read_on() -> None:
+    tools = (ToolSpec("read_result", "", "{}"),)
+    _, _, first, _, second, *_ = build_messages(later("short", tools=tools))
+    (long,) = first.blocks
+    note = "[2,500 characters left out: results of earlier answers are sent shortened."
+    assert long.text == f'{"x" * 500}\n\n{note} To read on, call read_result with tool_use_id "a" and offset 500.]'
+    assert second.blocks[0].text == "short"
+    assert build_messages(later("short"))[2].blocks[0].text == f"{'x' * 500}\n\n{note}]"
+
+
+def test_a_picture_of_an_earlier_turn_is_named() -> None:
+    picture = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
+    earlier = assistant([call("a"), returned("a", ["Here:", picture])], stops=["tool_use"], request=asked_with("short"))
+    path = [QUESTION, earlier, user(text("And?")), assistant(request=asked_with("short"))]
+    shown, _ = build_messages(path)[2].blocks
+    assert (shown.text, shown.data) == ("Here:\n[image left out]", None)
+
+
+def test_thoughts_of_another_way_to_send_results_are_not_sent_and_those_of_the_same_are() -> None:
+    thought = [thinking("Hm."), text("Yes.")]
+    for then, now, kept in [("none", "none", True), ("whole", "none", False), ("none", "whole", False)]:
+        path = [QUESTION, assistant(thought, request=asked_with(then)), user(text("And?"))]  # type: ignore[arg-type]
+        blocks = build_messages([*path, assistant(request=asked_with(now))])[1].blocks  # type: ignore[arg-type]
+        assert ("thinking" in [block.type for block in blocks]) is kept
+
+
+def test_calls_of_the_providers_code_keep_their_results() -> None:
+    by_code = replace(call("a"), data='{"caller":{"type":"code_execution_20250825","tool_id":"srv"}}')
+    direct = replace(call("b"), data='{"caller":{"type":"direct"}}')
+    earlier = assistant([by_code, direct, result("a"), result("b")], stops=["tool_use"], request=asked_with("none"))
+    path = [QUESTION, earlier, user(text("And?")), assistant(request=asked_with("none"))]
+    assert sent(*path)[1:3] == [("assistant", ["tool_use a"]), ("user", ["tool_result a", "And?"])]
