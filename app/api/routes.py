@@ -27,9 +27,9 @@ from app.api.schemas.responses import (
     ModelsOut,
     PathPage,
     Revoked,
-    SiblingsOut,
     ToolsOut,
     TurnOut,
+    TurnsOut,
     UploadDeleted,
     UploadOut,
     WholeOut,
@@ -114,13 +114,15 @@ ENDPOINTS = (
     Endpoint(
         "GET /api/chats/{chat}/turns",
         turns.get_path,
-        "The path to a leaf, by default the newest turn; older turns page by page",
+        "The path to a leaf, by default the newest turn; page by page, backwards and forwards",
         gives=PathPage,
         problems=(404, 422),
         queries=(
             _limit(100, 500),
             Query("leaf", "the last turn of the path"),
             Query("through", "a turn of the path, which ends with the newest turn that follows it"),
+            Query("before", "only turns before this one, the nearest"),
+            Query("after", "only turns after it, the nearest, on the way to `leaf`, or to the newest that follows it"),
         ),
     ),
     Endpoint(
@@ -170,7 +172,14 @@ ENDPOINTS = (
         "GET /api/chats/{chat}/turns/{turn}/siblings",
         turns.get_siblings,
         "All turns with the same parent, this one included",
-        gives=SiblingsOut,
+        gives=TurnsOut,
+        problems=(404,),
+    ),
+    Endpoint(
+        "GET /api/chats/{chat}/turns/{turn}/children",
+        turns.get_children,
+        "All turns that follow this one directly, oldest first",
+        gives=TurnsOut,
         problems=(404,),
     ),
     Endpoint(

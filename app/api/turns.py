@@ -1,6 +1,7 @@
 """Handlers of turns: post, read, cancel, generate again."""
 
 from datetime import UTC, datetime
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,12 +9,13 @@ from starlette.responses import Response
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, SiblingsOut
+from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, TurnsOut
 from app.api.services import Services, begin
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
 from app.api.views import json_response, stream_url, turn_out
 from app.domain.chats import Chat
+from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.chat_changes import ChatState, place_of
@@ -81,17 +83,32 @@ async def get_path(request: Request) -> Response:
     storage, chat = services.storage, id_of(request, "chat")
     await storage.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
-    through = id_in_query(request, "through")
-    leaf = None if through else id_in_query(request, "leaf")
+    leaf, through, before, after = (id_in_query(request, name) for name in ("leaf", "through", "before", "after"))
+    if before and (leaf or through or after):
+        raise RequestRefused("`before` must stand alone: one path leads to a turn.", field="before")
+    newest_of = through or (None if leaf else after)
     while True:
-        state = await storage.chat_changes.state(chat)
-        if through:
-            leaf = await storage.turns.newest_through(chat, through) or through
-        end = leaf or state.newest
-        path = await storage.turns.path(owner, chat, end, limit) if end else []
+        state, following = await storage.chat_changes.state(chat), None
+        if newest_of:
+            leaf = await storage.turns.newest_through(chat, newest_of) or newest_of
+        end = before or leaf or state.newest
+        try:
+            if after and end:
+                path = await storage.turns.path_after(owner, chat, after, end, limit + 1)
+                following = path[limit - 1].id if len(path) > limit else None
+                path = path[:limit]
+            else:
+                path = await storage.turns.path(owner, chat, end, limit + bool(before)) if end else []
+        except NotFound:
+            if end != state.newest or leaf or before:
+                raise
+            continue  # it was deleted meanwhile
+        if before:
+            path = path[:-1]
+            following = path[-1].id if path else None
         # A leaf that was created after the state was read is not covered by the page's cursor: read both again.
         if not path or place_of(path[-1]) <= state.last:
-            return await _page(services, path, state)
+            return await _page(services, path, state, following)
 
 
 async def get_path_of_turn(request: Request) -> Response:
@@ -116,7 +133,15 @@ async def get_siblings(request: Request) -> Response:
     await storage.turns.get(owner, chat, turn)
     siblings = await storage.turns.siblings([turn])
     turns = [await storage.turns.get(owner, chat, sibling) for sibling in siblings[turn]]
-    return json_response(SiblingsOut(turns=[turn_out(turn, services) for turn in turns]))
+    return json_response(TurnsOut(turns=[turn_out(turn, services) for turn in turns]))
+
+
+async def get_children(request: Request) -> Response:
+    services, owner = await begin(request)
+    storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
+    await storage.turns.get(owner, chat, turn)
+    turns = [await storage.turns.get(owner, chat, child) for child in await storage.turns.children(chat, turn)]
+    return json_response(TurnsOut(turns=[turn_out(turn, services) for turn in turns]))
 
 
 def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
@@ -135,8 +160,10 @@ def _exchange_response(request: Request, services: Services, owner: str, exchang
     return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
 
 
-async def _page(services: Services, path: list[Turn], state: ChatState) -> Response:
+async def _page(services: Services, path: list[Turn], state: ChatState, following: UUID | None = None) -> Response:
     siblings = await services.storage.turns.siblings([turn.id for turn in path])
     turns = [turn_out(turn, services, siblings[turn.id]) for turn in path]
     cursor = cursor_behind(state, turns)
-    return json_response(PathPage(turns=turns, next=path[0].parent_id if path else None, cursor=cursor))
+    return json_response(
+        PathPage(turns=turns, next=path[0].parent_id if path else None, following=following, cursor=cursor)
+    )

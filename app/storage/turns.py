@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from app.domain.asks import Ask, Steer
-from app.domain.errors import ClaimLost, Conflict, NotFound
+from app.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.rows import OPEN_STATUSES, ask_from, block_from, round_from, steer_from, turn_from
@@ -52,6 +52,22 @@ GET_PATH = Statement(
     ORDER BY depth DESC
     """
 )
+# The turns of the path to `leaf` that follow `after`, the first of them first. None where `after` is not on that path.
+GET_PATH_AFTER = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.parent_id, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        WHERE path.id <> :after
+    ), page AS (
+        SELECT id, depth FROM path WHERE id <> :after AND EXISTS (SELECT FROM path WHERE id = :after)
+        ORDER BY depth DESC LIMIT :limit
+    )
+    SELECT {_COLUMNS} FROM page JOIN turns ON turns.id = page.id JOIN chats ON chats.id = chat_id AND owner = :owner
+    ORDER BY depth DESC
+    """
+)
 GET_CLAIMED_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
@@ -71,6 +87,7 @@ GET_SIBLINGS = Statement(
     ORDER BY sibling.created_at, sibling.id
     """
 )
+GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
 GET_ROUNDS = Statement(
     "SELECT * FROM rounds WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, number, attempt"
 )
@@ -180,6 +197,21 @@ class Turns:
             if not rows:
                 raise NotFound(f"There is no turn {leaf} in chat {chat}.")
             return await _with_contents(moment, rows)
+
+    async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> list[Turn]:
+        """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them. Raises RequestRefused
+        where it is not on that path.
+        """
+        async with self._database.transaction(snapshot=True) as moment:
+            rows = await moment.rows(GET_PATH_AFTER, owner=owner, chat=chat, after=after, leaf=leaf, limit=limit)
+            if not rows and leaf != after:
+                detail = f"`after` must be the id of a turn on the path to {leaf}; {after} is not on it."
+                raise RequestRefused(detail, field="after")
+            return await _with_contents(moment, rows)
+
+    async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
+        """The ids of the turns that follow `turn` directly, oldest first."""
+        return [row["id"] for row in await self._database.rows(GET_CHILDREN, chat=chat, turn=turn)]
 
     async def exists(self, turn: UUID) -> bool:
         return await self._database.row(TURN_EXISTS, turn=turn) is not None

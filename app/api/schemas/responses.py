@@ -212,10 +212,13 @@ class Revoked(BaseModel):
 class PathPage(BaseModel):
     turns: list[TurnOut]
     next: Annotated[UUID | None, Field(description="the `leaf` of the page before: older turns; null at the root")]
+    following: Annotated[
+        UUID | None, Field(description="the `after` of the page behind: newer turns; null at the end of the path")
+    ] = None
     cursor: Annotated[str, Field(description="follow the stream of the chat from here, without gap or overlap")]
 
 
-class SiblingsOut(BaseModel):
+class TurnsOut(BaseModel):
     turns: list[TurnOut]
 
 

@@ -1,6 +1,7 @@
 """Saying something, and reading what was said."""
 
 import asyncio
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from app.domain.errors import PermanentError
 from app.llm.provider import BlockText, Part
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
+from app.storage.chat_changes import ChatState, ChatUpdates
 from tests.support.http_client import Client, assembled, said, turn_url, words_of
 from tests.support.http_server import Server, pausing
 from tests.support.locks import Locker
@@ -114,7 +116,7 @@ async def test_settings_go_from_the_server_to_the_chat_to_the_turn(api: Client, 
 
 async def test_the_path_goes_from_the_root_to_the_newest_turn(api: Client) -> None:
     chat = await api.chat()
-    assert await api.json("GET", f"{chat}/turns") == {"turns": [], "next": None, "cursor": "0.."}
+    assert await api.json("GET", f"{chat}/turns") == {"turns": [], "next": None, "following": None, "cursor": "0.."}
     one, two = await api.ask(chat, "One"), await api.ask(chat, "Two")
     path = await api.json("GET", f"{chat}/turns")
     assert [turn["id"] for turn in path["turns"]] == [
@@ -138,6 +140,56 @@ async def test_a_long_path_comes_in_pages_the_newest_first(api: Client) -> None:
             break
         query["leaf"] = page["next"]
     assert pages == [ids[2:], ids[:2]]
+
+
+async def ids_on(api: Client, chat: str, **query: Any) -> tuple[list[str], str | None]:
+    page = await api.json("GET", f"{chat}/turns", params=query)
+    return [turn["id"] for turn in page["turns"]], page["following"]
+
+
+async def test_a_path_is_read_forwards_and_backwards_from_any_turn(api: Client) -> None:
+    chat = await api.chat()
+    ids: list[str] = []
+    for number in range(4):
+        turn = await api.ask(chat, str(number))
+        ids += [turn.user["id"], turn.assistant["id"]]
+    other = await api.ask(chat, "Beside", parent_id=ids[3])
+    branch = [*ids[:4], other.user["id"], other.assistant["id"]]
+    assert await ids_on(api, chat, after=ids[1], leaf=ids[7], limit=4) == (ids[2:6], ids[5])
+    assert await ids_on(api, chat, after=ids[5], limit=4) == (ids[6:], None)
+    assert await ids_on(api, chat, after=ids[1]) == (branch[2:], None)
+    assert await ids_on(api, chat, after=ids[7]) == ([], None)
+    assert await ids_on(api, chat, before=ids[6], limit=4) == (ids[2:6], ids[5])
+    assert await ids_on(api, chat, before=ids[1]) == (ids[:1], ids[0])
+    assert await ids_on(api, chat, before=ids[0]) == ([], None)
+    forwards, after = [ids[0]], ids[0]
+    while after:
+        page, following = await ids_on(api, chat, after=after, leaf=ids[7], limit=3)
+        forwards, after = forwards + page, following or ""
+    assert forwards == ids
+    children = await api.json("GET", f"{chat}/turns/{ids[3]}/children")
+    assert [turn["id"] for turn in children["turns"]] == [ids[4], other.user["id"]]
+    refused = await api.json("GET", f"{chat}/turns", 422, params={"after": other.user["id"], "leaf": ids[7]})
+    assert "is not on it" in refused["errors"][0]["message"]
+    await api.json("GET", f"{chat}/turns", 422, params={"after": ids[1], "before": ids[7]})
+    await api.json("GET", f"{chat}/turns", 404, params={"before": str(uuid4())})
+
+
+async def test_a_newest_turn_that_is_deleted_while_its_path_is_read_is_left_out(
+    api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await api.chat()
+    first, second = await api.ask(chat, "One"), await api.ask(chat, "Two")
+    state = ChatUpdates.state
+
+    async def late(self: ChatUpdates, chat_id: UUID) -> ChatState:
+        found = await state(self, chat_id)
+        if found.newest == UUID(second.assistant["id"]):
+            await api.json("DELETE", second.user_url)
+        return found
+
+    monkeypatch.setattr(ChatUpdates, "state", late)
+    assert await ids_on(api, chat) == ([first.user["id"], first.assistant["id"]], None)
 
 
 async def test_words_are_edited_by_saying_others_after_the_same_answer(api: Client) -> None:
