@@ -65,6 +65,10 @@ class Settings(BaseSettings):
         "continue", description="an interrupted answer is kept and continued (continue), or written again (retry)"
     )
     max_recoveries: int = Field(3, ge=0, description="interruptions without progress before a turn ends as error")
+    on_provider_failure: Literal["assemble", "fail"] = Field(
+        "assemble",
+        description="where every model has failed: an answer from the results of the turn's tools, or an error",
+    )
     compact_at: float = Field(
         0.8, gt=0, le=1, description="share of a model's context window above which a conversation is compacted"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
 
+from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import Block
 from app.domain.history import (
     COMPACTED,
@@ -196,7 +197,7 @@ def _newest_figures(path: Sequence[Turn]) -> tuple[int, Round] | None:
     """The newest sealed round, where its usage says how long its request was and the path is still sent that way."""
     for place in range(len(path) - 1, -1, -1):
         for round in reversed(path[place].rounds):
-            if round.sealed:
+            if round.sealed and round.stop_reason != ASSEMBLED:  # that was no model call
                 usable = round.stop_reason != COMPACTED and round.usage.get("input_tokens")
                 return (place, round) if usable and _same_edits(path[place], path[-1]) else None
     return None

@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from app.domain.assembly import ASSEMBLED
 from app.domain.kinds import TOOL_RESULT
 from app.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
 from app.domain.turns import Turn
 
 FALLBACK_MODEL = "fallback_model"
+ASSEMBLED_ANSWER = "assembled_answer"
 ALL_TOOLS_FAILED = "all_tools_failed"
 HOOK_FAILURES = "hook_failures"
 REWRITTEN = "rewritten"  # a part that readers had seen was taken back
@@ -42,6 +44,8 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
     if turn.request is not None:
         if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
             found.append(Degraded(FALLBACK_MODEL))
+        if any(round.sealed and round.stop_reason == ASSEMBLED for round in turn.rounds):
+            found.append(Degraded(ASSEMBLED_ANSWER))
         if tools_have_failed(turn):
             found.append(Degraded(ALL_TOOLS_FAILED))
     if turn.hook_failures:

@@ -15,6 +15,7 @@ Role = Literal["user", "assistant"]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
 RecoveryPolicy = Literal["retry", "continue"]
 RoundLimitPolicy = Literal["answer", "stop"]
+ProviderFailurePolicy = Literal["assemble", "fail"]
 Compaction = Literal["own", "provider"]
 EarlierResults = Literal["whole", "short", "none"]
 ToolRole = Literal["output", "submit"]
@@ -81,6 +82,7 @@ class Limits:
     continue_after_tools: bool = True
     recovery: RecoveryPolicy = "continue"
     max_recoveries: int = 3
+    on_provider_failure: ProviderFailurePolicy = "assemble"
     context_window: int | None = None
     compact_at: float = 0.8
     compaction: Compaction = "own"

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import assert_never
 
 import structlog
 
+from app.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
 from app.domain.blocks import CUT_SHORT, Block
 from app.domain.compaction import earlier_cut, size_of_reply
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
@@ -85,11 +87,31 @@ class Executor:
             await self._take_up()
             while self._recorder.holds:
                 await self._load_updates()
-                await self._do(await self._next_step())
+                try:
+                    await self._do(await self._next_step())
+                except ProviderError as error:
+                    # Where results stand, a fallback is asked after any failure: the question is half answered.
+                    if not can_be_assembled(self.turn) or not self._route.leave(error):
+                        raise
+                    await self._settle_open_round(error, recoveries=0)
         except ProviderError as error:
-            await self.cut_short("error", "error", self._route.turn_error(error))
+            await self._end_without_model(self._route.turn_error(error))
         finally:
             await self._tool_runs.close()
+
+    async def _end_without_model(self, error: TurnError) -> None:
+        """Ends the turn where no model is left: with an answer made of the results of its tools, else as failed."""
+        if not can_be_assembled(self.turn):
+            await self.cut_short("error", "error", error)
+            return
+        log.warning("turn.assembled", error=error.type, message=error.message)
+        if await self._tidy("error", keep=True):
+            await self._call_after_round()
+        round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
+        begun = replace(round, started_at=datetime.now(UTC))
+        await self._recorder.begin_round(replace(begun, stop_reason=None))
+        await self._recorder.seal_round(begun, [answer])
+        await self._recorder.end("complete", ASSEMBLED)
 
     async def _next_step(self) -> Step:
         step = next_step(self.turn, self._context.ancestors)
@@ -139,6 +161,13 @@ class Executor:
         """Ends the turn where it is, and every call gets a result. The open round is sealed as it is. Without `keep`,
         or where the rows and the view differ about the open block, it is voided.
         """
+        sealed = await self._tidy(stop_reason, keep=keep)
+        await self._recorder.end(status, stop_reason, error)
+        if sealed:
+            await self._call_after_round()
+
+    async def _tidy(self, stop_reason: str, *, keep: bool) -> bool:
+        """Closes what is open in the turn, before its end. Returns whether that sealed a round."""
         await self._tool_runs.close()
         has_open_round = self._unsealed() is not None
         if has_open_round:
@@ -151,9 +180,7 @@ class Executor:
             await self._recorder.settle_call(call, Outcome(CUT_SHORT.format(stop_reason), is_error=True))
         if self.turn.steers:
             await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
-        await self._recorder.end(status, stop_reason, error)
-        if has_open_round and self.turn.rounds[-1].sealed:
-            await self._call_after_round()
+        return has_open_round and self.turn.rounds[-1].sealed
 
     # --- one model call ----------------------------------------------------------------------------------------------
 
@@ -251,15 +278,20 @@ class Executor:
         crash = TransientError("interrupted", "The server stopped while the answer was being written.")
         if self.turn.recoveries > self.request.limits.max_recoveries:
             raise PermanentError(crash.type, f"{crash.message} That happened too often without progress.")
-        if self._unsealed() is not None:
-            await self._settle_open_round(crash, charge=False)
+        # It was charged already, when the lease expired.
+        await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 
     async def _after_failure(self, error: TransientError) -> None:
         PROVIDER_RETRIES.labels(error.type).inc()
         is_open = self._unsealed() is not None
         shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
-        if is_open:
-            await self._settle_open_round(error, charge=shown)
+        try:
+            await self._settle_open_round(error, recoveries=self.turn.recoveries + shown)
+        except PermanentError as given_up:
+            if not self._route.leave(given_up):
+                raise
+            await self._settle_open_round(error, recoveries=0)
+            return
         tries = self._route.calls
         seconds = round(self._route.seconds_to_wait(error, charged=not shown), 3)
         log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
@@ -267,9 +299,10 @@ class Executor:
         self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)
         await asyncio.sleep(seconds)
 
-    async def _settle_open_round(self, error: ProviderError, *, charge: bool) -> None:
-        """Applies the one rule for an interrupted round. A crash was charged already, when the lease expired."""
-        recoveries = self.turn.recoveries + charge
+    async def _settle_open_round(self, error: ProviderError, *, recoveries: int) -> None:
+        """Applies the one rule for an interrupted round, if there is one; `recoveries` are those with this one."""
+        if self._unsealed() is None:
+            return
         settlement = settle(self.turn, self._recorder.view.block_being_written(), recoveries)
         log.info("round.interrupted", settled=settlement, error=error.type)
         match settlement:

@@ -5,6 +5,7 @@ from time import perf_counter
 
 import structlog
 
+from app.domain.assembly import ASSEMBLED
 from app.domain.rounds import Round
 from app.domain.steps import MAX_TOOL_ROUNDS, tool_rounds
 from app.domain.turns import Turn
@@ -15,7 +16,7 @@ log = structlog.get_logger(__name__)
 # A provider may invent others; each would be a metric series of its own for ever.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
-    | {"model_context_window_exceeded", MAX_TOOL_ROUNDS}
+    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS}
 )
 
 

@@ -169,6 +169,7 @@ class ModelRoute:
         """Leaves the present model, after a failure that no try can help, for the next. False where there is none."""
         if len(self._left) == 1:
             return False
+        self._present_failures().last = error
         self._leave(error.type)
         return True
 

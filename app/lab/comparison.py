@@ -24,6 +24,7 @@ _LIMITS: Final = frozenset(
         "continue_after_tools",
         "recovery",
         "max_recoveries",
+        "on_provider_failure",
         "compact_at",
         "compaction",
         "earlier_results",

@@ -33,6 +33,7 @@ def turn_limits(settings: Settings) -> Limits:
         continue_after_tools=settings.continue_after_tools,
         recovery=settings.recovery,
         max_recoveries=settings.max_recoveries,
+        on_provider_failure=settings.on_provider_failure,
         compact_at=settings.compact_at,
         compaction=settings.compaction,
         earlier_results=settings.earlier_results,

@@ -23,6 +23,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "calls_per_turn": "called too often",
     "cached": "kept answer",
     "memo": "result reused",
+    "assembled_answer": "no model could answer",
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",
     "continued": "interrupted and continued",

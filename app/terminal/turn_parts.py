@@ -29,6 +29,7 @@ _STOP_REASONS: Final = {
     "model_context_window_exceeded": "cut off at the end of the context window",
     "refusal": "the model refused to go on",
     "max_tool_rounds": "stopped at the limit of tool rounds",
+    "assembled": "written by the server from the results of the tools",
     "tool_use": "stopped after its tools, as requested",
 }
 

@@ -32,6 +32,10 @@ class LimitsIn(Body):
     continue_after_tools: bool | None = None
     recovery: Literal["retry", "continue"] | None = None
     max_recoveries: Annotated[int | None, Field(ge=0, le=100)] = None
+    on_provider_failure: Annotated[
+        Literal["assemble", "fail"] | None,
+        Field(description="where no model can answer: the results of the tools in words, or an error"),
+    ] = None
     compact_at: Annotated[
         float | None, Field(gt=0, le=1, description="share of the context window at which the path is shortened")
     ] = None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
+from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.history import COMPACTED, Shortening, omitted_characters
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
@@ -68,7 +69,7 @@ def sendable_blocks(turn: Turn, rounds: Sequence[Round], waiting: int | None) ->
     """
     sendable: list[Block] = []
     for round in rounds:
-        if round.stop_reason == COMPACTED:
+        if round.stop_reason in {COMPACTED, ASSEMBLED}:
             continue
         mine = [block for block in turn.blocks if block.round == round.number and is_sendable(block)]
         sendable += _drop_after_calls(_drop_repeated_calls(sorted(mine, key=lambda block: block.index)), round)

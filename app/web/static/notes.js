@@ -39,6 +39,7 @@ const OF_TURNS = {
   continued: 'The answer was interrupted and continued',
   rewritten: 'A part of the answer was interrupted and written anew',
   fallback_model: 'Another model has helped out',
+  assembled_answer: 'No model could answer: this is what the tools have found',
   all_tools_failed: 'All tools failed',
 }
 
