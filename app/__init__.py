@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from app.engine.hooks import TurnEnded as TurnEnded
     from app.kit.signature import verify as verify
     from app.main import create_app as create_app
+    from app.main import lifespan as lifespan
     from app.tools.assembly import ToolSettings as ToolSettings
     from app.tools.assembly import open_toolset as open_toolset
     from app.tools.library.documents import Library as Library
@@ -75,7 +76,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "TurnEnded",
     ),
     "app.kit.signature": ("verify",),
-    "app.main": ("create_app",),
+    "app.main": ("create_app", "lifespan"),
     "app.tools.assembly": ("ToolSettings", "open_toolset"),
     "app.tools.library.documents": ("Library", "document_tools"),
     "app.tools.outputs": ("Outputs",),

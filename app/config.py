@@ -50,6 +50,11 @@ class Settings(BaseSettings):
     models_file: Path | None = Field(None, description="TOML file that adds models and providers")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[\w.~-]+)*$",
+        description="path before all addresses, where a proxy or a program serves turnstream under a prefix",
+    )
     data_dir: Path = Field(Path(".data"), description="folder of the embedded database")
     model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
     system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")

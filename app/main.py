@@ -31,7 +31,6 @@ from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
 from app.storage.tokens import Tokens
 from app.storage.turns import ToolResults
-from app.telemetry import settle_garbage_collector
 from app.tools.assembly import open_toolset
 from app.tools.library.documents import document_tools
 from app.tools.library.results import result_tools
@@ -54,14 +53,23 @@ def create_app(
     """
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def run(app: Starlette) -> AsyncIterator[None]:
         async with running(settings, models, toolset, hooks, outputs) as services:
             app.state.services = services
             failure = asyncio.create_task(_terminate_process_after(services.failed))
             yield
             failure.cancel()
 
-    return _starlette(lifespan)
+    return _starlette(run)
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Runs an app of `create_app` that is mounted in another one, which does not run it: enter this in the lifespan of
+    that one.
+    """
+    async with app.router.lifespan_context(app):
+        yield
 
 
 def application(services: Services) -> Starlette:
@@ -111,7 +119,6 @@ async def running(
             toolset = await stack.enter_async_context(_own_toolset(settings, database, outputs))
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
-        settle_garbage_collector()
         engine = await stack.enter_async_context(started(settings, url, database, models, toolset, hooks, receiver))
         worker = engine.worker
         yield Services(

@@ -11,7 +11,7 @@ from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of, limit_of, read_body
 from app.api.schemas.requests import ChatChanges, ChatSettings, NewChat
 from app.api.schemas.responses import ChatPage, Deleted
-from app.api.services import begin
+from app.api.services import begin, path_for
 from app.api.views import chat_out, json_response, listed_chat
 from app.domain.errors import RequestRefused
 from app.kit.text import unstorable
@@ -29,7 +29,7 @@ async def create_chat(request: Request) -> Response:
     settings = services.resolver.check_settings(new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.live.feed.notify(owner)
-    return json_response(chat_out(chat), 201, {"Location": f"/api/chats/{chat.id}"})
+    return json_response(chat_out(chat), 201, {"Location": path_for(request, f"/api/chats/{chat.id}")})
 
 
 async def list_chats(request: Request) -> Response:

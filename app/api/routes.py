@@ -35,18 +35,19 @@ from app.api.schemas.responses import (
     WholeOut,
 )
 from app.api.schemas.tools import ActionsIn
+from app.api.services import path_for
 from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
 
 
-async def get_openapi(_request: Request) -> Response:
-    return Response(_document(), media_type="application/json")
+async def get_openapi(request: Request) -> Response:
+    return Response(_document(path_for(request, "") or "/"), media_type="application/json")
 
 
 @cache
-def _document() -> bytes:
-    return to_json(openapi(ENDPOINTS))
+def _document(server: str) -> bytes:
+    return to_json({**openapi(ENDPOINTS), "servers": [{"url": server}]})
 
 
 def _limit(default: int, most: int) -> Query:

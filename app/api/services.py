@@ -104,8 +104,20 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    services: Services = request.app.state.services
+    """Raises RuntimeError for an app that a program has mounted without running its lifespan."""
+    services: Services | None = getattr(request.app.state, "services", None)
+    if services is None:
+        raise RuntimeError(
+            "turnstream does not run: the lifespan of a mounted app is not run by itself; enter `lifespan(app)` of the"
+            " module `app` in that of your program (docs/embedding.md)"
+        )
     return services
+
+
+def path_for(request: Request, path: str) -> str:
+    """The path with the prefix under which the app is mounted or served."""
+    prefix: str = request.scope.get("root_path", "")
+    return prefix + path
 
 
 async def begin(request: Request) -> tuple[Services, str]:

@@ -10,10 +10,10 @@ from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, TurnsOut
-from app.api.services import Services, begin
+from app.api.services import Services, begin, path_for
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
-from app.api.views import json_response, stream_url, turn_out
+from app.api.views import json_response, turn_out
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
@@ -147,17 +147,18 @@ async def get_children(request: Request) -> Response:
 def _exchange_response(request: Request, services: Services, owner: str, exchange: Exchange) -> Response:
     """The exchange, or its stream where the client asks for one. The same for the first request and a repetition."""
     turn = exchange.assistant_turn
+    url = path_for(request, f"/api/chats/{turn.chat_id}/turns/{turn.id}")
     if request.headers.get("accept", "").startswith("text/event-stream"):
         return stream_response(services, owner, turn)
     body = ExchangeOut(
         user_turn=None if exchange.steered else turn_out(exchange.user_turn, services),
         assistant_turn=turn_out(turn, services),
-        stream_url=stream_url(turn.chat_id, turn.id),
+        stream_url=f"{url}/stream",
         steered=exchange.steered,
     )
     if exchange.steered:
         return json_response(body, 202)
-    return json_response(body, 201, {"Location": f"/api/chats/{turn.chat_id}/turns/{turn.id}"})
+    return json_response(body, 201, {"Location": url})
 
 
 async def _page(services: Services, path: list[Turn], state: ChatState, following: UUID | None = None) -> Response:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import id_of, read_bytes
 from app.api.schemas.responses import UploadDeleted, UploadOut
-from app.api.services import begin
+from app.api.services import begin, path_for
 from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
 from app.kit.media import media_type_of
@@ -30,7 +30,9 @@ async def put_upload(request: Request) -> Response:
         raise UnsupportedMedia("The body must be a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text.")
     upload = await services.storage.uploads.put(owner, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
-    return json_response(body, 201 if upload.created else 200, {"Location": f"/api/uploads/{upload.id}"})
+    return json_response(
+        body, 201 if upload.created else 200, {"Location": path_for(request, f"/api/uploads/{upload.id}")}
+    )
 
 
 async def get_upload(request: Request) -> Response:

@@ -54,10 +54,6 @@ def listed_chat(chat: Chat, excerpt: Excerpt | None = None) -> ListedChat:
     return ListedChat(**dict(chat_out(chat)), excerpt=found)
 
 
-def stream_url(chat: UUID, turn: UUID) -> str:
-    return f"/api/chats/{chat}/turns/{turn}/stream"
-
-
 def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = None) -> TurnOut:
     """The turn as it is now. A turn that runs here includes the text that is in no row yet; `cursor` is behind it."""
     # A view may be ahead of the rows, or behind them where another replica has written.

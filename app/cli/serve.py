@@ -18,7 +18,7 @@ from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
 from app.setup.models import default_model
-from app.telemetry import configure_logging
+from app.telemetry import configure_logging, settle_garbage_collector
 
 WELCOME = """
 turnstream listens on {url}   (model: {model}, database: {database})
@@ -86,6 +86,7 @@ def serve() -> None:
 async def _serve(settings: Settings) -> None:
     with _bound(settings) as own_socket:
         async with running(settings) as services:
+            settle_garbage_collector()
             config = uvicorn.Config(
                 application(services),
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
@@ -95,6 +96,7 @@ async def _serve(settings: Settings) -> None:
                 backlog=4096,
                 timeout_graceful_shutdown=5,
                 server_header=False,
+                root_path=settings.root_path,
             )
             server = Server(config, settings, services.drain)
             failure = asyncio.create_task(server.stop_after(services.failed))

@@ -64,4 +64,4 @@ def webhook_receiver(settings: Settings) -> Receiver | None:
         key_of(secret)
     except ValueError as error:
         raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
-    return Receiver(str(settings.webhook_url), secret)
+    return Receiver(str(settings.webhook_url), secret, settings.root_path)

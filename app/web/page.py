@@ -19,7 +19,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
-_VERSION_PLACEHOLDER = b"/static/VERSION/"
+_VERSION_PLACEHOLDER = b"static/VERSION/"
 _PRELOADS_PLACEHOLDER = b"<!-- PRELOADS -->"
 
 _CONTENT_SECURITY_POLICY = {
@@ -55,7 +55,9 @@ class StaticFile:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files by path. `version` is a hash of all of them: a URL with it may be cached without end."""
+    """The files by path. The page names them relative to its own address, so that it may be served under a prefix.
+    `version` is a hash of all of them: a URL with it may be cached without end.
+    """
 
     files: Mapping[str, StaticFile]
     version: str
@@ -85,14 +87,14 @@ def read_site(folder: Path) -> Site:
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
     index = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
-    contents["index.html"] = index.replace(_VERSION_PLACEHOLDER, f"/static/v-{version}/".encode())
+    contents["index.html"] = index.replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
     return Site({path: _static_file(path, content) for path, content in contents.items()}, version)
 
 
 def _preloads(paths: Iterable[str]) -> bytes:
     """Links that fetch all modules at once, instead of each after the module that imports it."""
     modules = [path for path in paths if path.endswith(".js") and path != "theme.js"]
-    return "\n".join(f'<link rel="modulepreload" href="/static/VERSION/{path}">' for path in modules).encode()
+    return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
 
 
 def _static_file(path: str, content: bytes) -> StaticFile:

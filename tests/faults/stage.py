@@ -11,7 +11,6 @@ from pathlib import Path
 import asyncpg
 
 from app.api.http.auth import LOCAL_OWNER
-from app.api.views import stream_url
 from app.domain.blocks import Block
 from app.domain.chats import Chat
 from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
@@ -48,7 +47,7 @@ class Stage:
         return exchange.assistant_turn
 
     def reader(self, turn: Turn) -> Reader:
-        return Reader(stream_url(turn.chat_id, turn.id))
+        return Reader(f"/api/chats/{turn.chat_id}/turns/{turn.id}/stream")
 
     async def rows(self, turn: Turn) -> Rows:
         return await Rows.of(self.database, turn)

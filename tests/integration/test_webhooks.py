@@ -21,10 +21,11 @@ from structlog.testing import capture_logs
 from app.config import Settings
 from app.domain.errors import ConfigError, PermanentError
 from app.engine.hooks import TurnEnded
-from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
+from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy, body_of
 from app.kit.signature import headers_of, verify
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
 from app.main import running
+from app.setup.policies import webhook_receiver
 from app.storage.database import Database, Statement, connect
 from app.storage.turns import Turns
 from app.storage.webhooks import Webhook, Webhooks
@@ -220,6 +221,17 @@ async def test_every_end_of_a_turn_is_told(
     row = await row_of(harness, asked)
     assert (row["due_at"], row["tries"], row["delivered_at"] is not None) == (None, 1, True)
     assert counted("delivered") == before + 1
+
+
+async def test_its_url_begins_with_the_prefix_under_which_the_server_is_reached(harness: Harness) -> None:
+    asked = await completed(harness)
+    (webhook,) = await Webhooks(harness.database).claim(1, 30)
+    data = json.loads(body_of(webhook, "/chat"))["data"]
+    assert data["url"] == f"/chat/api/chats/{asked.chat}/turns/{asked.turn}"
+    settings = Settings(_env_file=None, webhook_url="http://x", webhook_secret=SECRET, root_path="/chat")
+    receiver = webhook_receiver(settings)
+    assert receiver is not None
+    assert receiver.root_path == "/chat"
 
 
 async def test_where_no_webhook_is_configured_nothing_is_written(database_url: str) -> None:

@@ -123,7 +123,7 @@ def _name(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    return "" if field.default is None else f"`{field.default}`"
+    return "" if field.default in {None, ""} else f"`{field.default}`"
 
 
 def test_the_table_of_metrics_is_the_metrics() -> None:

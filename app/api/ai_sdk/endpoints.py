@@ -22,7 +22,7 @@ from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
-from app.api.services import Services, begin
+from app.api.services import Services, begin, path_for
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat
@@ -74,7 +74,9 @@ async def list_messages(request: Request) -> Response:
     await services.storage.chats.get(owner, id)
     newest = await services.storage.turns.newest(owner, id)
     path = await services.storage.turns.path(owner, id, newest) if newest else []
-    return json_response(UiChatOut(id=str(id), messages=[ui_message(turn) for turn in path]))
+    return json_response(
+        UiChatOut(id=str(id), messages=[ui_message(turn, path_for(request, "/api/uploads/")) for turn in path])
+    )
 
 
 async def stop_chat(request: Request) -> Response:

@@ -24,24 +24,26 @@ from app.domain.log import marks_of
 from app.domain.turns import Turn
 
 
-def ui_message(turn: Turn) -> UiMessageOut:
-    """The message of a turn, with its complete blocks."""
+def ui_message(turn: Turn, uploads: str = "/api/uploads/") -> UiMessageOut:
+    """The message of a turn, with its complete blocks. Uploads are found at `uploads` and their id."""
     if turn.role == "user":
-        return UiMessageOut(id=str(turn.id), role="user", metadata={}, parts=list(map(_user_part, turn.blocks)))
+        return UiMessageOut(
+            id=str(turn.id), role="user", metadata={}, parts=[_user_part(block, uploads) for block in turn.blocks]
+        )
     message = _Message(turn)
     for mark in marks_of(turn):
         message.take(mark)
     return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
 
 
-def _user_part(block: Block) -> Json:
+def _user_part(block: Block, uploads: str) -> Json:
     if block.type == TEXT:
         return {"type": "text", "text": block.text}
     data = block_details(block).get("data", {})
     source = data.get("source", {})
     if block.type in {IMAGE, DOCUMENT} and "id" in source:
         name = {"filename": data["title"]} if "title" in data else {}
-        return {"type": "file", "mediaType": source["media_type"], **name, "url": f"/api/uploads/{source['id']}"}
+        return {"type": "file", "mediaType": source["media_type"], **name, "url": f"{uploads}{source['id']}"}
     return data_part(block)
 
 

@@ -11,7 +11,7 @@ from app.api.schemas.requests import NewTurn, TurnOptions
 from app.domain.chats import OnBusy
 from app.domain.errors import RequestRefused
 
-_UPLOAD = re.compile("(?:https?://[^/]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_UPLOAD = re.compile("(?:https?://[^/?#]+)?(?:/[^?#]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class _Lenient(Body):

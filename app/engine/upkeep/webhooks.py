@@ -26,10 +26,13 @@ _SWEEP = 3600.0  # seconds between two sweeps of old rows
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The operator's server. `secret` is the key of the signatures (app.kit.signature)."""
+    """The operator's server. `secret` is the key of the signatures (app.kit.signature);
+    `root_path` stands before the path of the turn.
+    """
 
     url: str
     secret: str
+    root_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class WebhookDeliveries(Hooks):
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
         """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
-        body = body_of(webhook)
+        body = body_of(webhook, self._receiver.root_path)
         # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
         signature = headers_of(self._receiver.secret, f"ended-{webhook.turn}", int(time()), body)
         headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
@@ -136,7 +139,7 @@ class WebhookDeliveries(Hooks):
         WEBHOOKS.labels(outcome).inc()
 
 
-def body_of(webhook: Webhook) -> bytes:
+def body_of(webhook: Webhook, root_path: str = "") -> bytes:
     """The body of the request, which is the same for all tries."""
     data = {
         "turn": webhook.turn,
@@ -148,6 +151,6 @@ def body_of(webhook: Webhook) -> bytes:
         "error": webhook.error,
         "created_at": webhook.created_at,
         "ended_at": webhook.ended_at,
-        "url": f"/api/chats/{webhook.chat}/turns/{webhook.turn}",
+        "url": f"{root_path}/api/chats/{webhook.chat}/turns/{webhook.turn}",
     }
     return msgspec.json.encode({"type": "turn.ended", "timestamp": webhook.ended_at, "data": data})

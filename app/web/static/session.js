@@ -3,6 +3,8 @@
 import { find } from './dom.js'
 import { Client, Refused } from './turnstream.js'
 
+// The address of the server, with the prefix under which it may be mounted.
+const BASE = import.meta.url.split('/static/')[0]
 const KEY = 'turnstream.token'
 const OTHER_TAB = 'entered in another tab'
 
@@ -10,7 +12,7 @@ const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KE
 
 export class Session extends Client {
   constructor() {
-    super({ token: storedToken })
+    super({ base: BASE, token: storedToken })
     addEventListener('storage', ({ key, newValue }) => key === KEY && newValue && find('#ask-token').close(OTHER_TAB))
   }
 
