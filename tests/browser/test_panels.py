@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.llm.scripted import message_of, text
+from app.llm.models.catalog import ProviderModels
+from app.llm.models.parameters import parameters_of
+from app.llm.openai.quirks import OPENAI, QUIRKS
+from app.llm.scripted import ScriptedProvider, message_of, text
 from tests.browser.conftest import SitDown
 from tests.browser.scenes import Harbour, three_calls
 from tests.browser.test_talk import use
@@ -78,6 +81,50 @@ async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, ap
     assert (asked.system, asked.params) == ("Be brief.", {"max_tokens": 77})
     names = ["tide_table", "ferries", "logbook", "chart", "book_berth", "confirm", "geolocation"]
     assert [tool.name for tool in asked.tools] == names
+
+
+async def test_the_parameters_of_the_model_have_controls(people: SitDown, site: Server, api: Client) -> None:
+    provider = ScriptedProvider([message_of(text("Yes.")), message_of(text("No longer."))])
+    local, claude = parameters_of("openai-chat", QUIRKS["compatible"]), parameters_of("anthropic", OPENAI)
+    site.scripts.offers.append(ProviderModels(provider, ["a-local-model"], (), local))
+    site.scripts.offers.append(ProviderModels(provider, ["a-claude"], (), claude))
+    settings = {"model": "a-local-model", "params": {"top_k": 40, "stop_sequences": ["END"]}}
+    chat = (await api.json("POST", "/api/chats", 201, json={"settings": settings}))["id"]
+    ada = await people(site.url, chat)
+    await ada.press("Model and settings")
+    assert await ada.page.get_by_label("Top k").input_value() == "40"
+    assert json.loads(await ada.page.get_by_label("Further parameters").input_value()) == {"stop_sequences": ["END"]}
+    await ada.page.get_by_label("Temperature").fill("3")
+    await ada.press("Save")
+    assert await ada.page.get_by_label("Temperature").evaluate("input => input.validity.rangeOverflow")
+    await ada.page.get_by_label("Temperature").fill("0.2")
+    await ada.page.get_by_label("Reasoning effort").select_option("low")
+    await ada.page.get_by_label("Top k").fill("")
+    await ada.press("Save")
+    await ada.page.locator("#settings").wait_for(state="hidden")
+    kept = {"temperature": 0.2, "reasoning_effort": "low", "stop_sequences": ["END"]}
+    assert (await api.json("GET", f"/api/chats/{chat}"))["settings"]["params"] == kept
+    await ada.say("Well?")
+    await ada.sees_end()
+    assert provider.requests[-1].params == kept
+
+    await ada.press("Model and settings")
+    await ada.page.get_by_label("Model", exact=True).fill("a-claude")
+    await ada.page.get_by_label("Longest answer").fill("50")
+    assert await ada.page.get_by_label("Temperature").count() == 0
+    await ada.page.get_by_label("Effort", exact=True).select_option("high")
+    await ada.page.get_by_label("Thinking", exact=True).select_option("adaptive")
+    await ada.press("Save")
+    await ada.page.locator("#settings").wait_for(state="hidden")
+    await ada.say("And now?")
+    await ada.sees("No longer.")
+    assert provider.requests[-1].params == {
+        "stop_sequences": ["END"],
+        "max_tokens": 50,
+        "output_config": {"effort": "high"},
+        "thinking": {"type": "adaptive"},
+    }
+    assert not ada.troubles()
 
 
 async def test_the_timeline_shows_where_the_time_went(

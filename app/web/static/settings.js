@@ -1,7 +1,8 @@
 // The settings of a chat: stored with the chat, or kept by the page until a new chat begins.
 
 import { PAGE_TOOLS } from './asks.js'
-import { find, h } from './dom.js'
+import { find, findAll, h } from './dom.js'
+import { changesOf, controlsOf, withControls, withoutControls } from './parameters.js'
 
 export class Settings {
   constructor(client, conversation) {
@@ -13,6 +14,8 @@ export class Settings {
     /** @type {any[]} tools that are declared by a client */
     this.declared = []
     find('#open-settings').addEventListener('click', () => this.show())
+    // Not `change`, which comes as the focus goes to a control: it would be replaced under the pointer.
+    this.form.elements.model.addEventListener('input', () => this.#changeModel())
     this.form.addEventListener('submit', (event) => this.#save(event))
   }
 
@@ -31,17 +34,44 @@ export class Settings {
   }
 
   #fill({ system_prompt, settings = /** @type {any} */ ({}) }, models, tools) {
-    const { model, max_tokens, max_rounds, earlier_results, system, params } = this.form.elements
+    const { model, max_rounds, earlier_results, system } = this.form.elements
     const standard = models.find((one) => one.default)
+    this.models = models
     find('#models').replaceChildren(...models.map((one) => h('option', { value: one.id })))
     Object.assign(model, { value: settings.model ?? '', placeholder: standard?.id ?? '' })
-    max_tokens.value = settings.params?.max_tokens ?? ''
     max_rounds.value = settings.limits?.max_rounds ?? ''
     earlier_results.value = settings.limits?.earlier_results ?? ''
     system.value = system_prompt ?? ''
-    const { max_tokens: _, ...others } = settings.params ?? {}
-    params.value = Object.keys(others).length ? JSON.stringify(others, null, 2) : ''
+    this.#fillParams(settings.params ?? {})
     this.#fillTools(tools, settings.tools)
+  }
+
+  /** Draws the controls of the model that the form names. What they do not show stays as JSON. */
+  #fillParams(values) {
+    const { model, params } = this.form.elements
+    const name = model.value.trim()
+    const known = this.models.find((one) => (name ? [one.id, ...one.aliases].includes(name) : one.default))
+    find('#params').replaceChildren(...controlsOf(known?.params ?? [], values))
+    const others = withoutControls(values, this.#controls())
+    params.value = Object.keys(others).length ? JSON.stringify(others, null, 2) : ''
+  }
+
+  #controls() {
+    return findAll('#params [data-param]')
+  }
+
+  #changeModel() {
+    try {
+      this.#fillParams(this.#params())
+    } catch {
+      // The JSON is being edited: the controls stay as they are until it can be read.
+    }
+  }
+
+  /** Throws SyntaxError for parameters that are no JSON. */
+  #params() {
+    const text = this.form.elements.params.value.trim()
+    return withControls(text ? JSON.parse(text) : {}, this.#controls())
   }
 
   #fillTools(tools, chosen) {
@@ -96,12 +126,9 @@ export class Settings {
 
   /** Reads the form. Settings that it does not show stay as they are. Throws SyntaxError for params that are no JSON. */
   #read() {
-    const { model, max_tokens, max_rounds, earlier_results, system, params } = this.form.elements
+    const { model, max_rounds, earlier_results, system } = this.form.elements
     const { model: _, params: __, limits, tools, ...others } = this.settings
-    const newParams = {
-      ...(params.value.trim() && JSON.parse(params.value)),
-      ...(max_tokens.value && { max_tokens: Number(max_tokens.value) }),
-    }
+    const newParams = this.#params()
     const { max_rounds: ___, earlier_results: ____, ...otherLimits } = limits ?? {}
     const newLimits = {
       ...otherLimits,
@@ -128,7 +155,12 @@ export class Settings {
 
   async #change(changes) {
     const { id } = this.conversation
-    if (id) await this.client.request('PATCH', `/api/chats/${id}`, changes)
+    const { settings } = changes
+    if (id)
+      await this.client.request('PATCH', `/api/chats/${id}`, {
+        ...changes,
+        settings: changesOf(this.settings, settings),
+      })
     else this.conversation.plan(changes)
   }
 }

@@ -1,0 +1,83 @@
+// Controls for the parameters that a model takes: made of the JSON Schemas of their values in GET /api/models.
+
+import { h } from './dom.js'
+
+// By the path of the value. Parameters that are not here are edited as JSON.
+const LABELS = {
+  max_tokens: 'Longest answer, tokens',
+  'output_config.effort': 'Effort',
+  reasoning_effort: 'Reasoning effort',
+  'thinking.type': 'Thinking',
+  'thinking.budget_tokens': 'Tokens for thinking',
+  temperature: 'Temperature',
+  top_p: 'Top p',
+  top_k: 'Top k',
+  min_p: 'Min p',
+  presence_penalty: 'Presence penalty',
+  frequency_penalty: 'Frequency penalty',
+  repetition_penalty: 'Repetition penalty',
+  seed: 'Seed',
+  verbosity: 'Length',
+  service_tier: 'Service tier',
+}
+
+/** Labels with controls for those of `params` (of a model) that have one, filled with `values`. */
+export function controlsOf(params, values) {
+  const schemas = Object.fromEntries(params.map(({ name, values: schema }) => [name, schema]))
+  return Object.entries(LABELS).flatMap(([path, label]) => {
+    const [name, member] = path.split('.')
+    const schema = member ? schemas[name]?.properties?.[member] : schemas[name]
+    if (!schema || (path === 'reasoning_effort' && schemas.output_config?.properties?.effort)) return []
+    const value = member ? values[name]?.[member] : values[name]
+    const control = schema.enum ? choiceOf(schema.enum, value) : numberOf(schema)
+    control.setAttribute('aria-label', label)
+    control.dataset.param = path
+    control.value = value ?? ''
+    return [h('label', {}, label, control)]
+  })
+}
+
+function choiceOf(options, value) {
+  const all = value === undefined || options.includes(value) ? options : [...options, value]
+  return h('select', {}, h('option', { value: '' }, 'default'), ...all.map((one) => h('option', { value: one }, one)))
+}
+
+function numberOf({ type, minimum, maximum, exclusiveMinimum }) {
+  const step = type === 'integer' ? 1 : 'any'
+  return h('input', { type: 'number', min: minimum ?? exclusiveMinimum, max: maximum, step, placeholder: 'default' })
+}
+
+/** `values` with those of the controls that are not empty. */
+export function withControls(values, controls) {
+  const read = structuredClone(values)
+  for (const control of controls) {
+    const [name, member] = control.dataset.param.split('.')
+    if (control.value === '') continue
+    const value = control.type === 'number' ? Number(control.value) : control.value
+    read[name] = member ? { ...read[name], [member]: value } : value
+  }
+  return read
+}
+
+/** `values` without those that the controls show. */
+export function withoutControls(values, controls) {
+  const rest = structuredClone(values)
+  for (const control of controls) {
+    const [name, member] = control.dataset.param.split('.')
+    if (member && rest[name]) delete rest[name][member]
+    if (!member || (rest[name] && !Object.keys(rest[name]).length)) delete rest[name]
+  }
+  return rest
+}
+
+/** The change that makes `after` of `before` by PATCH, which merges on two levels: null removes. */
+export function changesOf(before, after, levels = 2) {
+  const changes = {}
+  for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
+    const [old, value] = [before[name], after[name]]
+    if (JSON.stringify(old) === JSON.stringify(value)) continue
+    const merges = levels > 1 && (name === 'params' || name === 'limits') && old && value
+    changes[name] = merges ? changesOf(old, value, 1) : (value ?? null)
+  }
+  return changes
+}
