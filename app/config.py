@@ -48,6 +48,10 @@ class Settings(BaseSettings):
     openai_api_key: SecretStr | None = Field(None, description="key for OpenAI's models")
     openai_base_url: str | None = Field(None, description="base URL of another server with OpenAI's API")
     models_file: Path | None = Field(None, description="TOML file that adds models and providers")
+    params_allow: str | None = Field(
+        None,
+        description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     root_path: str = Field(

@@ -24,7 +24,7 @@ from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import started
 from app.setup.models import default_among, default_model, open_models
-from app.setup.policies import tool_settings, turn_limits, webhook_receiver
+from app.setup.policies import allowed_params, tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
@@ -99,7 +99,7 @@ async def running(
     outputs: Outputs | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
-    receiver = webhook_receiver(settings)
+    receiver, allowed = webhook_receiver(settings), allowed_params(settings)
     model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
@@ -125,7 +125,7 @@ async def running(
             Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
             Storage.of(database),
             Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
-            Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings))),
+            Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings)), allowed),
             HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
             engine.failed,
             is_ready=lambda: not worker.draining,

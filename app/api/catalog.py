@@ -6,9 +6,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.schemas.responses import ModelOut, ModelsOut, ToolOut, ToolsOut
+from app.api.schemas.responses import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
 from app.api.services import begin
 from app.api.views import json_response
+from app.llm.models.catalog import Model
+from app.llm.parameters import Parameter
 
 
 async def list_models(request: Request) -> Response:
@@ -28,10 +30,18 @@ async def list_models(request: Request) -> Response:
             prices=asdict(model.prices) if model.prices else None,
             aliases=list(model.aliases),
             fallbacks=list(model.fallbacks),
+            params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],
         )
         for model, provider in listed.values()
     ]
     return json_response(ModelsOut(models=models))
+
+
+def _parameter(parameter: Parameter, model: Model) -> ParameterOut:
+    values = parameter.schema()
+    if parameter.name == "max_tokens" and model.max_output is not None:
+        values["maximum"] = model.max_output
+    return ParameterOut(name=parameter.name, description=parameter.description, values=values)
 
 
 async def list_tools(request: Request) -> Response:

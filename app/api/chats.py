@@ -1,7 +1,9 @@
 """Handlers of chats: create, list, search, read, change, delete."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from starlette.requests import Request
@@ -9,10 +11,11 @@ from starlette.responses import Response
 
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of, limit_of, read_body
-from app.api.schemas.requests import ChatChanges, ChatSettings, NewChat
+from app.api.schemas.requests import ChatChanges, NewChat
 from app.api.schemas.responses import ChatPage, Deleted
 from app.api.services import begin, path_for
 from app.api.views import chat_out, json_response, listed_chat
+from app.domain.chats import Chat
 from app.domain.errors import RequestRefused
 from app.kit.text import unstorable
 
@@ -26,7 +29,7 @@ _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 async def create_chat(request: Request) -> Response:
     services, owner = await begin(request)
     new, _ = await read_body(request, NewChat)
-    settings = services.resolver.check_settings(new.settings)
+    settings = services.resolver.changed_settings({}, new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
     services.live.feed.notify(owner)
     return json_response(chat_out(chat), 201, {"Location": path_for(request, f"/api/chats/{chat.id}")})
@@ -56,14 +59,18 @@ async def get_chat(request: Request) -> Response:
 
 
 async def change_chat(request: Request) -> Response:
-    """Changes the fields that are sent, null included; a field that is left out stays."""
+    """Changes the members that are sent, null included; one that is left out stays."""
     services, owner = await begin(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
-    sent = {name: getattr(changes, name) for name in changes.model_fields_set}
-    if "settings" in sent:
-        sent["settings"] = services.resolver.check_settings(changes.settings or ChatSettings())
-    changed = await services.storage.chats.change(owner, chat, sent)
+
+    def changed_members(chat: Chat) -> Mapping[str, Any]:
+        sent = {name: getattr(changes, name) for name in changes.model_fields_set}
+        if "settings" in sent:
+            sent["settings"] = services.resolver.changed_settings(chat.settings, changes.settings)
+        return sent
+
+    changed = await services.storage.chats.change(owner, chat, changed_members)
     services.live.notify(owner, chat)
     return json_response(chat_out(changed))
 

@@ -1,11 +1,12 @@
 """The request of a new turn: model, prompt, parameters and tools, from the turn, its chat, its past and the server."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from app.api.parameters import ParamRules
 from app.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
 from app.domain.chats import Chat
@@ -14,7 +15,8 @@ from app.domain.errors import RequestRefused
 from app.domain.output import is_of_an_object, schema_for_model
 from app.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
 from app.kit.strict_schema import is_strict
-from app.llm.models.catalog import Ability, Model, Models
+from app.llm.models.catalog import Model, Models
+from app.llm.parameters import AllowedParams
 from app.tools.outputs import output_tools
 from app.tools.schemas import InputSchema
 from app.tools.toolset import Toolset
@@ -36,6 +38,11 @@ class _Tools:
     specs: tuple[ToolSpec, ...] = ()
     provider: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        own = (msgspec.json.decode(tool).get("name") for tool in self.provider)
+        return {spec.name for spec in self.specs} | {name for name in own if isinstance(name, str)}
+
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
@@ -44,6 +51,11 @@ class Resolver:
     models: Models
     toolset: Toolset
     defaults: Defaults
+    allowed: AllowedParams = field(default_factory=AllowedParams)
+
+    @property
+    def params(self) -> ParamRules:
+        return ParamRules(self.models, self.allowed)
 
     def resolve(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> TurnRequest:
         """The frozen request of a new turn. `before` is the request of the answer it follows.
@@ -66,7 +78,7 @@ class Resolver:
         request = TurnRequest(
             model=model.id,
             system=system or None,
-            params=_with_tool_choice(_params(settings.params) | _params(options.params), tools),
+            params=self._params(model, options.params, _given(settings.params), tools),
             tools=tools.specs,
             limits=_limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
@@ -81,7 +93,7 @@ class Resolver:
         request = TurnRequest(
             model=model.id,
             system=before.system if options.system_prompt is None else options.system_prompt or None,
-            params=_with_tool_choice({**before.params, **_params(options.params)}, tools),
+            params=self._params(model, options.params, before.params, tools),
             tools=tools.specs,
             limits=_limits(before.limits, options.limits),
             provider_tools=tools.provider,
@@ -89,16 +101,43 @@ class Resolver:
         )
         return self._within(model, request, self._output_spec(options) or before.output)
 
-    def check_settings(self, settings: ChatSettings, field: str = "settings") -> dict[str, object]:
-        """Returns a chat's settings as they are stored, without members that were not sent. `field` holds them."""
-        try:
-            if settings.model is not None:
-                self.models.check(settings.model)
-        except RequestRefused as error:
-            raise RequestRefused(error.detail, field=f"{field}.model") from None
-        if settings.tools is not None:
-            self._choose(settings.tools, (), f"{field}.tools")
-        return settings.model_dump(exclude_none=True)
+    def changed_settings(
+        self, stored: Mapping[str, Any], changes: ChatSettings | None, field: str = "settings"
+    ) -> dict[str, Any]:
+        """Returns a chat's settings as they are stored: what `changes` leave out stays, and null removes it. New
+        parameters are those of the chat's model, or of the server's where the chat has none. `field` holds the changes.
+        """
+        if changes is None:
+            return {}
+        sent = changes.model_dump(exclude_unset=True)
+        if changes.tools is not None:
+            self._choose(changes.tools, (), f"{field}.tools")
+            sent["tools"] = changes.model_dump(include={"tools"}, exclude_none=True)["tools"]
+        merged = _without_nulls({**stored, **sent})
+        if changes.model is not None or changes.params is not None:
+            try:
+                model = self.models.check(merged.get("model") or self.defaults.model)
+            except RequestRefused as error:
+                raise RequestRefused(error.detail, field=f"{field}.model") from None
+            if changes.params is not None:
+                merged["params"] = self.params.checked(model, changes.params.given, f"{field}.params")
+        for member in ("params", "limits"):
+            if sent.get(member) is not None:
+                merged[member] = _without_nulls({**stored.get(member, {}), **merged[member]})
+        return merged
+
+    def _params(self, model: Model, own: Params | None, inherited: Mapping[str, Any], tools: _Tools) -> dict[str, Any]:
+        """The turn's own parameters over those inherited. Of these, the ones that do not fit are left out."""
+        fitting = self.params.fitting(model, inherited)
+        if not _has_chosen(fitting, tools):
+            del fitting["tool_choice"]
+        params = {**fitting, **self.params.checked(model, _given(own))}
+        if not _has_chosen(params, tools):
+            known = ", ".join(sorted(tools.names)) or "none"
+            place = "params.tool_choice.name"
+            detail = f"`{place}` must be one of this turn's tools ({known}), not {params['tool_choice']['name']!r}."
+            raise RequestRefused(detail, field=place)
+        return _without_nulls(params)
 
     def _tools(self, items: Sequence[ToolIn] | None, before: TurnRequest | None) -> _Tools:
         if items is None and before is not None:
@@ -163,23 +202,8 @@ class Resolver:
         request = replace(
             request, limits=replace(request.limits, context_window=model.context_window, provider_edits=edits)
         )
-        params = request.params
-        checks: tuple[tuple[object, Ability, str], ...] = (
-            (request.tools or request.provider_tools, "tools", "tools"),
-            ((params.get("thinking") or {}).get("type") not in {None, "disabled"}, "thinking", "params.thinking"),
-            ((params.get("output_config") or {}).get("format"), "structured_output", "params.output_config.format"),
-        )
-        for used, ability, field in checks:
-            if used and not model.supports(ability):
-                name = ability.replace("_", " ")
-                detail = f"`{field}` must be left out: model {model.id} does not support {name}."
-                raise RequestRefused(detail, field=field)
-        most, tokens = model.max_output, params.get("max_tokens")
-        if most is not None and tokens is not None and tokens > most:
-            raise RequestRefused(
-                f"`params.max_tokens` must be at most {most:,}, the longest reply of model {model.id}.",
-                field="params.max_tokens",
-            )
+        if (request.tools or request.provider_tools) and not model.supports("tools"):
+            raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
         return request
 
     def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
@@ -211,20 +235,18 @@ class Resolver:
         )
 
 
-def _params(params: Params | None) -> dict[str, Any]:
-    return params.model_dump(exclude_none=True) if params else {}
+def _given(params: Params | None) -> dict[str, Any]:
+    return params.given if params else {}
 
 
-def _with_tool_choice(params: dict[str, Any], tools: _Tools) -> dict[str, Any]:
-    """The same `params`. Raises RequestRefused where they force a tool that the turn does not have."""
+def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
+    """False where the parameters force a tool that the turn does not have."""
     choice = params.get("tool_choice") or {}
-    names = {spec.name for spec in tools.specs} | {msgspec.json.decode(tool).get("name") for tool in tools.provider}
-    if choice.get("type") == "tool" and choice.get("name") not in names:
-        field = "params.tool_choice.name"
-        known = ", ".join(sorted(name for name in names if name)) or "none"
-        detail = f"`{field}` must be one of this turn's tools ({known}), not {choice.get('name')!r}."
-        raise RequestRefused(detail, field=field)
-    return params
+    return choice.get("type") != "tool" or choice["name"] in tools.names
 
 
 def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:

@@ -36,7 +36,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     services, owner = await begin(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
-    settings = services.resolver.check_settings(new.chat.settings, "chat.settings")
+    settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
     now = datetime.now(UTC)
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)

@@ -23,6 +23,7 @@ from app.lab.differences import difference, request_difference
 from app.lab.recording import Recording
 from app.lab.recordings import Recordings
 from app.lab.rerun import Rerun, rerun
+from app.llm.models.catalog import Models
 from app.setup.databases import check_present, database_url
 from app.setup.models import offline_models
 from app.setup.policies import worker_policy
@@ -93,7 +94,7 @@ async def _replay(
                 original,
                 found,
                 open_models=partial(offline_models, settings),
-                policy=worker_policy(settings, lambda _: ()),
+                policy=worker_policy(settings, Models()),
                 speed=speed,
             )
             return original, found, repeated

@@ -1,9 +1,10 @@
 """The models that a turn may call: its own, then its fallbacks; with their tries, their failures and their breakers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -25,13 +26,15 @@ _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down. After
-    `breaker` failed calls in a row, of all turns of the replica, they are called at once for `breaker_pause` seconds.
+    """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
+    those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
+    the replica, they are called at once for `breaker_pause` seconds.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     stall_timeout: float = 120.0
     fallbacks: Callable[[str], Sequence[str]] = lambda _: ()
+    fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = lambda _, params: params
     breaker: int | None = 10
     breaker_pause: float = 30.0
 

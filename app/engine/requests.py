@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -31,22 +31,32 @@ _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is its path without itself."""
+    """Builds the requests of one turn. `ancestors` is its path without itself; `fitting` are those of the turn's
+    parameters that another model takes.
+    """
 
-    def __init__(self, ancestors: Sequence[Turn], uploads: Uploads) -> None:
+    def __init__(
+        self,
+        ancestors: Sequence[Turn],
+        uploads: Uploads,
+        fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
+    ) -> None:
         self._ancestors = ancestors
         self._uploads = uploads
+        self._fitting = fitting
+        self._reported: set[str] = set()  # fallbacks of which the log has what was left out
         self._contents: dict[UUID, bytes] = {}
 
     async def build(self, turn: Turn, step: ModelStep, model: str) -> ModelRequest:
         assert turn.request is not None
         request = turn.request
         sealed = [round for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED]
+        params = _params(request, step)
         return ModelRequest(
             model=model,
             messages=await self._messages([*self._ancestors, turn], step, model),
             system=request.system,
-            params=_params(request, step),
+            params=params if model == request.model else self._params_of_fallback(model, params),
             tools=request.tools,
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
@@ -54,6 +64,14 @@ class Requests:
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
         )
+
+    def _params_of_fallback(self, model: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        fitting = self._fitting(model, params)
+        left_out = sorted(params.keys() - fitting.keys())
+        if left_out and model not in self._reported:
+            self._reported.add(model)
+            log.info("params.left_out", model=model, params=left_out)
+        return fitting
 
     async def _messages(self, path: Sequence[Turn], step: ModelStep, model: str) -> tuple[Message, ...]:
         if isinstance(step, Compact):

@@ -87,7 +87,14 @@ async def _worker(
 ) -> AsyncIterator[Worker]:
     quick = replace(policy.model.retries, waits=False)
     stall = policy.model.stall_timeout if speed else _STALL
-    model = replace(policy.model, retries=quick, stall_timeout=stall, fallbacks=models.fallbacks, breaker=None)
+    model = replace(
+        policy.model,
+        retries=quick,
+        stall_timeout=stall,
+        fallbacks=models.fallbacks,
+        fitting=models.fitting,
+        breaker=None,
+    )
     policy = replace(policy, grace_period=0.0, model=model)
     queue = Queue(database, new_id(), "replay", secrets.randbits(62))
     await queue.renew_lease(_LEASE)

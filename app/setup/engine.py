@@ -83,7 +83,7 @@ async def started(
     chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
-    policy = worker_policy(settings, models.fallbacks)
+    policy = worker_policy(settings, models)
     all_hooks = [*deliveries, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 
 import structlog
 
@@ -39,7 +40,7 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
                 log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
                 offers.append(_demo(settings.demo_delay, interceptors))
             elif settings.model is not None:  # a gateway may have its own names
-                offers.append(ProviderModels(offers[0].provider, (), [settings.model]))
+                offers.append(replace(offers[0], models=(), prefixes=[settings.model]))
             yield Models(offers)
 
 
@@ -60,7 +61,7 @@ async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]
     async with connect_providers(specs, interceptors) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
-            offers.append(ProviderModels(first.provider, (), [settings.model]))
+            offers.append(replace(first, models=(), prefixes=[settings.model]))
         yield Models([*offers, _demo(0.0, interceptors)])
 
 

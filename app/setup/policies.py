@@ -1,7 +1,5 @@
 """Values of the settings for tools and engine."""
 
-from collections.abc import Callable, Sequence
-
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.domain.turns import Limits
@@ -10,17 +8,25 @@ from app.engine.retries import RetryPolicy
 from app.engine.upkeep.webhooks import Receiver
 from app.engine.worker import WorkerPolicy
 from app.kit.signature import key_of
+from app.llm.models.catalog import Models
+from app.llm.models.parameters import guarded_names
+from app.llm.parameters import AllowedParams
 from app.tools.assembly import ToolSettings
 
 
-def worker_policy(settings: Settings, fallbacks: Callable[[str], Sequence[str]]) -> WorkerPolicy:
+def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
     retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
     return WorkerPolicy(
         concurrent_turns=settings.concurrent_turns,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
         model=ModelPolicy(
-            retries, settings.stall_timeout, fallbacks, settings.model_breaker or None, settings.model_breaker_pause
+            retries,
+            settings.stall_timeout,
+            models.fallbacks,
+            models.fitting,
+            settings.model_breaker or None,
+            settings.model_breaker_pause,
         ),
     )
 
@@ -38,6 +44,15 @@ def turn_limits(settings: Settings) -> Limits:
         compaction=settings.compaction,
         earlier_results=settings.earlier_results,
     )
+
+
+def allowed_params(settings: Settings) -> AllowedParams:
+    allowed = AllowedParams.of(settings.params_allow or "")
+    for name in allowed.values:
+        if name not in guarded_names():
+            known = ", ".join(sorted(guarded_names()))
+            raise ConfigError(f"TURNSTREAM_PARAMS_ALLOW must name parameters of {known}, not {name!r}.")
+    return allowed
 
 
 def tool_settings(settings: Settings) -> ToolSettings:

@@ -1,7 +1,7 @@
 """Chats: storing, listing and searching them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -75,6 +75,7 @@ SEARCH_CHATS = Statement(
     ORDER BY updated_at DESC, hits.id DESC
     """
 )
+LOCK_CHAT = Statement("SELECT * FROM chats WHERE id = :chat AND owner = :owner FOR NO KEY UPDATE")
 CHANGE_CHAT = Statement(
     """
     UPDATE chats
@@ -82,7 +83,7 @@ CHANGE_CHAT = Statement(
         system_prompt = CASE WHEN 'system_prompt' = ANY(:changed) THEN :system_prompt ELSE system_prompt END,
         settings = CASE WHEN 'settings' = ANY(:changed) THEN CAST(:settings AS json) ELSE settings END,
         updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')
-    WHERE id = :chat AND owner = :owner
+    WHERE id = :chat
     RETURNING *
     """
 )
@@ -176,18 +177,22 @@ class Chats:
             except QueryCanceledError:
                 raise _too_slow() from None
 
-    async def change(self, owner: str, chat: UUID, changes: Mapping[str, Any]) -> Chat:
-        """Sets those of title, system_prompt and settings that `changes` has. Raises NotFound."""
-        row = await self._database.row(
-            CHANGE_CHAT,
-            chat=chat,
-            owner=owner,
-            changed=list(changes),
-            title=changes.get("title"),
-            system_prompt=changes.get("system_prompt"),
-            settings=to_json(changes.get("settings")),
-        )
-        return chat_from(_row(row, chat))
+    async def change(self, owner: str, chat: UUID, changed: Callable[[Chat], Mapping[str, Any]]) -> Chat:
+        """Sets those of title, system_prompt and settings that `changed` returns for the chat as it is, which nothing
+        else changes meanwhile. Raises NotFound.
+        """
+        async with self._database.transaction() as connection:
+            before = _row(await connection.row(LOCK_CHAT, owner=owner, chat=chat), chat)
+            changes = changed(chat_from(before))
+            (row,) = await connection.rows(
+                CHANGE_CHAT,
+                chat=chat,
+                changed=list(changes),
+                title=changes.get("title"),
+                system_prompt=changes.get("system_prompt"),
+                settings=to_json(changes.get("settings")),
+            )
+        return chat_from(row)
 
     async def delete(self, owner: str, chat: UUID) -> Sequence[UUID]:
         """Deletes a chat, and returns its running turns. Raises NotFound."""

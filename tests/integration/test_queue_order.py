@@ -15,8 +15,9 @@ from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.kit.ids import new_id
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.storage.chats import LOCK_CHAT
 from app.storage.database import Row, Statement, Transaction
-from app.storage.exchanges import LOCK_CHAT, Draft, Exchanges, Target
+from app.storage.exchanges import Draft, Exchanges, Target
 from app.storage.runs.queue import Queue
 from app.storage.turns import Turns
 from tests.integration.records import records_of

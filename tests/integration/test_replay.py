@@ -24,6 +24,7 @@ from app.lab.recording import Recording
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import Rerun, rerun
 from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.models.catalog import Models
 from app.llm.scripted import text, tool_use
 from app.llm.transport.interceptor import CallPublisher
 from app.setup.models import offline_models
@@ -85,7 +86,7 @@ async def again(harness: Harness, target: Database, folder: Path, asked: Asked) 
             then,
             recordings,
             open_models=partial(offline_models, SETTINGS),
-            policy=worker_policy(SETTINGS, lambda _: ()),
+            policy=worker_policy(SETTINGS, Models()),
         ),
     )
 

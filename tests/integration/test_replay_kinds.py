@@ -20,6 +20,7 @@ from app.engine.model_route import ModelPolicy
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.lab.rerun import rerun
 from app.llm.anthropic.provider import AnthropicProvider
+from app.llm.models.catalog import Models
 from app.llm.provider import BlockOpened, Part
 from app.llm.scripted import text, tool_use
 from app.llm.transport.interceptor import CallPublisher
@@ -118,7 +119,7 @@ class World:
             then,
             recordings,
             open_models=partial(offline_models, settings),
-            policy=worker_policy(settings, lambda _: ()),
+            policy=worker_policy(settings, Models()),
         )
         return list(divergences(then, recordings, again))
 

@@ -15,6 +15,8 @@ from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import NewTurnInNewChat
 from app.config import Settings
 from app.domain.turns import ENDED, TRANSITIONS
+from app.llm.models.parameters import TABLES, schemas_by_name
+from app.llm.openai.quirks import QUIRKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -148,6 +150,46 @@ def _logged() -> Iterator[tuple[str, str]]:
             match node:
                 case ast.Call(ast.Attribute(ast.Name("log"), level), [ast.Constant(str(event))]) if level in _LEVELS:
                     yield event, "error" if level == "exception" else level
+
+
+# --- providers -------------------------------------------------------------------------------------------------------
+
+PROVIDERS = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("heading", "guarded"), [("## Parameters", False), ("### Parameters that the operator allows", True)]
+)
+def test_the_tables_of_parameters_are_the_tables_of_the_code(heading: str, guarded: bool) -> None:
+    described: dict[str, tuple[str, set[str]]] = {}
+    for name, _, meaning, *apis in rows_after(PROVIDERS, heading):
+        taken: set[str] = {api for api, cell in zip(TABLES, apis, strict=True) if cell.strip() == "yes"}
+        described[name.strip("`")] = (meaning, taken)
+    expected: dict[str, tuple[str, set[str]]] = {}
+    for api, table in TABLES.items():
+        for parameter in table:
+            if parameter.guarded == guarded:
+                _, taken = expected.setdefault(parameter.name, (parameter.description, set()))
+                taken |= set() if parameter.is_refused_by("any-model") else {api}
+    assert described == expected
+    assert list(described) == sorted(described)
+
+
+def test_the_ranges_of_parameters_are_those_of_the_code() -> None:
+    values = {name.strip("`"): values for name, values, *_ in rows_after(PROVIDERS, "## Parameters")}
+    for name, schema in schemas_by_name().items():
+        bounds = [schema[bound] for bound in ("minimum", "exclusiveMinimum", "maximum") if bound in schema]
+        choices = [f"`{choice}`" for choice in schema.get("enum", ())]
+        for part in [f"{bound:g}" for bound in bounds] + choices if name in values else ():
+            assert part in values[name], name
+
+
+def test_the_table_of_quirks_has_their_parameters() -> None:
+    section = PROVIDERS[PROVIDERS.index("Some parameters are taken by some servers only:") :]
+    rows = rows_after(f"\n## x\n{section}", "## x")
+    assert {name.strip("`"): set(_CODE.findall(params)) for name, params in rows} == {
+        name: set(quirks.params) for name, quirks in QUIRKS.items()
+    }
 
 
 # --- every page ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from app.domain.errors import RequestRefused
 from app.domain.turns import Limits, ToolSpec, TurnRequest
 from app.llm.demo.provider import DemoProvider
 from app.llm.models.catalog import Model, Models, ProviderModels
+from app.llm.openai.parameters import CHAT
 from app.tools.outputs import Outputs
 from app.tools.tool import ToolContext
 from app.tools.toolset import Toolset
@@ -31,6 +32,7 @@ MODELS = Models(
                 Model("falls well", can=CAN, fallbacks=("held",)),
                 Model("falls badly", can=CAN, fallbacks=("held", "unknown")),
             ],
+            parameters=CHAT,
         )
     ]
 )

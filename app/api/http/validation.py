@@ -14,12 +14,18 @@ from app.kit.text import storable
 
 
 def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
-    return Invalid([_refusal(model, problem) for problem in error.errors(include_url=False, include_input=False)])
+    return Invalid(refusals(model, error))
 
 
-def _refusal(model: type[BaseModel], problem: ErrorDetails) -> dict[str, str]:
+def refusals(type: Any, error: ValidationError, within: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The errors of a value of this type, which stands at the path `within`."""
+    return [_refusal(type, problem, within) for problem in error.errors(include_url=False, include_input=False)]
+
+
+def _refusal(type: Any, problem: ErrorDetails, within: Sequence[str]) -> dict[str, str]:
     location, kind = problem["loc"], problem["type"]
-    path, types = _resolved(model, location[:-1] if kind == "extra_forbidden" else location)
+    path, types = _resolved(type, location[:-1] if kind == "extra_forbidden" else location)
+    path = [*within, *path]
     models = [each for each in types if _is_model(each)]
     if kind == "extra_forbidden":
         path.append(str(location[-1]))
@@ -35,12 +41,12 @@ def _refusal(model: type[BaseModel], problem: ErrorDetails) -> dict[str, str]:
     return {"field": field or "(body)", "message": storable(message)}
 
 
-def _resolved(model: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
+def _resolved(type: Any, location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
     """The path of a field, and the types that its value may have. pydantic puts the tag of a union's member into the
     location; a client sends no tags.
     """
     path: list[str] = []
-    types: list[Any] = [model]
+    types = list(_members(type))
     for step in location:
         if len(types) > 1:
             tagged = [each for each in types if step in _tags_of(each)]

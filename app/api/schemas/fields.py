@@ -20,7 +20,7 @@ Storable = Annotated[str, AfterValidator(_storable)]
 Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
 
-def storable_throughout(value: dict[str, Any]) -> dict[str, Any]:
+def storable_value(value: Any) -> Any:
     """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
     rest: list[Any] = [value]
     while rest:
@@ -36,7 +36,7 @@ def storable_throughout(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(storable_throughout)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(storable_value)]
 
 
 class Body(BaseModel):

@@ -1,28 +1,37 @@
 """Request models: they validate bodies, and the OpenAPI document is made from them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from app.api.schemas.blocks import BlockIn
-from app.api.schemas.fields import Body, JsonObject, Storable, Title
-from app.api.schemas.tools import Description, ToolChoiceIn, ToolName, ToolsIn
+from app.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
+from app.api.schemas.tools import Description, ToolName, ToolsIn
 from app.domain.chats import OnBusy
 from app.domain.turns import EarlierResults
+from app.llm.models.parameters import schemas_by_name
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
 
 
-class Params(Body):
-    """Model parameters, passed to the provider. There are no sampling parameters: newer models refuse them."""
+def _values() -> JsonDict:
+    return {name: {"anyOf": [schema, {"type": "null"}]} for name, schema in schemas_by_name().items()}
 
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
-    thinking: JsonObject | None = None
-    output_config: JsonObject | None = None
-    stop_sequences: Annotated[list[Storable] | None, Field(max_length=100)] = None
-    tool_choice: ToolChoiceIn | None = None
+
+class Params(BaseModel):
+    """Model parameters by name. Each model has its own, which `GET /api/models` lists with the schemas of their values;
+    another one is refused. In a turn, null leaves out one of the chat's.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: schema.update(properties=_values()))
+    __pydantic_extra__: dict[Storable, Annotated[Any, AfterValidator(storable_value)]]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class LimitsIn(Body):
@@ -106,7 +115,7 @@ class NewTurn(TurnOptions):
 
 
 class ChatSettings(Body):
-    """Defaults of a chat's turns."""
+    """Defaults of a chat's turns. In a change, members that are left out stay, at each level, and null removes one."""
 
     model: ModelName | None = None
     params: Params | None = None
@@ -121,7 +130,7 @@ class NewChat(Body):
 
 
 class ChatChanges(Body):
-    """Members that are left out stay as they are."""
+    """Members that are left out stay as they are; those of `settings`, of its `params` and its `limits` too."""
 
     title: Title | None = None
     system_prompt: Prompt | None = None

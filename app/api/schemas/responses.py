@@ -222,6 +222,12 @@ class TurnsOut(BaseModel):
     turns: list[TurnOut]
 
 
+class ParameterOut(BaseModel):
+    name: str
+    description: str
+    values: Annotated[dict[str, Any], Field(description="JSON Schema of its values: type, range, choices")]
+
+
 class ModelOut(BaseModel):
     id: str
     provider: str
@@ -234,6 +240,7 @@ class ModelOut(BaseModel):
     prices: Annotated[dict[str, float | None] | None, Field(description="of a million tokens")]
     aliases: list[str]
     fallbacks: Annotated[list[str], Field(description="the models that are tried when this one is unavailable")]
+    params: Annotated[list[ParameterOut], Field(description="the parameters that turns can set for it on this server")]
 
 
 class ModelsOut(BaseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from app.api.schemas.blocks import BlockIn
-from app.api.schemas.fields import Body, JsonObject, Storable, storable_throughout
+from app.api.schemas.fields import Body, JsonObject, Storable, storable_value
 
 # The tag of a tool of the server, which is sent as its name alone.
 NAME = "name"
@@ -65,20 +65,6 @@ ToolsIn = Annotated[
 ]
 
 
-class ToolChoiceIn(Body):
-    """Whether tools may, must or must not be called. `any` and `tool` hold for the first round alone."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: Annotated[ToolName | None, Field(description="the tool, where the type is tool")] = None
-    disable_parallel_tool_use: Annotated[bool | None, Field(description="at most one call in each reply")] = None
-
-    @model_validator(mode="after")
-    def _check_name(self) -> Self:
-        if (self.type == "tool") != (self.name is not None):
-            raise ValueError("must have a `name` with the type `tool`, and none with another type")
-        return self
-
-
 class ResultIn(Body):
     """The result of a client tool. An `output` that is not a string is sent to the model as JSON. `blocks` take its
     place where the result holds images or documents. `data` is stored for clients and not sent to the model.
@@ -94,7 +80,7 @@ class ResultIn(Body):
     @field_validator("output", "data")
     @classmethod
     def _storable(cls, value: Any) -> Any:
-        return storable_throughout({"output": value})["output"]
+        return storable_value(value)
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> Self:
@@ -116,7 +102,7 @@ class MemberCondition(Body):
         named = self.model_dump(exclude_unset=True)
         if not named or any(value is None for name, value in named.items() if name != "const"):
             raise ValueError("must have a `const`, an `enum`, a `minimum` or a `maximum`")
-        storable_throughout(named)
+        storable_value(named)
         return self
 
 

@@ -16,6 +16,7 @@ from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.kinds import CACHEABLE, CALLS, PROVIDER_SUMMARY, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
 from app.domain.results import count_files, parts_of
+from app.llm.anthropic.parameters import MEMBERS
 from app.llm.conversation.translation import (
     SILENT_FAILURE,
     CallRules,
@@ -27,26 +28,6 @@ from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.llm.raw_json import members_of
 
 DEFAULT_MAX_TOKENS = 16_000
-# The model parameters that are sent. Sampling parameters are not: the provider refuses them.
-PARAMS = frozenset(
-    {
-        "container",
-        "context_management",
-        "diagnostics",
-        "fallbacks",
-        "inference_geo",
-        "max_tokens",
-        "mcp_servers",
-        "metadata",
-        "output_config",
-        "service_tier",
-        "speed",
-        "stop_sequences",
-        "thinking",
-        "tool_choice",
-    }
-)
-
 # Members that the endpoint for token counts accepts.
 _COUNTED = frozenset(
     {
@@ -63,7 +44,11 @@ _COUNTED = frozenset(
     }
 )
 _CLEARING, _COMPACTING = "clear_tool_uses_20250919", "compact_20260112"
-_BETAS = {_CLEARING: "context-management-2025-06-27", _COMPACTING: "compact-2026-01-12"}
+_BETAS = {
+    _CLEARING: "context-management-2025-06-27",
+    "clear_thinking_20251015": "context-management-2025-06-27",
+    _COMPACTING: "compact-2026-01-12",
+}
 _FAILED = "The tool failed:"
 _LEAST_TRIGGER = 50_000  # tokens: the provider refuses less
 
@@ -94,7 +79,7 @@ def betas_of(request: ModelRequest) -> Sequence[str]:
 
 
 def _body(request: ModelRequest) -> dict[str, Any]:
-    params = {name: value for name, value in request.params.items() if name in PARAMS and value is not None}
+    params = {name: value for name, value in request.params.items() if name in MEMBERS and value is not None}
     if not (tools := _tools(request)):
         params.pop("tool_choice", None)
     elif not request.may_use_tools:

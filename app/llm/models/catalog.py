@@ -9,6 +9,7 @@ from app.domain.errors import PermanentError, RequestRefused
 from app.domain.kinds import DOCUMENT, IMAGE
 from app.llm.conversation.attachments import without_files
 from app.llm.models.think_tags import ThinkTagFilter
+from app.llm.parameters import COMMON, Parameter
 from app.llm.provider import ModelRequest, Provider, ProviderWrapper
 
 Ability = Literal[
@@ -61,7 +62,8 @@ class Prices:
 class Model:
     """`upstream` is the provider's own id for the model, where it differs. `context_window` and `max_output` are in
     tokens. Without `can`, its abilities are unknown and nothing is refused. `fallbacks` are tried in order when it is
-    down. With `think_tags` its answers contain its thoughts in <think> tags.
+    down. With `think_tags` its answers contain its thoughts in <think> tags. `refuses` are parameters that its provider
+    takes for other models.
     """
 
     id: str
@@ -73,20 +75,34 @@ class Model:
     aliases: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     think_tags: bool = False
+    refuses: frozenset[str] = frozenset()
 
     def supports(self, ability: Ability) -> bool:
         return self.can is None or ability in self.can
 
+    def objection(self, name: str, value: Any) -> tuple[str, str] | None:
+        """Returns the member of a valid parameter that this model cannot meet, and what must be done about it."""
+        match name, value:
+            case "thinking", {"type": type} if type != "disabled" and not self.supports("thinking"):
+                return name, f"must be left out: model {self.id} does not support thinking"
+            case "output_config", {"format": _} if not self.supports("structured_output"):
+                return "output_config.format", f"must be left out: model {self.id} does not support structured output"
+            case "max_tokens", int() if self.max_output is not None and value > self.max_output:
+                return name, f"must be at most {self.max_output:,}, the longest reply of model {self.id}"
+            case _:
+                return None
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
-    """A provider, its listed models (a bare id has unknown abilities), and the prefixes of ids that it accepts
-    unlisted.
+    """A provider, its listed models (a bare id has unknown abilities), the prefixes of ids that it accepts unlisted,
+    and the parameters of its API.
     """
 
     provider: Provider
     models: Sequence[Model | str]
     prefixes: Sequence[str] = ()
+    parameters: Sequence[Parameter] = COMMON
 
     def listed(self) -> Iterable[Model]:
         return (Model(model) if isinstance(model, str) else model for model in self.models)
@@ -123,6 +139,36 @@ class Models:
         found = self._find(name)
         return () if found is None else found[1].fallbacks
 
+    def parameters(self, name: str) -> Sequence[Parameter]:
+        """Returns the parameters that the model takes."""
+        found = self._find(name)
+        if found is None:
+            return ()
+        entry, model = found
+        return [parameter for parameter in entry.parameters if _refusal(parameter, model) is None]
+
+    def refusal(self, name: str, parameter: str) -> str | None:
+        """Returns why the model refuses a parameter of its provider's API, or None."""
+        found = self._find(name)
+        known = {each.name: each for each in found[0].parameters} if found else {}
+        return _refusal(known[parameter], found[1]) if found and parameter in known else None
+
+    def fitting(self, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of `params` that the model takes as they are, and as many tokens as it can write."""
+        found = self._find(name)
+        if found is None:
+            return dict(params)
+        model, most = found[1], found[1].max_output
+        known = {parameter.name: parameter for parameter in self.parameters(name)}
+        given = dict(params)
+        if most is not None and isinstance(tokens := given.get("max_tokens"), int):
+            given["max_tokens"] = min(tokens, most)
+        return {
+            each: value
+            for each, value in given.items()
+            if each in known and known[each].accepts(value) and model.objection(each, value) is None
+        }
+
     def all_support(self, name: str, ability: Ability) -> bool:
         """True if the ability is declared for the model and for each of its fallbacks."""
         found = [self._find(id) for id in (name, *self.fallbacks(name))]
@@ -143,6 +189,12 @@ class Models:
             if any(name.startswith(prefix) for prefix in entry.prefixes):
                 return entry, Model(name)
         return None
+
+
+def _refusal(parameter: Parameter, model: Model) -> str | None:
+    if parameter.name in model.refuses:
+        return "the file of models lists it among those that this model refuses"
+    return parameter.why if parameter.is_refused_by(model.upstream or model.id) else None
 
 
 @dataclass(frozen=True, slots=True)

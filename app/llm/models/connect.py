@@ -6,7 +6,6 @@ from typing import assert_never
 
 from app.llm.models.catalog import ProviderModels
 from app.llm.models.registry import ProviderSpec
-from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import Provider
 from app.llm.transport.interceptor import CallPublisher, Interceptor
 
@@ -19,7 +18,9 @@ async def connect_providers(
     async with AsyncExitStack() as stack:
         providers = [await _provider(spec, stack, interceptors) for spec in specs]
         yield [
-            ProviderModels(CallPublisher(provider) if interceptors else provider, spec.models, spec.prefixes)
+            ProviderModels(
+                CallPublisher(provider) if interceptors else provider, spec.models, spec.prefixes, spec.parameters
+            )
             for provider, spec in zip(providers, specs, strict=True)
         ]
 
@@ -39,7 +40,7 @@ async def _provider(spec: ProviderSpec, stack: AsyncExitStack, interceptors: Seq
                 spec.key or "",
                 spec.base_url,
                 name=spec.name,
-                quirks=QUIRKS[spec.quirks],
+                quirks=spec.quirks,
                 headers=spec.headers,
                 interceptors=interceptors,
             )

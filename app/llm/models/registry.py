@@ -2,10 +2,10 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,12 +13,13 @@ from pydantic_core import ErrorDetails
 from app.domain.errors import ConfigError
 from app.kit.requirements import requirement
 from app.llm.models.catalog import Ability, Model, Prices
-from app.llm.openai.quirks import QUIRKS
+from app.llm.models.parameters import Api, parameters_of
+from app.llm.openai.parameters import OWN_MEMBERS
+from app.llm.openai.quirks import QUIRKS, Quirks
+from app.llm.parameters import Parameter
 
 _OWN = Path(__file__).with_name("models.toml")
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-
-Api = Literal["anthropic", "openai-chat", "openai-responses"]
 
 
 class _Table(BaseModel):
@@ -27,7 +28,7 @@ class _Table(BaseModel):
 
 class ProviderTable(_Table):
     """`key` and `base_url` may name variables of the environment; without `key` the provider needs none. `quirks` names
-    the differences of a compatible server from OpenAI (docs/providers.md).
+    the differences of a compatible server from OpenAI, `params` further parameters that it takes (docs/providers.md).
     """
 
     api: Api
@@ -36,6 +37,7 @@ class ProviderTable(_Table):
     prefixes: list[str] = []
     quirks: str = "openai"
     headers: dict[str, str] = {}
+    params: list[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = []
     enabled: bool = True
 
 
@@ -56,6 +58,7 @@ class ModelTable(_Table):
     aliases: list[str] = []
     fallbacks: list[str] = []
     think_tags: bool = False
+    refuses: list[str] = []
     enabled: bool = True
 
     def model(self, id: str) -> Model:
@@ -69,6 +72,7 @@ class ModelTable(_Table):
             aliases=tuple(self.aliases),
             fallbacks=tuple(self.fallbacks),
             think_tags=self.think_tags,
+            refuses=frozenset(self.refuses),
         )
 
 
@@ -85,10 +89,15 @@ class ProviderSpec:
     api: Api
     key: str | None
     base_url: str | None
-    quirks: str
+    quirks: Quirks
     headers: Mapping[str, str]
     prefixes: tuple[str, ...]
     models: tuple[Model, ...]
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The parameters that this provider takes."""
+        return parameters_of(self.api, self.quirks)
 
 
 def read_registry(file: Path | None, environment: Mapping[str, str]) -> list[ProviderSpec]:
@@ -143,6 +152,7 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> 
         if provider_table.quirks not in QUIRKS:
             known = ", ".join(QUIRKS)
             raise ConfigError(f"`quirks` of [providers.{name}] must be one of {known}, not {provider_table.quirks!r}.")
+        _check_params(name, provider_table)
     names: dict[str, str] = {}
     for id, (provider, model) in models.items():
         if provider not in found.providers:
@@ -153,11 +163,30 @@ def _check_references(found: _File, models: Mapping[str, tuple[str, Model]]) -> 
         for name in (id, *model.aliases):
             if names.setdefault(name, id) != id:
                 raise ConfigError(f"`aliases` of [models.{id}] must be new names: {name} is [models.{names[name]}].")
+        table = found.providers[provider]
+        known_params = [parameter.name for parameter in parameters_of(table.api, _quirks(table))]
+        for name in sorted(model.refuses.difference(known_params)):
+            raise ConfigError(
+                f"`refuses` of [models.{id}] must name parameters of [providers.{provider}]"
+                f" ({', '.join(known_params)}), not {name!r}."
+            )
         for fallback in model.fallbacks:
             if fallback not in models:
                 raise ConfigError(
                     f"`fallbacks` of [models.{id}] must be ids of models: there is no [models.{fallback}]."
                 )
+
+
+def _check_params(provider: str, table: ProviderTable) -> None:
+    if table.params and table.api == "anthropic":
+        raise ConfigError(f"`params` of [providers.{provider}] must be left out: this API passes on none but its own.")
+    known = {parameter.name for parameter in parameters_of(table.api, QUIRKS[table.quirks])}
+    for name in table.params:
+        if name in known or name in OWN_MEMBERS:
+            raise ConfigError(
+                f"`params` of [providers.{provider}] must be further parameters:"
+                f" {name} is {'one already' if name in known else 'set by this server'}."
+            )
 
 
 def _spec(
@@ -172,11 +201,15 @@ def _spec(
         api=table.api,
         key=key,
         base_url=_filled(table.base_url, environment) or None if table.base_url else None,
-        quirks=table.quirks,
+        quirks=_quirks(table),
         headers={header: _filled(value, environment) for header, value in table.headers.items()},
         prefixes=tuple(table.prefixes),
         models=tuple(model for provider, model in models.values() if provider == name),
     )
+
+
+def _quirks(table: ProviderTable) -> Quirks:
+    return replace(QUIRKS[table.quirks], more_params=frozenset(table.params))
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> str:

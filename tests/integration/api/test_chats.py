@@ -33,6 +33,47 @@ async def test_provider_parameters_are_kept_as_they_were_given(api: Client) -> N
     assert (await api.json("GET", chat))["settings"] == {"params": params}
 
 
+async def test_a_change_of_settings_leaves_what_it_leaves_out_and_null_removes(api: Client) -> None:
+    settings = {
+        "model": "plain",
+        "params": {"max_tokens": 9, "stop_sequences": ["x"]},
+        "tools": ["doc_view"],
+        "limits": {"max_rounds": 2, "recovery": "retry"},
+    }
+    chat = await api.chat(system_prompt="Be brief.", settings=settings)
+    for changes, expected in (
+        ({}, settings),
+        ({"tools": []}, {"tools": []}),
+        ({"params": {"max_tokens": 5}}, {"params": {"max_tokens": 5, "stop_sequences": ["x"]}}),
+        ({"params": {"stop_sequences": None}}, {"params": {"max_tokens": 5}}),
+        ({"params": {"temperature": None}}, {}),
+        ({"limits": {"max_rounds": None, "max_recoveries": 1}}, {"limits": {"recovery": "retry", "max_recoveries": 1}}),
+    ):
+        settings = {**settings, **expected}
+        changed = await api.json("PATCH", chat, json={"settings": changes})
+        assert (changed["settings"], changed["system_prompt"]) == (settings, "Be brief.")
+    gone = {"model": None, "params": None, "tools": None}
+    assert (await api.json("PATCH", chat, json={"settings": gone}))["settings"] == {"limits": settings["limits"]}
+    assert (await api.json("PATCH", chat, json={"settings": None}))["settings"] == {}
+
+
+async def test_settings_that_are_changed_at_once_are_all_kept(api: Client) -> None:
+    chat = await api.chat()
+    limits = {"max_rounds": 1, "max_failed_rounds": 2, "max_recoveries": 3, "compact_at": 0.5}
+    changes = [{"settings": {"limits": {name: value}}} for name, value in limits.items()]
+    await asyncio.gather(*(api.json("PATCH", chat, json=change) for change in changes))
+    assert (await api.json("GET", chat))["settings"] == {"limits": limits}
+
+
+async def test_a_parameter_is_that_of_the_model_which_the_chat_then_has(api: Client) -> None:
+    chat = await api.chat(settings={"params": {"max_tokens": 9}})
+    refused = await api.json("PATCH", chat, 422, json={"settings": {"model": "none such", "params": {"seed": 1}}})
+    assert [error["field"] for error in refused["errors"]] == ["settings.model"]
+    refused = await api.json("PATCH", chat, 422, json={"settings": {"params": {"seed": 1}}})
+    assert [error["field"] for error in refused["errors"]] == ["settings.params.seed"]
+    assert (await api.json("GET", chat))["settings"] == {"params": {"max_tokens": 9}}
+
+
 async def test_chats_are_listed_last_changed_first_page_by_page(api: Client) -> None:
     chats = [await api.chat(title=str(number)) for number in range(5)]
     await api.json("PATCH", chats[1], json={"title": "1 again"})

@@ -49,7 +49,7 @@ BAD_TURNS: dict[str, tuple[Any, str]] = {
     "lone surrogate in a parameter": ({**said("x"), "params": {"thinking": {"a": ["\ud800"]}}}, "params.thinking"),
     "lone surrogate in a name": ({**said("x"), "params": {"thinking": {"\ud800": 1}}}, "params.thinking"),
     "NUL in a parameter": ({**said("x"), "params": {"output_config": {"a": "\0"}}}, "params.output_config"),
-    "NUL in a stop sequence": ({**said("x"), "params": {"stop_sequences": ["\0"]}}, "params.stop_sequences.0"),
+    "NUL in a stop sequence": ({**said("x"), "params": {"stop_sequences": ["\0"]}}, "params.stop_sequences"),
     "infinity": ({**said("x"), "params": {"thinking": {"a": float("inf")}}}, "params.thinking"),
     "not a number": ({**said("x"), "params": {"thinking": {"a": float("nan")}}}, "params.thinking"),
     "text for a number": ({**said("x"), "params": {"max_tokens": "5"}}, "params.max_tokens"),

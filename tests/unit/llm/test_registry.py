@@ -7,6 +7,7 @@ import pytest
 from app.domain.errors import ConfigError
 from app.llm.models.catalog import Model, Prices
 from app.llm.models.registry import ProviderSpec, read_registry
+from app.llm.openai.quirks import QUIRKS
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 
@@ -67,7 +68,7 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         TEAM="blue",
     )
     local = found["local"]
-    assert (local.key, local.base_url, local.quirks) == (None, "http://gpu:8001/v1", "compatible")
+    assert (local.key, local.base_url, local.quirks) == (None, "http://gpu:8001/v1", QUIRKS["compatible"])
     assert local.headers == {"X-Team": "blue"}
     assert local.models == (
         Model("llama-8", can=frozenset({"tools"})),
@@ -120,6 +121,22 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
         (
             "[providers.p]\napi = 'soap'",
             r"`api` of \[providers.p\] must be 'anthropic', 'openai-chat' or 'openai-responses'\.$",
+        ),
+        (
+            "[providers.openai]\nparams = ['temperature']",
+            r"`params` of \[providers.openai\] must be further parameters: temperature is one already\.$",
+        ),
+        (
+            "[providers.openai]\nparams = ['messages']",
+            r"`params` of \[providers.openai\] must be further parameters: messages is set by this server\.$",
+        ),
+        (
+            "[providers.anthropic]\nparams = ['x']",
+            r"`params` of \[providers.anthropic\] must be left out: this API passes on none but its own\.$",
+        ),
+        (
+            "[models.m]\nprovider = 'openai'\nrefuses = ['heat']",
+            r"`refuses` of \[models.m\] must name parameters of \[providers.openai\] \(.*seed.*\), not 'heat'\.$",
         ),
         (
             "[providers.openai]\nenabled = 3",

@@ -21,32 +21,13 @@ from app.llm.openai.history import (
     result_text,
     with_files_behind_results,
 )
+from app.llm.openai.parameters import chat_parameters
 from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.provider import ModelRequest
 
-# Parameters that have the same name here, or that only OpenAI and compatible servers know.
-_PASSED_ON = frozenset(
-    {
-        "frequency_penalty",
-        "logit_bias",
-        "metadata",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "prompt_cache_key",
-        "provider",
-        "reasoning",
-        "reasoning_effort",
-        "response_format",
-        "safety_identifier",
-        "seed",
-        "service_tier",
-        "temperature",
-        "top_p",
-        "user",
-        "verbosity",
-    }
-)
+# Parameters that have another name or form here.
+_TRANSLATED = frozenset({"max_tokens", "output_config", "seed", "stop_sequences", "thinking", "tool_choice"})
 # Members in which the text of a thought may go back; servers ignore it in any other.
 _THOUGHT_MEMBERS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
 
@@ -73,7 +54,10 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
     if schema := output_schema(given):
         params["response_format"] = {"type": "json_schema", "json_schema": schema}
     params |= tool_choice(given, request, lambda name: {"type": "function", "function": {"name": name}})
-    return params | {name: value for name, value in given.items() if name in _PASSED_ON}
+    if "seed" in given:
+        params[quirks.seed] = given["seed"]
+    known = {parameter.name for parameter in chat_parameters(quirks)} - _TRANSLATED
+    return params | {name: value for name, value in given.items() if name in known}
 
 
 def _thinking(given: Mapping[str, Any], quirks: Quirks) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from app.domain.results import count_files, parts_of
 from app.llm.conversation.attachments import LEFT_OUT
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from app.llm.openai.history import FAILED, as_block, conversation, file_name, file_source, reply_text, result_text
+from app.llm.openai.parameters import THOUGHTLESS, responses_parameters
 from app.llm.openai.params import LONGEST_NAME, mapping, output_schema, reasoning_effort, request_bytes, tool_choice
 from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses.item_types import PROGRAM
@@ -28,28 +29,11 @@ from app.llm.raw_json import members_of
 # Unique: a result names its call by nothing but the id.
 _CALL_RULES = CallRules(re.compile(r".{1,64}", re.DOTALL), LONGEST_NAME, unique=True)
 
-# Parameters that have the same name here, or that only OpenAI and compatible servers know.
-_PASSED_ON = frozenset(
-    {
-        "include",
-        "max_tool_calls",
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "provider",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "temperature",
-        "top_p",
-        "truncation",
-        "user",
-    }
+# Parameters that have another name or form here.
+_TRANSLATED = frozenset(
+    {"include", "max_tokens", "output_config", "reasoning", "reasoning_effort", "thinking", "tool_choice", "verbosity"}
 )
 _THOUGHTS = "reasoning.encrypted_content"
-# Models that do not reason refuse a request for their encrypted reasoning.
-_THOUGHTLESS = re.compile(r"(^|[/.:])(chatgpt|gpt-3|gpt-4)")
 # Members that the endpoint for token counts accepts.
 _COUNTED = frozenset(
     {
@@ -101,11 +85,12 @@ def _params(request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
     if text:
         params["text"] = text
     params |= tool_choice(given, request, lambda name: {"type": "function", "name": name})
-    params |= {name: value for name, value in given.items() if name in _PASSED_ON}
+    known = {parameter.name for parameter in responses_parameters(quirks)} - _TRANSLATED
+    params |= {name: value for name, value in given.items() if name in known}
     # Requests the encrypted thoughts, unless they are stored, and the members that the turn lists.
     listed = given.get("include")
     stored = listed is not None and given.get("store")
-    include = [] if stored or _THOUGHTLESS.search(request.model) else [_THOUGHTS]
+    include = [] if stored or THOUGHTLESS.search(request.model) else [_THOUGHTS]
     include += [each for each in listed or () if each not in include]
     return params | ({"include": include} if include or listed is not None else {})
 

@@ -1,0 +1,78 @@
+"""Model parameters of turns and chats, held to what the model takes and to what the operator allows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from app.api.http.errors import Invalid
+from app.api.http.validation import refusals
+from app.llm.models.catalog import Model, Models
+from app.llm.parameters import AllowedParams, Parameter
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ParamRules:
+    models: Models
+    allowed: AllowedParams = field(default_factory=AllowedParams)
+
+    def listed(self, model: Model) -> Sequence[Parameter]:
+        """Returns the parameters that turns of this server can set for the model."""
+        return [parameter for parameter in self.models.parameters(model.id) if self.allowed.shows(parameter)]
+
+    def checked(self, model: Model, given: Mapping[str, Any], place: str = "params") -> dict[str, Any]:
+        """Returns parameters as they are sent to the model; null, which removes one, stays. `place` is the field that
+        holds them. Raises Invalid with a sentence for each one that is wrong.
+        """
+        known = {parameter.name: parameter for parameter in self.models.parameters(model.id)}
+        checked: dict[str, Any] = {}
+        errors: list[dict[str, str]] = []
+        for name, value in given.items():
+            if value is None:
+                checked[name] = None
+            elif name not in known:
+                errors.append(_sentence(f"{place}.{name}", self._why_unknown(model, name)))
+            elif not self.allowed.shows(known[name]):
+                reason = "must be left out: the operator of this server has not allowed it (TURNSTREAM_PARAMS_ALLOW)"
+                errors.append(_sentence(f"{place}.{name}", reason))
+            else:
+                try:
+                    checked[name] = known[name].validated(value)
+                except ValidationError as error:
+                    errors += refusals(known[name].type, error, (*place.split("."), name))
+                else:
+                    errors += self._objections(model, known[name], checked[name], place)
+        if errors:
+            raise Invalid(errors)
+        return checked
+
+    def fitting(self, model: Model, inherited: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of a chat, or of an earlier turn, that the model takes and the operator allows. The others may
+        have been set for another model.
+        """
+        known = {parameter.name: parameter for parameter in self.models.parameters(model.id)}
+        fitting = self.models.fitting(model.id, inherited)
+        kept = {name: value for name, value in fitting.items() if self.allowed.allows(known[name], value)}
+        if left_out := sorted(inherited.keys() - kept.keys()):
+            log.info("params.left_out", model=model.id, params=left_out)
+        return kept
+
+    def _why_unknown(self, model: Model, name: str) -> str:
+        why = self.models.refusal(model.id, name) or "the model does not take it"
+        names = ", ".join(f"`{parameter.name}`" for parameter in self.listed(model)) or "none"
+        return f"must be left out: {why}; parameters of {model.id} are {names}"
+
+    def _objections(self, model: Model, parameter: Parameter, value: Any, place: str) -> Sequence[dict[str, str]]:
+        if not self.allowed.allows(parameter, value):
+            reason = "must be a value that the operator of this server has allowed (TURNSTREAM_PARAMS_ALLOW)"
+            return [_sentence(f"{place}.{parameter.name}", reason)]
+        objection = model.objection(parameter.name, value)
+        return [_sentence(f"{place}.{objection[0]}", objection[1])] if objection else []
+
+
+def _sentence(field: str, predicate: str) -> dict[str, str]:
+    return {"field": field, "message": f"`{field}` {predicate}."}
