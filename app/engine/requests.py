@@ -12,6 +12,7 @@ from app.domain.compaction import may_need_compaction
 from app.domain.errors import ProviderError
 from app.domain.history import COMPACTED
 from app.domain.output import schema_for_model
+from app.domain.rounds import Round
 from app.domain.steps import CallModel, Compact, is_paused, open_round_number
 from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.attachments import upload_ids_in, with_uploads
@@ -60,7 +61,7 @@ class Requests:
             tools=request.tools,
             provider_tools=request.provider_tools,
             may_use_tools=isinstance(step, CallModel) and step.tools,
-            resume_data=sealed[-1].data if sealed else None,
+            resume_data=_resume_data(sealed),
             call=ModelCall(turn.id, step.round, turn.attempt, model, request.record),
             compaction=_compaction(request, model),
         )
@@ -77,7 +78,7 @@ class Requests:
         if isinstance(step, Compact):
             messages = messages_to_summarise(path, step.through, model)
         else:
-            messages = build_messages(path, model)
+            messages = build_messages(path, model, may_use_tools=step.tools)
         needed = upload_ids_in(messages)
         # Files that this request does not need are dropped: they are large.
         contents = {id: content for id, content in self._contents.items() if id in needed}
@@ -118,6 +119,15 @@ class TokenCounts:
             log.warning("tokens.uncounted", error="timeout")
         self._failed.add(model)
         return None
+
+
+def _resume_data(sealed: Sequence[Round]) -> str | None:
+    """What the provider reported of the turn's messages, the newest of each member: not every reply has them all."""
+    members: dict[str, Any] = {}
+    for round in sealed:
+        known: Mapping[str, Any] = json.loads(round.data or "{}")
+        members |= {name: value for name, value in known.items() if value is not None}
+    return json.dumps(members) if members else None
 
 
 def _compaction(request: TurnRequest, model: str) -> ProviderCompaction | None:

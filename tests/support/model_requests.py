@@ -47,6 +47,25 @@ def server_result(id: str, **fields: Any) -> Block:
     return _block("web_search_tool_result", data=data, tool_use_id=id, **fields)
 
 
+def program(id: str, **fields: Any) -> Block:
+    """A run of code at the provider, which may call tools of ours."""
+    data = _json(type="server_tool_use", id=id, name="code_execution", input={})
+    return _block(
+        "server_tool_use", text='{"code":"look()"}', data=data, tool_use_id=id, name="code_execution", **fields
+    )
+
+
+def called_by(program: str, id: str, **fields: Any) -> Block:
+    caller = {"type": "code_execution_20250825", "tool_id": program}
+    data = _json(type="tool_use", id=id, name="look", input={}, caller=caller)
+    return _block("tool_use", text="{}", data=data, tool_use_id=id, name="look", **fields)
+
+
+def program_result(id: str, **fields: Any) -> Block:
+    data = _json(type="code_execution_tool_result", tool_use_id=id, content={"type": "code_execution_result"})
+    return _block("code_execution_tool_result", data=data, tool_use_id=id, **fields)
+
+
 def words(said: str, **fields: Any) -> Block:
     """A steering message of the user."""
     return _block("user_text", text=said, notes='{"steer":"1"}', **fields)

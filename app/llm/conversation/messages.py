@@ -6,7 +6,7 @@ and its signatures hold. (Exceptions: a server tool that was still at work when 
 and a summary or a shortening of results begins anew at its place.)
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from app.domain.history import (
     turns_after_summary,
     with_earlier_results,
 )
-from app.domain.kinds import SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
+from app.domain.kinds import SERVER_CALLS, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import count_files
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, tools_have_failed
@@ -28,6 +28,7 @@ from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.sendable import (
     GOES_ON,
     RoleBlock,
+    caller_of,
     drop_blank_reply,
     drop_last_thoughts,
     group_by_role,
@@ -58,16 +59,20 @@ GIVEN_UP = (
     "All tools have failed several times in a row, so you cannot use any more of them. Tell the user what you wanted to"
     " find out or do, that the tools failed, and what you can say without them."
 )
+PROGRAM_CUT = "A program of yours was stopped before its end. It had made these calls:"
 NO_USER = "(The conversation starts with the assistant.)"
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
+_RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
 
 
-def build_messages(path: Sequence[Turn], model: str | None = None) -> tuple[Message, ...]:
+def build_messages(
+    path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True
+) -> tuple[Message, ...]:
     """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, where it is
-    not the one that the turn asked for.
+    not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
     """
-    return _build(path, model, keep_thoughts=True)
+    return _build(path, model, keep_thoughts=True, may_use_tools=may_use_tools)
 
 
 def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
@@ -98,7 +103,9 @@ def _cut_result(block: Block) -> Block:
     return replace(block, text=text, data=None)
 
 
-def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tuple[Message, ...]:
+def _build(
+    path: Sequence[Turn], model: str | None, *, keep_thoughts: bool, may_use_tools: bool = True
+) -> tuple[Message, ...]:
     request = path[-1].request
     model = model or (request.model if request else None)
     summary, shortenings = summary_on(path), shortenings_on(path)
@@ -121,17 +128,19 @@ def _build(path: Sequence[Turn], model: str | None, keep_thoughts: bool) -> tupl
             and not (summary and (place, number) <= (summary.place, summary.round))
             and not any(shortening.invalidates((place, number)) for shortening in shortenings)
         ]
-        entries += _entries_of(turn, running, model, valid)
+        entries += _entries_of(turn, running, model, valid, may_use_tools)
     return group_by_role(drop_last_thoughts(entries))
 
 
-def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Collection[int]) -> list[RoleBlock]:
+def _entries_of(
+    turn: Turn, running: Turn, model: str | None, valid_thoughts: Collection[int], may_use_tools: bool
+) -> list[RoleBlock]:
     """Returns an assistant turn round by round: its reply, the results of its calls, and what the user's side adds."""
     rounds = sorted((round for round in turn.rounds if round.sealed and not round.voided), key=lambda one: one.number)
-    last = rounds[-1] if turn is running and rounds else None
-    # The server calls of the last round are answered by the model call that is now made, unless words come between.
-    resumed = last is not None and last.stop_reason in GOES_ON and not _user_words(turn, last.number)
-    blocks = sendable_blocks(turn, rounds, last.number if last and resumed else None)
+    # Server calls of these rounds are answered by the model call that is now made, unless words come between.
+    going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
+    blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
+    stopped = _stopped_calls(turn, blocks)
     same_frame = _same_frame(turn.request, running.request)
     entries = _user_words(turn, 0)
     for round in rounds:
@@ -139,22 +148,52 @@ def _entries_of(turn: Turn, running: Turn, model: str | None, valid_thoughts: Co
         if not same_frame or round.number not in valid_thoughts or model_of(turn, round) != model:
             reply = [block for block in reply if block.type not in THOUGHTS]
         reply = drop_blank_reply(reply)
-        at_work = server_is_at_work(reply)
+        at_work = server_is_at_work([block for block in blocks if block.round <= round.number])
         entries += [("assistant", block) for block in reply]
         if calls := [block for block in reply if block.is_call]:
             entries += [("user", _result_of(turn, call)) for call in calls]
             if not at_work and turn.request is not None and tools_have_failed(turn, round.number):
                 # The model cannot see that it is given no tools any more.
                 entries.append(_added_text(GIVEN_UP, entries, round))
+        if not at_work:
+            entries += _in_words(turn, round, stopped)
         words = _user_words(turn, round.number)
         entries += words
         called_again = turn is running or any(later.number > round.number for later in turn.rounds)
+        is_stopped = any(call.round == round.number for call in stopped)
         # Where the calls of a turn are left out, its replies stand side by side.
         without_calls = turn is not running and earlier_results_of(running.request) == "none"
-        explains_itself = bool(words) or at_work or without_calls or round.stop_reason in PAUSED
+        explains_itself = bool(words) or at_work or is_stopped or without_calls or round.stop_reason in PAUSED
         if called_again and not explains_itself and entries and entries[-1][0] == "assistant":
             entries.append(_added_text(_reason_to_go_on(turn, round), entries, round))
     return entries
+
+
+def _rounds_going_on(turn: Turn, rounds: Sequence[Round]) -> Iterator[Round]:
+    """Yields the last rounds, newest first, as far as the provider can go on with them."""
+    for round in reversed(rounds):
+        if _user_words(turn, round.number) or round.stop_reason not in GOES_ON | {COMPACTED}:
+            return
+        if round.stop_reason != COMPACTED:
+            yield round
+
+
+def _stopped_calls(turn: Turn, sent: Sequence[Block]) -> list[Block]:
+    """Returns the calls of programs that did not end: neither is sent."""
+    programs = {None, *(block.tool_use_id for block in sent if block.type in SERVER_CALLS)}
+    return [block for block in turn.blocks if block.is_call and caller_of(block) not in programs]
+
+
+def _in_words(turn: Turn, round: Round, stopped: Sequence[Block]) -> list[RoleBlock]:
+    """Returns the calls of stopped programs as a text, behind the last round of each."""
+    last = {caller_of(call): call.round for call in sorted(stopped, key=lambda call: call.round)}
+    lines = [PROGRAM_CUT]
+    for call in stopped:
+        if last[caller_of(call)] == round.number:
+            result = _result_of(turn, call)
+            said = f"{'error: ' if result.is_error else ''}{result.text[:_RESULT_OF_PROGRAM]}"
+            lines.append(f"- {call.name} {call.text or '{}'}: {said}")
+    return [("user", Block(0, round.number, round.attempt, TEXT, "\n".join(lines)))] if lines[1:] else []
 
 
 def _same_frame(then: TurnRequest | None, now: TurnRequest | None) -> bool:

@@ -63,9 +63,11 @@ def shortened_text(result: Block, head: int, tools: Sequence[ToolSpec]) -> str:
     return f"{kept}\n\n[{note}]" if kept else f"[{note}]"
 
 
-def sendable_blocks(turn: Turn, rounds: Sequence[Round], waiting: int | None) -> list[Block]:
-    """Returns the blocks of the rounds that may be sent, in order. Server calls of the round `waiting` may be without
-    a result.
+def sendable_blocks(
+    turn: Turn, rounds: Sequence[Round], going_on: Sequence[Round], programs_go_on: bool
+) -> list[Block]:
+    """Returns the blocks of the rounds that may be sent, in order. Server calls may be without a result if the provider
+    still works on them in `going_on`, the last rounds; those that call our tools, only with `programs_go_on`.
     """
     sendable: list[Block] = []
     for round in rounds:
@@ -73,7 +75,7 @@ def sendable_blocks(turn: Turn, rounds: Sequence[Round], waiting: int | None) ->
             continue
         mine = [block for block in turn.blocks if block.round == round.number and is_sendable(block)]
         sendable += _drop_after_calls(_drop_repeated_calls(sorted(mine, key=lambda block: block.index)), round)
-    return _drop_unpaired(sendable, waiting)
+    return _drop_unpaired(sendable, going_on, programs_go_on)
 
 
 def is_sendable(block: Block) -> bool:
@@ -102,10 +104,14 @@ def _drop_repeated_calls(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _drop_after_calls(blocks: list[Block], round: Round) -> list[Block]:
-    """Drops text behind the last call: the provider would take that call for one without a result."""
-    end = max((place for place, block in enumerate(blocks, 1) if block.is_call), default=len(blocks))
+    """Drops text behind the last call: the provider would take that call for one without a result. Calls of a program
+    count only if there are no others, because they may be left out with it.
+    """
+    calls = [(place, caller_of(block)) for place, block in enumerate(blocks, 1) if block.is_call]
+    direct = [place for place, caller in calls if caller is None]
+    end = max(direct or [place for place, _ in calls], default=len(blocks))
     whole = round.stop_reason in _WHOLE
-    return blocks[:end] + [block for block in blocks[end:] if whole and _is_server_block(block)]
+    return blocks[:end] + [block for block in blocks[end:] if block.is_call or (whole and _is_server_block(block))]
 
 
 def _is_server_block(block: Block) -> bool:
@@ -116,8 +122,20 @@ def _is_server_result(block: Block) -> bool:
     return block.type.endswith(SERVER_RESULT)
 
 
-def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
-    """Drops server calls without a result, and results without a call. A result may come in a later round."""
+def caller_of(block: Block) -> str | None:
+    """Returns the id of the server call, a program, that made this call. None for calls of the model."""
+    if block.data is None or '"caller"' not in block.data:
+        return None
+    members = json.loads(block.data)
+    item = members.get("item")
+    caller = members.get("caller") or (item.get("caller") if isinstance(item, dict) else None)
+    return (caller.get("tool_id") or caller.get("caller_id")) if isinstance(caller, dict) else None
+
+
+def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_go_on: bool) -> list[Block]:
+    """Drops server calls without a result, results without a call, and calls whose program is dropped. A result may
+    come in a later round: a program goes on as long as each message after it has calls of the program.
+    """
     open_calls: dict[str | None, int] = {}
     paired: set[int] = set()
     for place, block in enumerate(blocks):
@@ -125,8 +143,35 @@ def _drop_unpaired(blocks: Sequence[Block], waiting: int | None) -> list[Block]:
             open_calls[block.tool_use_id] = place
         elif _is_server_result(block) and block.tool_use_id in open_calls:
             paired |= {open_calls.pop(block.tool_use_id), place}
-    paired |= {place for place in open_calls.values() if blocks[place].round == waiting}
-    return [block for place, block in enumerate(blocks) if place in paired or not _is_server_block(block)]
+    messages = _messages_of(blocks, going_on)
+    called = {(messages.get(block.round), caller_of(block)) for block in blocks}
+    callers = {caller_of(block) for block in blocks if block.is_call}
+    for id, place in open_calls.items():
+        if id in callers and not programs_go_on:
+            continue
+        mine = messages.get(blocks[place].round)
+        if mine is not None and all((later, id) in called for later in messages.values() if later > mine):
+            paired.add(place)
+    kept: list[Block] = []
+    programs: set[str | None] = {None}
+    for place, block in enumerate(blocks):
+        id = block.tool_use_id if _is_server_result(block) else caller_of(block)
+        if id in programs and (place in paired or not _is_server_block(block)):
+            kept.append(block)
+            if block.type in SERVER_CALLS:
+                programs.add(block.tool_use_id)
+    return kept
+
+
+def _messages_of(blocks: Sequence[Block], going_on: Sequence[Round]) -> dict[int, int]:
+    """Returns the message of each round that has blocks: results of calls divide messages."""
+    messages: dict[int, int] = {}
+    current = 0
+    for number in sorted(round.number for round in going_on):
+        if mine := [block for block in blocks if block.round == number]:
+            messages[number] = current
+            current += any(block.is_call for block in mine)
+    return messages
 
 
 def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
@@ -138,10 +183,10 @@ def drop_blank_reply(blocks: Sequence[Block]) -> Sequence[Block]:
     return [block for block in blocks if not is_blank(block)]
 
 
-def server_is_at_work(reply: Sequence[Block]) -> bool:
-    """True if the reply has a server call without its result."""
-    answered = {block.tool_use_id for block in reply if _is_server_result(block)}
-    return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in reply)
+def server_is_at_work(blocks: Sequence[Block]) -> bool:
+    """True if there is a server call without its result."""
+    answered = {block.tool_use_id for block in blocks if _is_server_result(block)}
+    return any(block.type in SERVER_CALLS and block.tool_use_id not in answered for block in blocks)
 
 
 def drop_last_thoughts(entries: Sequence[RoleBlock]) -> list[RoleBlock]:

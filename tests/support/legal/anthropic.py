@@ -17,7 +17,10 @@ REFUSED_PARAMS = {"temperature", "top_p", "top_k"}
 
 def request_problems(body: Json, *, paused: bool = False) -> list[str]:
     """Everything the provider would refuse; `paused`: the last round stopped with pause_turn or a server tool."""
-    return [*_outer_problems(body), *message_problems(body["messages"], paused=paused)]
+    problems = [*_outer_problems(body), *message_problems(body["messages"], paused=paused)]
+    if _programs_at_work(body["messages"]) and "container" not in body:
+        problems.append("calls of a program are pending, and no container is named")
+    return problems
 
 
 def message_problems(messages: Sequence[Json], *, paused: bool = False) -> list[str]:
@@ -137,19 +140,35 @@ def _thinking_problems(message: Json, is_last: bool) -> Iterator[str]:
 
 def _server_tool_problems(messages: Sequence[Json]) -> Iterator[str]:
     asked: dict[str, int] = {}
+    known: set[str] = set()
     for number, message in enumerate(messages):
         for block in message["content"]:
+            allowed = known if block["type"].endswith("_tool_result") else asked
+            if (caller := _caller(block)) and caller not in allowed:
+                yield f"messages.{number}: {block['type']} of a program {caller} that is not at work"
             if block["type"] in SERVER_CALLS:
                 asked[block["id"]] = number
+                known.add(block["id"])
             elif block["type"].endswith("_tool_result") and asked.pop(block["tool_use_id"], None) is None:
                 yield f"messages.{number}: {block['type']} without its call"
-    last_answer = max((n for n, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-    yield from (
-        f"messages.{n}: {id} was never answered" for id, n in asked.items() if not _may_wait(messages, n, last_answer)
-    )
+    yield from (f"messages.{n}: {id} was never answered" for id, n in asked.items() if not _may_wait(messages, id, n))
 
 
-def _may_wait(messages: Sequence[Json], number: int, last_answer: int) -> bool:
-    """A server tool may still be at work in the last answer, when nothing but results of our own tools follows."""
-    following = [block["type"] for message in messages[number + 1 :] for block in message["content"]]
-    return number == last_answer and {*following} <= {"tool_result"}
+def _caller(block: Json) -> str | None:
+    return (block.get("caller") or {}).get("tool_id")
+
+
+def _may_wait(messages: Sequence[Json], id: str, number: int) -> bool:
+    """A server tool may still be at work if nothing follows but results of our tools, and answers with calls by it."""
+    following = messages[number + 1 :]
+    answers = [message for message in following if message["role"] == "assistant"]
+    said = [block["type"] for message in following if message["role"] == "user" for block in message["content"]]
+    called = all(any(_caller(block) == id for block in answer["content"]) for answer in answers)
+    return called and {*said} <= {"tool_result"}
+
+
+def _programs_at_work(messages: Sequence[Json]) -> set[str]:
+    """The programs whose calls are pending: they have no result of their own."""
+    blocks = [block for message in messages for block in message["content"]]
+    answered = {block["tool_use_id"] for block in blocks if block["type"].endswith("_tool_result")}
+    return {caller for block in blocks if (caller := _caller(block)) and caller not in answered}

@@ -94,10 +94,16 @@ def _content_problems(item: Json) -> Iterator[str]:
 
 def _call_problems(items: Sequence[Json]) -> Iterator[str]:
     waiting: dict[str, str] = {}
+    programs: set[str] = set()
     used = Counter(item["call_id"] for item in items if _kind(item) in RESULTS)
     yield from (f"the id {id} is used {times} times" for id, times in used.items() if times > 1)
     for item in items:
         kind = _kind(item)
+        caller = (item.get("caller") or {}).get("caller_id")
+        if caller is not None and caller not in programs:
+            yield f"{kind} of a program {caller} that is not there"
+        if kind == "program":
+            programs.add(item["call_id"])
         if kind in RESULTS:
             waiting[item["call_id"]] = RESULTS[kind]
             if not (1 <= len(item["call_id"]) <= 64 and NAME.fullmatch(item["name"])):

@@ -23,6 +23,7 @@ from app.domain.steps import (
     ApplySteers,
     CallModel,
     Compact,
+    Fail,
     Finish,
     RunTools,
     Shorten,
@@ -40,7 +41,10 @@ from tests.support.model_requests import (
     REQUEST,
     assistant,
     call,
+    called_by,
     flattened,
+    program,
+    program_result,
     redacted,
     rendered,
     result,
@@ -93,6 +97,9 @@ BLOCKS = st.one_of(
     st.builds(returned, IDS, PARTS, is_error=st.booleans()),
     IDS.map(lambda id: server_call(f"srv_{id}")),
     IDS.map(lambda id: server_result(f"srv_{id}")),
+    IDS.map(lambda id: program(f"prog_{id}")),
+    st.builds(lambda id, of: called_by(f"prog_{of}", f"by_{of}_{id}"), IDS, IDS),
+    IDS.map(lambda id: program_result(f"prog_{id}")),
     WORDS.map(words),
 )
 
@@ -178,7 +185,7 @@ class Chat:
     def exchange(self, request: TurnRequest) -> None:
         asked = replace(user(text("question")), id=UUID(int=next(self.ids)))
         self.path += [asked, replace(assistant(), id=UUID(int=next(self.ids)), request=request)]
-        while not isinstance(step := self.step(), Finish):
+        while not isinstance(step := self.step(), Finish | Fail):
             match step:
                 case Shorten(block):
                     self.begins_anew()
@@ -237,7 +244,7 @@ class Chat:
 
     def call_model(self, step: CallModel) -> bool:
         """False when the turn ended in it."""
-        self.requests.append(flattened(build_messages(self.path)))
+        self.requests.append(flattened(build_messages(self.path, may_use_tools=step.tools)))
         begun = Round(step.round, 1, messages=len(self.requests[-1]))
         known = self.turn.rounds
         self.change(rounds=[*known, begun])
@@ -275,10 +282,16 @@ class Chat:
         return bool(sealed) and sealed[-1].stop_reason == "pause_turn"
 
     def reply(self, number: int) -> list[Block]:
-        """What a model may say: the answer of a server tool it had paused for comes first."""
+        """What a model may say: the answer of a server tool it had paused for comes first. A program that is at work
+        calls tools again, or ends.
+        """
         blocks: list[Block] = []
+        for at_work in programs_at_work(self.requests[-1]):
+            if self.draw(st.booleans()):
+                return [replace(block, round=number) for block in self.calls_by(at_work)]
+            blocks.append(program_result(at_work))
         if self.waits_for_server():
-            asked = [b.tool_use_id for b in self.turn.blocks if b.type == "server_tool_use"][-1]
+            asked = [b.tool_use_id for b in self.turn.blocks if b.name == "web_search"][-1]
             blocks.append(server_result(asked or ""))
         for kind in self.draw(
             st.lists(st.sampled_from(["text", "thinking", "redacted", "server", "call"]), max_size=5)
@@ -286,7 +299,13 @@ class Chat:
             blocks += self.one(kind)
         if self.draw(st.sampled_from([False, False, True])):
             blocks.append(server_call(f"srv_{next(self.ids)}"))
+        elif self.draw(st.sampled_from([False, False, True])):
+            id = f"prog_{next(self.ids)}"
+            blocks += [program(id), *self.calls_by(id)]
         return [replace(block, round=number) for block in blocks]
+
+    def calls_by(self, program: str) -> list[Block]:
+        return [called_by(program, f"by_{next(self.ids)}") for _ in range(self.draw(st.integers(1, 2)))]
 
     def one(self, kind: str) -> list[Block]:
         id = f"{kind}_{next(self.ids)}"
@@ -329,7 +348,8 @@ class LongChat(Chat):
     def call_model(self, step: CallModel) -> bool:
         sealed = [round for round in self.turn.rounds if round.sealed]
         paused = bool(sealed) and sealed[-1].stop_reason in {"pause_turn", "tool_use"}
-        assert message_problems(rendered(build_messages(self.path)), paused=paused) == []
+        messages = build_messages(self.path, may_use_tools=step.tools)
+        assert message_problems(rendered(messages), paused=paused) == []
         return super().call_model(step)
 
     def reply(self, number: int) -> list[Block]:
@@ -377,6 +397,13 @@ def test_a_chat_that_becomes_too_long_gives_legal_requests_that_begin_anew_only_
             assert later[: len(kept)] == kept
 
 
+def programs_at_work(request: Said) -> list[str]:
+    blocks = [json.loads(block) for _, block in request]
+    answered = {block["tool_use_id"] for block in blocks if block["type"] == "code_execution_tool_result"}
+    programs = [block["id"] for block in blocks if block.get("name") == "code_execution"]
+    return [id for id in programs if id not in answered]
+
+
 STAND_INS = [("user", render_block(text(stand_in))) for stand_in in (GO_ON, GIVEN_UP)]
 
 
@@ -390,12 +417,18 @@ BLANK = b'{"type":"text","text":" \\n"}'
 
 
 def without_abandoned(request: Said, later: Said) -> Said:
-    """The stated exception: a server tool that was at work when its turn ended, and thinking and blanks before it."""
-    answered = b"".join(block for _, block in request if b"web_search_tool_result" in block)
-    at_work = [
-        pair for pair in request if b"server_tool_use" in pair[1] and json.loads(pair[1])["id"].encode() not in answered
-    ]
-    kept = [pair for pair in request if pair not in at_work or pair in later]
+    """The stated exception: a server tool that was at work when its turn ended with the calls that it made, and
+    thinking and blanks before it.
+    """
+    blocks = [(pair, json.loads(pair[1])) for pair in request]
+    answered = {block["tool_use_id"] for _, block in blocks if block["type"].endswith("_tool_result")}
+    left = {
+        block["id"]
+        for pair, block in blocks
+        if block["type"] == "server_tool_use" and block["id"] not in answered and pair not in later
+    }
+    left |= {block["id"] for _, block in blocks if block.get("caller", {}).get("tool_id") in left}
+    kept = [pair for pair, block in blocks if block.get("id", block.get("tool_use_id")) not in left]
     while kept != request and (b"thinking" in kept[-1][1] or kept[-1][1] == BLANK):
         kept.pop()
     return kept

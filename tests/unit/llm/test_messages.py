@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -5,13 +6,17 @@ from typing import Any
 import pytest
 
 from app.domain.blocks import Block
+from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, build_messages
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, PROGRAM_CUT, build_messages
 from tests.support.model_requests import (
     REQUEST,
     assistant,
     call,
+    called_by,
+    program,
+    program_result,
     redacted,
     rendered,
     result,
@@ -248,6 +253,104 @@ def test_a_server_tool_still_at_work_when_its_turn_ended_is_left_out() -> None:
 def test_an_answer_of_a_server_tool_without_its_call_is_left_out() -> None:
     blocks = [server_result("s"), server_call("t"), server_result("t"), server_result("t"), text("a")]
     assert after_question(blocks)[0] == ("assistant", ["server_tool_use t", "web_search_tool_result t", "a"])
+
+
+# --- programs: code at the provider that calls our tools --------------------------------------------------------------
+
+
+def by_program(*ids: str) -> list[Block]:
+    return [block for id in ids for block in (called_by("prog", id), result(id, f"seen {id}"))]
+
+
+def test_a_program_stays_while_its_calls_come_in_one_reply_after_the_other() -> None:
+    rounds = [text("I compute."), program("prog"), *by_program("a", "b")], by_program("c"), by_program("d")
+    begun = [
+        ("assistant", ["I compute.", "server_tool_use prog", "tool_use a", "tool_use b"]),
+        ("user", ["tool_result a", "tool_result b"]),
+        ("assistant", ["tool_use c"]),
+        ("user", ["tool_result c"]),
+        ("assistant", ["tool_use d"]),
+        ("user", ["tool_result d"]),
+    ]
+    for number in (1, 2, 3):
+        assert after_question(*rounds[:number], stops=["tool_use"] * number) == begun[: 2 * number]
+    ended = assistant(*rounds, [program_result("prog"), text("Done.")], stops=["tool_use"] * 3)
+    assert sent(QUESTION, ended, user(text("And?")), assistant())[1:] == [
+        *begun,
+        ("assistant", ["code_execution_tool_result prog", "Done."]),
+        ("user", ["And?"]),
+    ]
+
+
+PROGRAM_TEXT = f"{PROGRAM_CUT}\n- look {{}}: seen a\n- look {{}}: error: {NO_RESULT}"
+
+
+@pytest.mark.parametrize("stop", ["tool_use", "cancelled", "error", "interrupted"])
+def test_a_program_that_did_not_end_is_told_in_words_when_its_turn_is_over(stop: str) -> None:
+    rounds = [text("I compute."), program("prog"), *by_program("a")], [called_by("prog", "b")]
+    turn = assistant(*rounds, stops=["tool_use", stop])
+    assert sent(QUESTION, turn, user(text("And?")), assistant())[1:] == [
+        ("assistant", ["I compute."]),
+        ("user", [PROGRAM_TEXT, "And?"]),
+    ]
+
+
+def test_a_program_is_over_when_the_user_speaks_or_its_reply_was_cut() -> None:
+    rounds = [program("prog"), *by_program("a")], [called_by("prog", "b"), words("Stop.")]
+    spoken = assistant(*rounds, stops=["tool_use"] * 2)
+    assert sent(QUESTION, spoken) == [("user", ["Hello?", PROGRAM_TEXT, "Stop."])]
+    cut = [program("prog"), *by_program("a")], [called_by("prog", "b")]
+    assert sent(QUESTION, assistant(*cut, stops=["tool_use", "interrupted"])) == [("user", ["Hello?", PROGRAM_TEXT])]
+
+
+def test_a_program_is_over_when_the_model_may_use_no_more_tools() -> None:
+    turn = assistant([text("I compute."), program("prog"), *by_program("a")], stops=["tool_use"])
+    last = build_messages([QUESTION, turn], may_use_tools=False)
+    assert [[_short(block) for block in message.blocks] for message in last[1:]] == [
+        ["I compute."],
+        [f"{PROGRAM_CUT}\n- look {{}}: seen a"],
+    ]
+    paused = build_messages([QUESTION, assistant([server_call("s")], stops=["pause_turn"])], may_use_tools=False)
+    assert [_short(block) for block in paused[-1].blocks] == ["server_tool_use s"]
+
+
+def test_a_summary_made_meanwhile_ends_no_program() -> None:
+    rounds: list[list[Block]] = [[program("prog"), *by_program("a")], []]
+    assert after_question(*rounds, stops=["tool_use", COMPACTED])[-2:] == [
+        ("assistant", ["server_tool_use prog", "tool_use a"]),
+        ("user", ["tool_result a"]),
+    ]
+
+
+def test_a_program_does_not_go_on_behind_an_answer_without_its_calls() -> None:
+    rounds = [program("prog"), *by_program("a")], [call("x"), result("x")]
+    assert sent(QUESTION, assistant(*rounds, stops=["tool_use"] * 2)) == [
+        ("user", ["Hello?", f"{PROGRAM_CUT}\n- look {{}}: seen a"]),
+        ("assistant", ["tool_use x"]),
+        ("user", ["tool_result x"]),
+    ]
+
+
+def test_calls_and_server_tools_of_a_program_that_is_missing_are_left_out_with_their_results() -> None:
+    caller = {"type": "code_execution_20250825", "tool_id": "prog"}
+    nested = replace(server_call("s"), data=json.dumps({"type": "server_tool_use", "id": "s", "caller": caller}))
+    blocks = [text("a"), nested, server_result("s"), called_by("prog", "b"), call("c"), result("c")]
+    assert after_question(blocks, stops=["tool_use"]) == [
+        ("assistant", ["a", "tool_use c"]),
+        ("user", ["tool_result c", f"{PROGRAM_CUT}\n- look {{}}: error: {NO_RESULT}"]),
+    ]
+
+
+def test_no_words_come_between_while_another_server_tool_is_at_work() -> None:
+    blocks = [server_call("s"), called_by("gone", "a"), call("b"), result("b")]
+    assert after_question(blocks, stops=["tool_use"])[-1] == ("user", ["tool_result b"])
+
+
+def test_no_note_on_failed_tools_is_added_while_a_program_is_at_work() -> None:
+    failed = [called_by("prog", "a"), result("a", "no", is_error=True)]
+    again = [called_by("prog", "b"), result("b", "no", is_error=True)]
+    turn = assistant([program("prog"), *failed], again, stops=["tool_use"] * 2, request=ONE_FAILURE)
+    assert sent(QUESTION, turn)[2::2] == [("user", ["tool_result a"]), ("user", ["tool_result b"])]
 
 
 # --- thinking under another request --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from app.domain.blocks import Block
 from app.domain.steps import CallModel
 from app.domain.turns import Limits, Turn
 from app.llm.anthropic import render as anthropic_render
-from app.llm.conversation.messages import GO_ON, build_messages
+from app.llm.conversation.messages import GO_ON, PROGRAM_CUT, build_messages
 from app.llm.openai.chat import render as openai_render
 from app.llm.openai.quirks import QUIRKS, Quirks
 from app.llm.openai.responses import render as responses_render
@@ -46,6 +46,9 @@ SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "sh"}
 BOUND = st.sampled_from([None, "rs_1", "rs_2"])
 ASKED_SHELL = own("server_tool_use", SHELL, "{}", tool_use_id="sh", name="shell")
 SHELL_SAID = own("shell_tool_result", {**SHELL, "type": "shell_call_output"}, tool_use_id="sh")
+PROGRAM = own("server_tool_use", {"type": "program", "id": "cm", "call_id": "p"}, "{}", tool_use_id="p", name="program")
+PROGRAM_SAID = own("program_tool_result", {"type": "program_output", "id": "po", "call_id": "p"}, tool_use_id="p")
+CALLED_BY = {"caller": {"type": "program", "caller_id": "p"}}
 ASKED_WEB = own("server_tool_use", words="{}", tool_use_id="ws", name="web_search")
 WEB_SAID = BOUND.map(lambda bound: own("web_search_tool_result", SEARCH, tool_use_id="ws", thought=bound))
 OF_RESPONSES = st.one_of(
@@ -74,7 +77,8 @@ SOMEBODYS = st.one_of(
     BLOCKS,
     OF_RESPONSES,
     WEB_SAID,
-    st.sampled_from([ASKED_WEB, ASKED_SHELL, SHELL_SAID]),
+    st.sampled_from([ASKED_WEB, ASKED_SHELL, SHELL_SAID, PROGRAM, PROGRAM_SAID]),
+    st.builds(lambda id: own("tool_use", CALLED_BY, "{}", tool_use_id=id, name="look"), IDS),
     st.builds(thought, st.sampled_from(["reasoning", "thinking"]), WORDS),
     st.builds(lambda words: thought("reasoning_details", words, reasoning_details=[{"data": "s"}]), WORDS),
     WORDS.map(cited),
@@ -165,7 +169,7 @@ class Talk(Chat):
     def call_model(self, step: CallModel) -> bool:
         assert self.turn.request is not None
         self.models.append(self.turn.request.model)
-        self.sent.append(build_messages(self.path))
+        self.sent.append(build_messages(self.path, may_use_tools=step.tools))
         return super().call_model(step)
 
     def reply(self, number: int) -> list[Block]:
@@ -205,6 +209,8 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
         later = to_anthropic[place + 1]
         kept = without_stand_in(without_abandoned(to_anthropic[place], later), later)
         assert later[: len(kept)] == kept
+        if to_openai[place + 1].count(PROGRAM_CUT) > to_openai[place].count(PROGRAM_CUT):
+            continue  # the stated exception: a program that did not end is left out with its calls
         assert to_openai[place + 1].startswith(to_openai[place].removesuffix(ASKED_TO_GO_ON))
         assert to_responses[place + 1].startswith(to_responses[place].removesuffix(ASKED_TO_GO_ON))
 

@@ -8,12 +8,12 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.results import layout_of
 from app.domain.turns import ToolSpec
-from app.llm.conversation.messages import GO_ON
+from app.llm.conversation.messages import GO_ON, build_messages
 from app.llm.openai.quirks import OPENAI, QUIRKS, Quirks
 from app.llm.openai.responses.render import render
 from app.llm.provider import Message, ModelRequest
 from tests.support.legal.responses import request_problems
-from tests.support.model_requests import redacted, result, server_call, server_result, thinking
+from tests.support.model_requests import assistant, redacted, result, server_call, server_result, text, thinking, user
 from tests.unit.llm.test_openai_render import called, human, reply, thought
 
 Json = dict[str, Any]
@@ -275,6 +275,37 @@ def test_the_caller_of_a_tool_is_sent_with_the_call_and_with_its_result() -> Non
         program,
         {"type": "function_call", "call_id": "a", "name": "look", "caller": caller, "arguments": '{"q":1}'},
         {"type": "function_call_output", "call_id": "a", "output": "seen", "caller": caller},
+    ]
+
+
+def test_a_program_goes_back_with_the_calls_of_all_its_rounds_until_its_turn_is_over() -> None:
+    program = {"type": "program", "id": "cm_1", "call_id": "p", "code": "…"}
+    asked = own("server_tool_use", program, "{}", tool_use_id="p", name="program")
+    calls = [
+        own("tool_use", {"caller": {"type": "program", "caller_id": "p"}}, "{}", tool_use_id=id, name="look")
+        for id in "ab"
+    ]
+    rounds = [asked, calls[0], result("a")], [calls[1], result("b")]
+    turn = assistant(*rounds, stops=["tool_use"] * 2)
+    items = input_of(*build_messages([user(text("x")), turn]))
+    assert [item.get("type") for item in items[1:]] == ["program", *["function_call", "function_call_output"] * 2]
+    assert {item["caller"]["caller_id"] for item in items[2:]} == {"p"}
+    later = input_of(*build_messages([user(text("x")), turn, user(text("And?")), assistant()]))
+    assert [item.get("type") for item in later] == [None]
+    assert later[0]["content"].startswith("x\n\nA program of yours was stopped before its end.")
+
+
+def test_a_call_whose_program_is_not_sent_is_one_of_the_model() -> None:
+    """A program goes with the thought that led to it, which another system prompt makes invalid."""
+    program = {"type": "program", "id": "cm_1", "call_id": "p", "code": "…"}
+    asked = own("server_tool_use", program, "{}", tool_use_id="p", name="program", thought="rs_1")
+    call = own("tool_use", {"caller": {"type": "program", "caller_id": "p"}}, "{}", tool_use_id="a", name="look")
+    said = own("program_tool_result", {"type": "program_output", "id": "po_1", "call_id": "p"}, tool_use_id="p")
+    items = input_of(human("x"), reply(asked, call), human(result("a")), reply(said, "Hi"))
+    assert items[1:-1] == [
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "seen"},
+        SAID,
     ]
 
 

@@ -16,6 +16,7 @@ from app.domain.blocks import Block
 from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from app.domain.results import count_files, parts_of
 from app.llm.conversation.attachments import LEFT_OUT
+from app.llm.conversation.sendable import caller_of
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from app.llm.openai.history import FAILED, as_block, conversation, file_name, file_source, reply_text, result_text
 from app.llm.openai.parameters import THOUGHTLESS, responses_parameters
@@ -187,6 +188,8 @@ class _Items:
 
     def _call(self, block: Block, own: _Own) -> dict[str, Any]:
         kept = members_of(own.item) if own.provider == PROVIDER else {}
+        if caller_of(block) not in {None, *self._awaited}:  # its program is not sent
+            kept.pop("caller", None)
         self._calls[block.tool_use_id] = kept
         called = {"type": "function_call", "call_id": block.tool_use_id, "name": block.name, **kept}
         if _is_custom(kept):
