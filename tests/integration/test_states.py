@@ -55,6 +55,9 @@ WRITES: Mapping[str, Write] = {
         {("running", then) for then in ("queued", "complete", "cancelled", "error")},
         [
             {
+                "blocks": 0,
+                "rounds": 0,
+                "sealed": 0,
                 "arrivals": known,
                 "status": status,
                 "stop_reason": "end_turn",

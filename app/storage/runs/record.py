@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+import structlog
+
 from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block, CallState
 from app.domain.errors import ClaimLost
@@ -19,10 +21,28 @@ from app.storage.database import Database, Row, Statement, retry_while_unavailab
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.journal import Journal, JournalEntry
 
+log = structlog.get_logger(__name__)
+
 
 def _fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
     """The beginning of a statement that writes only where the turn's row meets `held`."""
     return f"WITH fenced AS (SELECT {columns} FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE)"
+
+
+def _whole_fence(held: str = "attempt = :attempt AND status = 'running'", *, columns: str = "id") -> str:
+    """The same for a statement that ends something. It writes only where the rows hold all that was written before: a
+    failover to an asynchronous standby loses the last seconds, in the middle of a turn that goes on.
+    """
+    return f"""
+    WITH held AS (
+        SELECT {columns}, (SELECT count(*) FROM blocks WHERE turn_id = turns.id) >= CAST(:blocks AS bigint) AND (
+            SELECT count(*) >= CAST(:rounds AS bigint)
+               AND count(*) FILTER (WHERE sealed_by IS NOT NULL) >= CAST(:sealed AS bigint)
+            FROM rounds WHERE turn_id = turns.id
+        ) AS whole
+        FROM turns WHERE id = :turn AND {held} FOR NO KEY UPDATE
+    ), fenced AS (SELECT * FROM held WHERE whole)
+    """
 
 
 INSERT_BLOCKS = """
@@ -55,7 +75,7 @@ BEGIN_ROUND = Statement(
 CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
 
 SEAL_ROUND = Statement(
-    _fence()
+    _whole_fence()
     + _CLEAR_JOURNAL
     + ", interrupted AS ("
     + INSERT_BLOCKS
@@ -67,10 +87,34 @@ SEAL_ROUND = Statement(
             estimated_tokens = :estimated_tokens
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    ), counted AS (
+        UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
+        FROM fenced WHERE turns.id = fenced.id
     )
-    UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.id
+    SELECT whole FROM held
+    """
+)
+
+RESTORE = Statement(
+    _fence()
+    + ", restored AS ("
+    + INSERT_BLOCKS
+    + """
+    )
+    INSERT INTO rounds
+        (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
+            first_delta_at, sealed_at, estimated_tokens)
+    SELECT fenced.id, r.*
+    FROM fenced, unnest(
+        CAST(:numbers AS int[]), CAST(:round_attempts AS int[]), CAST(:messages AS int[]), CAST(:models AS text[]),
+        CAST(:stop_reasons AS text[]), CAST(:usages AS json[]), CAST(:request_ids AS text[]),
+        CAST(:round_datas AS json[]), CAST(:sealed_bys AS int[]), CAST(:started_ats AS timestamptz[]),
+        CAST(:first_delta_ats AS timestamptz[]), CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[])
+    ) AS r
+    ON CONFLICT (turn_id, number, attempt) DO UPDATE
+    SET stop_reason = EXCLUDED.stop_reason, usage = EXCLUDED.usage, data = EXCLUDED.data,
+        sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at, first_delta_at = EXCLUDED.first_delta_at
+    RETURNING turn_id
     """
 )
 
@@ -188,22 +232,25 @@ SETTLE_CALL = Statement(
 )
 
 END_TURN = Statement(
-    _fence(
+    _whole_fence(
         "attempt = :attempt AND status IN ('running', :status)",
         columns="id, status = 'running' AND arrivals > :arrivals AS goes_on",
     )
     + _CLEAR_JOURNAL
     + """
-    UPDATE turns
-    SET status = CASE WHEN goes_on THEN 'queued' ELSE :status END,
-        stop_reason = CASE WHEN goes_on THEN NULL ELSE :stop_reason END,
-        error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
-        ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
-        usage = CAST(:usage AS json), replica = NULL
-    FROM fenced WHERE turns.id = fenced.id
-    RETURNING turns.ended_at, EXISTS (
-        SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
-    ) AS followed
+    , ended AS (
+        UPDATE turns
+        SET status = CASE WHEN goes_on THEN 'queued' ELSE :status END,
+            stop_reason = CASE WHEN goes_on THEN NULL ELSE :stop_reason END,
+            error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
+            ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
+            usage = CAST(:usage AS json), replica = NULL
+        FROM fenced WHERE turns.id = fenced.id
+        RETURNING turns.ended_at, EXISTS (
+            SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
+        ) AS followed
+    )
+    SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
     """
 )
 
@@ -249,9 +296,10 @@ class Records:
         await self._write(CLOSE_BLOCK, **columns_of([block]))
 
     async def seal_round(self, round: Round, interrupted: Sequence[Block], turn: Turn) -> None:
-        """`interrupted` are the blocks that were open; `turn` carries the new sums."""
-        await self._write(
+        """`interrupted` are the blocks that were open; `turn` carries the new sums, and all that the rows must hold."""
+        await self._write_whole(
             SEAL_ROUND,
+            turn,
             number=round.number,
             round_attempt=round.attempt,
             stop_reason=round.stop_reason,
@@ -328,8 +376,9 @@ class Records:
         """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
         turn went back into the queue, since more has arrived than `turn` counts.
         """
-        row = await self._write(
+        row = await self._write_whole(
             END_TURN,
+            turn,
             arrivals=turn.arrivals,
             status=turn.status,
             stop_reason=turn.stop_reason,
@@ -349,6 +398,33 @@ class Records:
             piece = JournalEntry(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
             await retry_while_unavailable(lambda: Journal(self._database).append([piece]))
         await self._write(RELEASE_TURN)
+
+    async def _write_whole(self, statement: Statement, turn: Turn, **values: object) -> Row:
+        """Executes a statement that begins with `_whole_fence`, and writes what rows have lost of `turn` before."""
+        sealed = sum(round.sealed for round in turn.rounds)
+        counts = {"blocks": len(turn.blocks), "rounds": len(turn.rounds), "sealed": sealed}
+        row = await self._write(statement, **counts, **values)
+        if not row["whole"]:
+            log.error("turn.restored", **counts)
+            await self._write(
+                RESTORE,
+                numbers=[round.number for round in turn.rounds],
+                round_attempts=[round.attempt for round in turn.rounds],
+                messages=[round.messages for round in turn.rounds],
+                models=[round.model for round in turn.rounds],
+                stop_reasons=[round.stop_reason for round in turn.rounds],
+                usages=[to_json(round.usage) for round in turn.rounds],
+                request_ids=[round.request_id for round in turn.rounds],
+                round_datas=[round.data for round in turn.rounds],
+                sealed_bys=[round.sealed_by for round in turn.rounds],
+                started_ats=[round.started_at for round in turn.rounds],
+                first_delta_ats=[round.first_delta_at for round in turn.rounds],
+                sealed_ats=[round.sealed_at for round in turn.rounds],
+                estimates=[round.estimated_tokens for round in turn.rounds],
+                **columns_of(turn.blocks),
+            )
+            row = await self._write(statement, **counts, **values)
+        return row
 
     async def _write(self, statement: Statement, **values: object) -> Row:
         row = await retry_while_unavailable(
