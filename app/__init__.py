@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from app.tools.policy import Breaker as Breaker
     from app.tools.policy import Fallback as Fallback
     from app.tools.policy import Policy as Policy
+    from app.tools.policy import Summarise as Summarise
     from app.tools.tool import File as File
     from app.tools.tool import Outcome as Outcome
     from app.tools.tool import Tool as Tool
@@ -80,7 +81,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "app.tools.assembly": ("ToolSettings", "open_toolset"),
     "app.tools.library.documents": ("Library", "document_tools"),
     "app.tools.outputs": ("Outputs",),
-    "app.tools.policy": ("Breaker", "Fallback", "Policy"),
+    "app.tools.policy": ("Breaker", "Fallback", "Policy", "Summarise"),
     "app.tools.tool": (
         "File",
         "Outcome",

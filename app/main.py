@@ -23,7 +23,7 @@ from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import started
-from app.setup.models import default_among, default_model, open_models
+from app.setup.models import check_chosen, default_among, default_model, open_models
 from app.setup.policies import allowed_params, tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
@@ -115,6 +115,7 @@ async def running(
         await _check_exposure(settings, Tokens(database))
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
+        check_chosen(models, settings)
         if toolset is None:
             toolset = await stack.enter_async_context(_own_toolset(settings, database, outputs))
         if model == DEMO:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.assembly import ASSEMBLED
+from app.domain.history import COMPACTED
 from app.domain.kinds import TOOL_RESULT
 from app.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
 from app.domain.turns import Turn
@@ -16,7 +17,7 @@ HOOK_FAILURES = "hook_failures"
 REWRITTEN = "rewritten"  # a part that readers had seen was taken back
 CONTINUED = "continued"  # a reply was cut off, and what it had written stands
 # Notes on results that needed no policy.
-_NOT_DEGRADED = frozenset({"started_at", "seconds", "cached", "memo", "approval"})
+_NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "memo", "approval"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
             found.extend(Degraded(name, block.index, block.name) for name in names)
     found.extend(_cut_off(turn))
     if turn.request is not None:
-        if any(round.sealed and round.model not in {None, turn.request.model} for round in turn.rounds):
+        models = {round.model for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED}
+        if models - {None, turn.request.model}:
             found.append(Degraded(FALLBACK_MODEL))
         if any(round.sealed and round.stop_reason == ASSEMBLED for round in turn.rounds):
             found.append(Degraded(ASSEMBLED_ANSWER))

@@ -5,7 +5,7 @@ of `{"type": "text", "length": n}` for the next `n` characters, and of images an
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +55,14 @@ def result_as_text(result: Block, instead: str) -> Block:
     parts = parts_of(result)
     words = [part["text"] if part["type"] == TEXT else instead.format(type=part["type"]) for part in parts]
     return replace(result, text=joined_texts(words), data=None)
+
+
+def summary_costs(results: Iterable[Block]) -> Iterator[tuple[str, Json]]:
+    """Model and usage of each result that was summarised, as its notes have them."""
+    for result in results:
+        if result.type == TOOL_RESULT and result.notes is not None and '"summarised"' in result.notes:
+            note = json.loads(result.notes)["summarised"]
+            yield note["model"], note["usage"]
 
 
 def count_files(result: Block) -> int:

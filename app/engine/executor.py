@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
@@ -66,6 +66,7 @@ class Executor:
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._route = ModelRoute(models, self.request.model)
         self._reply: Reply | None = None
+        self._summary_model_failed = False
         self._attempt = 0  # at the output, whose hooks were called
 
     @property
@@ -202,7 +203,18 @@ class Executor:
             await self._do(compaction)
 
     async def _compact(self, step: Compact) -> None:
-        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request."""
+        """Has the turns to `step.through` summarised; fewer of them where they are too long for one request. Where the
+        model that the operator chose for it fails, the turn's own one does it.
+        """
+        chosen = self._models.policy.summary_model
+        if chosen is not None and not self._summary_model_failed:
+            try:
+                await self._stream_round(step, chosen)
+                return
+            except ProviderError as error:
+                log.warning("conversation.summary_model_failed", model=chosen, error=error.type)
+                self._summary_model_failed = True
+                await self._void_open_round()
         try:
             await self._try_round(step)
         except TooLong:
@@ -218,9 +230,10 @@ class Executor:
         except TransientError as error:
             await self._after_failure(error)
 
-    async def _stream_round(self, step: ModelStep) -> None:
-        with self._route.call() as provider:
-            request = await self._requests.build(self.turn, step, self._route.model)
+    async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
+        """Calls the model of the route, or the `chosen` one, once."""
+        with self._route.call() if chosen is None else nullcontext(self._models.provider_for(chosen)) as provider:
+            request = await self._requests.build(self.turn, step, chosen or self._route.model)
             with_tools = isinstance(step, CallModel) and step.tools
             start_early = self._tool_runs.start_early if with_tools else None
             stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""

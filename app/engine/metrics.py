@@ -21,7 +21,10 @@ _STOP_REASONS = frozenset(
 
 
 def count_usage(round: Round) -> None:
-    usage: Mapping[str, object] = round.usage
+    count_tokens(round.usage)
+
+
+def count_tokens(usage: Mapping[str, object]) -> None:
     for kind, count in usage.items():
         if kind.endswith("_tokens") and isinstance(count, int):
             TOKENS.labels(kind.removesuffix("_tokens")).inc(count)

@@ -28,7 +28,8 @@ _OF_THE_REPLY = frozenset({"empty_summary", "no_summary", "tool_use_failed"})
 class ModelPolicy:
     """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
-    the replica, they are called at once for `breaker_pause` seconds.
+    the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
+    conversations and of results; without one it is the turn's own.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -37,6 +38,7 @@ class ModelPolicy:
     fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = lambda _, params: params
     breaker: int | None = 10
     breaker_pause: float = 30.0
+    summary_model: str | None = None
 
 
 class ModelBreakers:

@@ -14,6 +14,7 @@ from app.domain.asks import Ask, Steer
 from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState
 from app.domain.events import BlockStart, Notice
 from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
+from app.domain.results import summary_costs
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
@@ -207,7 +208,8 @@ class Recorder:
     @_write
     async def end(self, status: Status, stop_reason: str, error: TurnError | None = None) -> None:
         check_transition(self.turn.status, status)
-        turn = replace(self.turn, status=status, stop_reason=stop_reason, error=error)
+        usage = self._usage_of(self.turn.rounds)
+        turn = replace(self.turn, status=status, stop_reason=stop_reason, error=error, usage=usage)
         ended_at, followed = await self._records.end(turn)
         self.holds, self.leaves_work = False, followed or ended_at is None
         if ended_at is not None:
@@ -220,5 +222,9 @@ class Recorder:
         await self._records.release(self.view.block_being_written())
 
     def _usage_with(self, last: Round) -> dict[str, Any]:
-        rounds = [*self.turn.rounds[:-1], last]
-        return reduce(add_usage, (round.usage for round in rounds), {})
+        return self._usage_of([*self.turn.rounds[:-1], last])
+
+    def _usage_of(self, rounds: Sequence[Round]) -> dict[str, Any]:
+        """The sum of all model calls: of the rounds, and of the summaries of results."""
+        summaries = (usage for _, usage in summary_costs(self.turn.blocks))
+        return reduce(add_usage, (*(round.usage for round in rounds), *summaries), {})

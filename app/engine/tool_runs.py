@@ -7,12 +7,18 @@ from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 
-from app.domain.blocks import Block
+import structlog
+
+from app.domain.blocks import READ_RESULT, Block
+from app.domain.errors import ProviderError
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.output import attempt_of
 from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
+from app.engine.metrics import count_tokens
+from app.engine.model_route import ModelAccess
+from app.engine.side_calls import ask, prompt_for
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
@@ -24,6 +30,8 @@ from app.tools.policy import count_policies
 from app.tools.tool import File, Outcome, ToolContext
 from app.tools.toolset import Toolset
 
+log = structlog.get_logger(__name__)
+
 
 class ToolRuns:
     """Owns every tool task of a turn; `close` ends those that are left. `started_before` are the calls that an earlier
@@ -31,11 +39,16 @@ class ToolRuns:
     """
 
     def __init__(
-        self, context: TurnContext, toolset: Toolset, started_before: frozenset[CallKey] = frozenset()
+        self,
+        context: TurnContext,
+        toolset: Toolset,
+        models: ModelAccess,
+        started_before: frozenset[CallKey] = frozenset(),
     ) -> None:
         self._context = context
         self._recorder = context.recorder
         self._toolset = toolset
+        self._models = models
         self._started_before = started_before
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
@@ -154,7 +167,35 @@ class ToolRuns:
             if key is not None and result is not None and seconds is not None:
                 put = partial(self._context.cache.put, owner, key, name or "", result, seconds)
                 await retry_while_unavailable(put)
+        if name is not None:
+            outcome = await self._summarised(call, name, input_json, outcome)
         return await self._with_files_stored(outcome if approval is None else with_approval(outcome, approval))
+
+    async def _summarised(self, call: Block, name: str, input_json: str, outcome: Outcome) -> Outcome:
+        """The outcome with a summary of a long text in its place, where the policy of its tool wants one. The whole
+        text is kept. Without a summary the outcome stays as it is.
+        """
+        policy = self._toolset.policy(name, self._request.tools).summarise
+        text = outcome.text if outcome.whole is None else outcome.whole
+        if policy is None or outcome.is_error or outcome.more or len(text) <= policy.above:
+            return outcome
+        model = policy.model or self._models.policy.summary_model or self._request.model
+        try:
+            answer = await ask(self._models.provider_for(model), model, prompt_for(name, input_json, text))
+        except (ProviderError, TimeoutError) as error:
+            reason = error.type if isinstance(error, ProviderError) else "timeout"
+            log.warning("tool.not_summarised", tool=name, model=model, error=reason)
+            failed = replace(outcome, notes={**outcome.notes, "summary_failed": reason})
+            count_policies(self._label(call), {"summary_failed": reason})
+            return failed
+        note = {"of": len(text), "model": model, "usage": answer.usage}
+        count_policies(self._label(call), {"summarised": note})
+        count_tokens(answer.usage)
+        hint = f"A summary, by {model}, of a result of {len(text):,} characters."
+        if any(spec.name == READ_RESULT for spec in self._request.tools):
+            hint += f' To read the whole, call {READ_RESULT} with tool_use_id "{call.tool_use_id}".'
+        notes = {key: value for key, value in outcome.notes.items() if key != "cut"} | {"summarised": note}
+        return replace(outcome, text=f"[{hint}]\n\n{answer.text}", whole=text, layout=None, notes=notes)
 
     async def _from_cache(self, call: Block, key: bytes) -> Outcome | None:
         """The kept answer of an identical call of this owner, cut for this call."""

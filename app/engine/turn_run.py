@@ -92,7 +92,7 @@ class TurnRun:
             context = self._context = TurnContext(
                 owner, path[:-1], recorder, services.hooks, turns, uploads, grants, cache, self.updated
             )
-            tool_runs = ToolRuns(context, services.toolset, started_before)
+            tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
             executor = Executor(context, tool_runs, services.models)
             assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)

@@ -90,6 +90,16 @@ def default_model(settings: Settings) -> str:
     return PREFERRED if PREFERRED in listed else listed[0]
 
 
+def check_chosen(models: Models, settings: Settings) -> None:
+    """Raises ConfigError for a setting that names a model which is not there."""
+    for name, variable in ((settings.summary_model, "TURNSTREAM_SUMMARY_MODEL"),):
+        if name is not None:
+            try:
+                models.check(name)
+            except RequestRefused as error:
+                raise ConfigError(error.detail.replace("`model`", variable, 1)) from None
+
+
 def default_among(models: Models, name: str | None) -> str:
     """The same for given models. Raises ConfigError where `name` is none of them."""
     if name is None:

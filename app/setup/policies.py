@@ -27,6 +27,7 @@ def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
             models.fitting,
             settings.model_breaker or None,
             settings.model_breaker_pause,
+            settings.summary_model,
         ),
     )
 

@@ -21,6 +21,8 @@ _REMARKS: Final[Mapping[str, str]] = {
     "data_left_out": "its data left out",
     "waited": "had to wait",
     "calls_per_turn": "called too often",
+    "summarised": "summarised",
+    "summary_failed": "could not be summarised",
     "cached": "kept answer",
     "memo": "result reused",
     "assembled_answer": "no model could answer",

@@ -16,11 +16,11 @@ ApprovalScope = Literal["call", "chat"]
 # Fields of Policy that were chosen, by name. Policy checks names and values.
 PolicyOptions = Mapping[str, Any]
 
-# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last four.
+# The keys of a result's notes that say that a policy was needed (docs/tools.md). The engine writes the last six.
 POLICY_NOTES = frozenset(
     {
-        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "cached", "memo",
-        "calls_per_turn", "approval",
+        "retries", "timeout", "breaker", "fallback", "cut", "data_left_out", "waited", "summarised",
+        "summary_failed", "cached", "memo", "calls_per_turn", "approval",
     }
 )  # fmt: skip
 
@@ -56,6 +56,18 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarise:
+    """Results of more than `above` characters are summarised by `model`; None for the one of the server's settings."""
+
+    above: int = 8000
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.above < 1:
+            raise ValueError(f"`summarise.above` must be at least 1, not {self.above}")
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """How the calls of one tool are run. `@tool` and the tables of a tools file take their options from these fields.
 
@@ -66,6 +78,7 @@ class Policy:
     concurrency: int | None = None  # calls at once on one replica
     calls_per_turn: int | None = None  # counted from the rows of the turn, so a crash does not reset it
     max_result_chars: int | None = None  # None: the limit of the server
+    summarise: Summarise | None = None  # a long result, by a smaller model
     retries: int = 1  # after a failure that may pass; only for tools that are read-only or safe to retry
     memo: bool = False  # answer an identical call of the same turn from the first one; only for read-only tools
     cache_seconds: float | None = None  # an answer holds so long, over all turns of its owner; only for read-only tools

@@ -131,7 +131,7 @@ export class Card {
           result.text.slice(MAX_SHOWN),
         ),
       ]
-    if (result.notes?.cut)
+    if (result.notes?.cut || result.notes?.summarised)
       return [...remarks, text.element, this.#more(text, 'Show all that the tool returned', () => this.#rest(result))]
     return [...remarks, text.element]
   }

@@ -10,6 +10,8 @@ const POLICIES = {
   data_left_out: 'its data for the page was left out',
   waited: 'waited for a slot',
   calls_per_turn: 'called too often',
+  summarised: 'the model got a summary of it',
+  summary_failed: 'could not be summarised',
   cached: 'answer that was kept',
   memo: 'result of an earlier call',
 }

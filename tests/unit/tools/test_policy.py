@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from app.domain.turns import ToolSpec
-from app.tools.policy import Breaker, Policy, policy_of
+from app.tools.policy import Breaker, Policy, Summarise, policy_of
 from app.tools.tool import tool
 from tests.unit.tools.doubles import SCHEMA
 
@@ -24,6 +24,7 @@ def test_the_decorator_makes_the_policy() -> None:
         "memo": True,
         "cache_seconds": 9.0,
         "results": "text",
+        "summarise": Summarise(above=5, model="small"),
         "fallback": "other",
         "breaker": Breaker(failures=6, pause=7.0),
         "approval": "always",
@@ -52,6 +53,7 @@ def test_the_decorator_makes_the_policy() -> None:
         ({"cache_seconds": -1.0, "read_only": True}, "`cache_seconds` must be a number of seconds above 0"),
         ({"memo": True, "retry_safe": True}, "look cannot have a `memo`"),
         ({"fallback": "look"}, "look cannot be its own `fallback`"),
+        ({"summarise": Summarise(above=5), "max_result_chars": 0}, "`max_result_chars` must be at least 1"),
         ({"results": "xml"}, '`results` must be "json" or "text", not \'xml\''),
         ({"approval": "sometimes"}, '`approval` must be "never", "always" or a function of the input'),
         ({"approval_expiry": 60.0}, "`approval_expiry` needs an `approval`"),
@@ -83,3 +85,8 @@ def test_a_breaker_that_makes_no_sense_is_refused_at_once(failures: int, pause: 
 def test_a_policy_made_without_the_decorator_is_checked_too() -> None:
     with pytest.raises(ValueError, match="mail cannot have `retries`"):
         policy_of(ToolSpec("mail", "Send mail.", SCHEMA), {"retries": 2})
+
+
+def test_a_summary_of_nothing_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"`summarise\.above` must be at least 1, not 0"):
+        Summarise(0)
