@@ -1,5 +1,6 @@
 """Blocks: the pieces a turn is made of."""
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,3 +45,13 @@ class Block:
     def is_call(self) -> bool:
         """True for a tool_use whose input is complete. Such a call has exactly one result in the end."""
         return self.type == TOOL_USE and not self.interrupted
+
+
+def caller_of(block: Block) -> str | None:
+    """Returns the id of the server call, a program, that made this call. None for calls of the model."""
+    if block.data is None or '"caller"' not in block.data:
+        return None
+    members = json.loads(block.data)
+    item = members.get("item")
+    caller = members.get("caller") or (item.get("caller") if isinstance(item, dict) else None)
+    return (caller.get("tool_id") or caller.get("caller_id")) if isinstance(caller, dict) else None

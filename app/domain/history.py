@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from app.domain.blocks import READ_RESULT, Block
+from app.domain.blocks import READ_RESULT, Block, caller_of
 from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files, result_as_text
 from app.domain.turns import EarlierResults, Turn, TurnRequest
@@ -77,7 +77,7 @@ def with_earlier_results(path: Sequence[Turn]) -> Sequence[Turn]:
             blocks = tuple(_beginning_of(block, can_read_on) for block in blocks)
         else:
             # The calls of the provider's code execution need their results.
-            kept = {(b.round, b.tool_use_id) for b in blocks if b.type == TOOL_USE and _is_called_by_code(b)}
+            kept = {(b.round, b.tool_use_id) for b in blocks if b.type == TOOL_USE and caller_of(b)}
             blocks = tuple(b for b in blocks if b.type not in _CALL_AND_RESULT or (b.round, b.tool_use_id) in kept)
         sent.append(turn if blocks == turn.blocks else replace(turn, blocks=blocks))
     return [*sent, path[-1]]
@@ -94,11 +94,6 @@ def _beginning_of(block: Block, can_read_on: bool) -> Block:
     if can_read_on:
         note += f' To read on, call {READ_RESULT} with tool_use_id "{block.tool_use_id}" and offset {EARLIER_HEAD}.'
     return replace(block, text=f"{block.text[:EARLIER_HEAD]}\n\n[{note}]")
-
-
-def _is_called_by_code(call: Block) -> bool:
-    caller = json.loads(call.data or "{}").get("caller")
-    return isinstance(caller, dict) and caller.get("type") != "direct"
 
 
 def can_be_shortened(result: Block, head: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from app.domain.blocks import REJECTED, Block
+from app.domain.blocks import REJECTED, Block, caller_of
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
 from app.domain.history import (
     COMPACTED,
@@ -28,7 +28,6 @@ from app.domain.turns import Turn, TurnRequest
 from app.llm.conversation.sendable import (
     GOES_ON,
     RoleBlock,
-    caller_of,
     drop_blank_reply,
     drop_last_thoughts,
     group_by_role,

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from app.domain.assembly import ASSEMBLED
-from app.domain.blocks import READ_RESULT, Block
+from app.domain.blocks import READ_RESULT, Block, caller_of
 from app.domain.history import COMPACTED, Shortening, omitted_characters
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
 from app.domain.results import count_files
@@ -120,16 +120,6 @@ def _is_server_block(block: Block) -> bool:
 
 def _is_server_result(block: Block) -> bool:
     return block.type.endswith(SERVER_RESULT)
-
-
-def caller_of(block: Block) -> str | None:
-    """Returns the id of the server call, a program, that made this call. None for calls of the model."""
-    if block.data is None or '"caller"' not in block.data:
-        return None
-    members = json.loads(block.data)
-    item = members.get("item")
-    caller = members.get("caller") or (item.get("caller") if isinstance(item, dict) else None)
-    return (caller.get("tool_id") or caller.get("caller_id")) if isinstance(caller, dict) else None
 
 
 def _drop_unpaired(blocks: Sequence[Block], going_on: Sequence[Round], programs_go_on: bool) -> list[Block]:

@@ -571,8 +571,13 @@ def test_thoughts_of_another_way_to_send_results_are_not_sent_and_those_of_the_s
 
 
 def test_calls_of_the_providers_code_keep_their_results() -> None:
-    by_code = replace(call("a"), data='{"caller":{"type":"code_execution_20250825","tool_id":"srv"}}')
     direct = replace(call("b"), data='{"caller":{"type":"direct"}}')
-    earlier = assistant([by_code, direct, result("a"), result("b")], stops=["tool_use"], request=asked_with("none"))
+    rounds = [program("prog"), called_by("prog", "a"), direct, result("a"), result("b")], [program_result("prog")]
+    earlier = assistant(*rounds, stops=["tool_use"], request=asked_with("none"))
     path = [QUESTION, earlier, user(text("And?")), assistant(request=asked_with("none"))]
-    assert sent(*path)[1:3] == [("assistant", ["tool_use a"]), ("user", ["tool_result a", "And?"])]
+    assert sent(*path)[1:] == [
+        ("assistant", ["server_tool_use prog", "tool_use a"]),
+        ("user", ["tool_result a"]),
+        ("assistant", ["code_execution_tool_result prog"]),
+        ("user", ["And?"]),
+    ]

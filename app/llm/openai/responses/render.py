@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from app.domain.blocks import Block
+from app.domain.blocks import Block, caller_of
 from app.domain.kinds import SERVER_RESULT, SERVER_TOOL_USE, TEXT, THINKING
 from app.domain.results import count_files, parts_of
 from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.conversation.sendable import caller_of
 from app.llm.conversation.translation import CallRules, provider_of, tool_input, with_valid_calls
 from app.llm.openai.history import FAILED, as_block, conversation, file_name, file_source, reply_text, result_text
 from app.llm.openai.parameters import THOUGHTLESS, responses_parameters
