@@ -129,7 +129,10 @@ class Settings(BaseSettings):
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")
     grace_period: float = Field(10, ge=0, description="time that running turns get to finish when the server stops")
-    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for every turn that ends")
+    webhook_url: HttpUrl | None = Field(None, description="URL that gets a POST for the events of turns")
+    webhook_events: str = Field(
+        "turn.ended", description="what the webhook reports: turn.ended, turn.waiting; separated by commas"
+    )
     webhook_secret: SecretStr | None = Field(
         None, description="key that signs webhooks: base64, with or without whsec_ before it"
     )

@@ -109,7 +109,7 @@ async def running(
                 url,
                 size=settings.pool_size,
                 statement_timeout=settings.postgres_timeout,
-                webhook=receiver is not None,
+                webhooks=receiver.kinds if receiver else (),
             )
         )
         await _check_exposure(settings, Tokens(database))

@@ -39,6 +39,7 @@ async def act(request: Request) -> Response:
     found = await services.storage.actions.answer(owner, chat, turn, decisions, key)
     if not found.ended:
         await services.live.refresh(turn)
+        services.live.feed.notify(owner)
     return json_response(turn_out(found, services), 202)
 
 

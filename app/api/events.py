@@ -313,8 +313,8 @@ class FeedChatDeletedEvent(EventSchema):
 
 
 class FeedTurnEvent(EventSchema):
-    """An assistant turn as it is now: one that was made, or whose status has changed; and each that is open when the
-    connection begins.
+    """An assistant turn as it is now: one that was made, or whose status or number of `waiting` calls has changed; and
+    each that is open when the connection begins.
     """
 
     chat: UUID
@@ -322,10 +322,11 @@ class FeedTurnEvent(EventSchema):
     role: Literal["assistant"]
     status: Status
     stop_reason: str | None
+    waiting: int
 
     @classmethod
     def members(cls, event: TurnStatus) -> dict[str, Any]:
-        state = {"status": event.status, "stop_reason": event.stop_reason}
+        state = {"status": event.status, "stop_reason": event.stop_reason, "waiting": event.waiting}
         return {"chat": event.chat, "turn": event.id, "role": "assistant", **state}
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, turns, uploads
+from app.api import actions, catalog, chats, documents, health, turns, uploads, waiting
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
@@ -32,6 +32,7 @@ from app.api.schemas.responses import (
     TurnsOut,
     UploadDeleted,
     UploadOut,
+    WaitingPage,
     WholeOut,
 )
 from app.api.schemas.tools import ActionsIn
@@ -210,6 +211,14 @@ ENDPOINTS = (
         (202,),
         (404, 409, 422),
         headers=_KEY,
+    ),
+    Endpoint(
+        "GET /api/waiting",
+        waiting.list_waiting,
+        "The calls that wait for the owner, in all chats, those that wait for longest first",
+        gives=WaitingPage,
+        problems=(400, 422),
+        queries=(_limit(50, 200), Query("after", "`next` of an earlier page")),
     ),
     Endpoint(
         "GET /api/chats/{chat}/grants",

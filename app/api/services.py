@@ -20,6 +20,7 @@ from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
 from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
+from app.storage.waiting import WaitingCalls
 from app.stream.chat.wakeups import ChatWakeups
 from app.stream.directory import Directory
 from app.stream.feed import OwnerFeed
@@ -37,6 +38,7 @@ class Storage:
     branches: Branches
     actions: Actions
     grants: Grants
+    waiting: WaitingCalls
     results: ToolResults
     documents: Documents
     uploads: Uploads
@@ -52,6 +54,7 @@ class Storage:
             Branches(database),
             Actions(database),
             Grants(database),
+            WaitingCalls(database),
             ToolResults(database),
             Documents(database),
             Uploads(database),

@@ -9,6 +9,7 @@ from time import perf_counter
 
 import structlog
 
+from app.domain.asks import Ask
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.errors import ProviderError
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
@@ -24,7 +25,7 @@ from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
 from app.storage.tool_cache import CachedResult
-from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS
+from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, WAITS
 from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import count_policies
 from app.tools.tool import File, Outcome, ToolContext
@@ -76,7 +77,9 @@ class ToolRuns:
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
                 asks = with_grants(asks, calls, await retry_while_unavailable(find))
             await self._recorder.ask(asks)
-            asked = {(ask.round, ask.tool_use_id) for ask in asks if ask.answer is None}
+            waiting = [ask for ask in asks if ask.answer is None]
+            self._report_wait(waiting)
+            asked = {(ask.round, ask.tool_use_id) for ask in waiting}
             calls = [call for call in calls if key_of(call) not in asked]
         runnable = []
         for call in calls:  # one by one: a result that is stored here may be the memo of the next call
@@ -101,6 +104,15 @@ class ToolRuns:
                 raise failures.exceptions[0] from None
             for call in runnable:
                 self._tasks.pop(key_of(call), None)
+
+    def _report_wait(self, asks: Sequence[Ask]) -> None:
+        """Reports, once, that calls begin to wait for a person. The webhook's row was written with the asks."""
+        if asks:
+            owner = self._context.owner
+            log.info("turn.waiting", owner=owner, tools=[ask.name for ask in asks], kinds=[ask.kind for ask in asks])
+            for ask in asks:
+                WAITS.labels(ask.kind).inc()
+            self._context.notify_owner(owner)
 
     async def judge(self, draft: Block) -> None:
         """Judges an output that the model wrote as text. For tools and hooks it is a call of the output tool."""

@@ -1,7 +1,7 @@
 """The values that the parts of one turn's run share."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.domain.turns import Turn
@@ -16,7 +16,7 @@ from app.storage.uploads import Uploads
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The claimed turn is what `recorder` holds; `ancestors` is its path without itself. `updated` is set when the
-    rows have something from a user that the run does not know of yet.
+    rows have something from a user that the run does not know of yet. `notify_owner` wakes the readers of a feed.
     """
 
     owner: str
@@ -28,6 +28,7 @@ class TurnContext:
     grants: Grants
     cache: ToolCache
     updated: asyncio.Event
+    notify_owner: Callable[[str], None]
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts those that fail on the turn."""

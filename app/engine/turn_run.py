@@ -90,7 +90,16 @@ class TurnRun:
             storage = services.database
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(
-                owner, path[:-1], recorder, services.hooks, turns, uploads, grants, cache, self.updated
+                owner,
+                path[:-1],
+                recorder,
+                services.hooks,
+                turns,
+                uploads,
+                grants,
+                cache,
+                self.updated,
+                services.notify_owner,
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
             executor = Executor(context, tool_runs, services.models)

@@ -75,7 +75,8 @@ async def started(
     receiver: Receiver | None,
 ) -> AsyncIterator[Engine]:
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
-    deliveries = [WebhookDeliveries(Webhooks(database), receiver, WebhookPolicy())] if receiver else []
+    kinds = sorted(receiver.kinds) if receiver else ()
+    deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds if receiver]
     directory, clock, session_key, failed = Directory(), FrameClock(), secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"

@@ -1,5 +1,7 @@
 """Values of the settings for tools and engine."""
 
+from collections.abc import Mapping
+
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.domain.turns import Limits
@@ -11,6 +13,7 @@ from app.kit.signature import key_of
 from app.llm.models.catalog import Models
 from app.llm.models.parameters import guarded_names
 from app.llm.parameters import AllowedParams
+from app.storage.webhooks import WebhookKind
 from app.tools.assembly import ToolSettings
 
 
@@ -70,6 +73,9 @@ def tool_settings(settings: Settings) -> ToolSettings:
     )
 
 
+_WEBHOOK_EVENTS: Mapping[str, WebhookKind] = {"turn.ended": "ended", "turn.waiting": "waiting"}
+
+
 def webhook_receiver(settings: Settings) -> Receiver | None:
     if settings.webhook_url is None:
         return None
@@ -80,4 +86,8 @@ def webhook_receiver(settings: Settings) -> Receiver | None:
         key_of(secret)
     except ValueError as error:
         raise ConfigError(f"TURNSTREAM_WEBHOOK_SECRET: {error}") from None
-    return Receiver(str(settings.webhook_url), secret, settings.root_path)
+    names = {name.strip() for name in settings.webhook_events.split(",")}
+    if not names <= _WEBHOOK_EVENTS.keys():
+        raise ConfigError(f"TURNSTREAM_WEBHOOK_EVENTS must name some of: {', '.join(_WEBHOOK_EVENTS)}.")
+    kinds = frozenset(_WEBHOOK_EVENTS[name] for name in names)
+    return Receiver(str(settings.webhook_url), secret, settings.root_path, kinds)

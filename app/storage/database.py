@@ -6,8 +6,9 @@ of SQLAlchemy's own execution per call.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -177,10 +178,10 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def connect(
-    url: str, *, size: int, statement_timeout: float = 5.0, webhook: bool = False
+    url: str, *, size: int, statement_timeout: float = 5.0, webhooks: Collection[str] = ()
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
-    `statement_timeout` seconds. With `webhook`, each turn that ends through it leaves a row in `webhooks`.
+    `statement_timeout` seconds. `webhooks` are the kinds for which turns that change through it leave rows.
     """
     pool = await asyncpg.create_pool(
         url,
@@ -189,7 +190,7 @@ async def connect(
         timeout=statement_timeout,
         command_timeout=statement_timeout,
         reset=_keep_session_state,
-        init=_want_webhooks if webhook else None,
+        init=partial(_want_webhooks, webhooks) if webhooks else None,
     )
     try:
         yield Database(pool, statement_timeout)
@@ -203,5 +204,7 @@ async def _keep_session_state(_connection: object) -> None:
     """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
 
 
-async def _want_webhooks(connection: Any) -> None:
-    await connection.execute("SELECT set_config('turnstream.webhook', 'on', false)")
+async def _want_webhooks(kinds: Collection[str], connection: Any) -> None:
+    for kind in kinds:
+        name = {"ended": "turnstream.webhook", "waiting": "turnstream.waiting_webhook"}[kind]
+        await connection.execute("SELECT set_config($1, 'on', false)", name)

@@ -36,18 +36,22 @@ GET_DELETED_CHATS = Statement(
     ORDER BY deleted_at, chat_id LIMIT CAST(:most AS int)
     """
 )
+# Most turns have no asks, which their rows say.
+_OPEN_ASKS = f"""CASE WHEN asked > 0 AND status IN {OPEN_STATUSES} THEN
+        (SELECT count(*) FROM asks WHERE turn_id = turns.id AND answer IS NULL)
+    ELSE 0 END AS waiting"""
 # The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended.
 # The place of an assistant turn is odd.
 GET_CHANGED_TURNS = Statement(
     f"""
-    SELECT turns.id, chat_id, status, stop_reason FROM turns
+    SELECT turns.id, chat_id, status, stop_reason, {_OPEN_ASKS} FROM turns
     JOIN chats ON chats.id = chat_id AND owner = :owner
     WHERE role = 'assistant' AND turns.id = ANY(CAST(:turns AS uuid[]))
     UNION
-    SELECT id, chat_id, status, stop_reason FROM turns
+    SELECT id, chat_id, status, stop_reason, {_OPEN_ASKS} FROM turns
     WHERE role = 'assistant' AND chat_id = ANY(CAST(:chats AS uuid[])) AND created_at > :since
     UNION
-    SELECT turn_id, chat_id, 'cancelled', '{DELETED}' FROM deleted_turns
+    SELECT turn_id, chat_id, 'cancelled', '{DELETED}', 0 FROM deleted_turns
     JOIN chats ON chats.id = chat_id AND owner = :owner
     WHERE place % 2 = 1 AND turn_id = ANY(CAST(:turns AS uuid[]))
     ORDER BY id LIMIT CAST(:most AS int)
@@ -68,12 +72,15 @@ SWEEP_DELETED_CHATS = Statement(
 
 @dataclass(frozen=True, slots=True)
 class TurnStatus:
-    """How far an assistant turn has come. `stop_reason` is that of one that has ended."""
+    """How far an assistant turn has come. `stop_reason` is that of one that has ended. `waiting` counts its calls that
+    wait for a person.
+    """
 
     id: UUID
     chat: UUID
     status: Status
     stop_reason: str | None
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,9 @@ class OwnerChanges:
         if most is not None and max(len(chats), len(deleted), len(found) - len(turns)) > most:
             return None
         gone = [(row["chat_id"], row["deleted_at"]) for row in deleted]
-        statuses = [TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"]) for row in found]
+        statuses = [
+            TurnStatus(row["id"], row["chat_id"], row["status"], row["stop_reason"], row["waiting"]) for row in found
+        ]
         return OwnerUpdate(rows[0]["seen_at"], chats, gone, statuses)
 
     async def sweep(self) -> int:

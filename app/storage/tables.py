@@ -276,6 +276,7 @@ asks = Table(
     Column("tool_digest", Text),
     CheckConstraint("kind IN ('client', 'approval')", name="kind"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
+    Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),
 )
 
@@ -322,6 +323,24 @@ webhooks = Table(
     Column("given_up_at", DateTime(timezone=True)),
     CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
     Index("ix_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
+)
+
+# The same for turns that begin to wait for a person. `asked` is that of the turn, which may wait several times. `calls`
+# are those that waited then.
+waiting_webhooks = Table(
+    "waiting_webhooks",
+    metadata,
+    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("asked", Integer, primary_key=True),
+    Column("calls", JSON, nullable=False),
+    _now(),
+    Column("due_at", DateTime(timezone=True), server_default=func.now()),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("answer", Text),
+    Column("delivered_at", DateTime(timezone=True)),
+    Column("given_up_at", DateTime(timezone=True)),
+    CheckConstraint("num_nonnulls(due_at, delivered_at, given_up_at) = 1", name="one_state"),
+    Index("ix_waiting_webhooks_due", "due_at", postgresql_where=literal_column("due_at IS NOT NULL")),
 )
 
 # The journal: the open text of running turns, in pieces from offset `start`. UNLOGGED: a piece matters only while its

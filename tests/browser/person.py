@@ -15,7 +15,7 @@ PATIENCE = 20_000  # milliseconds, for a machine that is busy with other tests
 
 # All that the page shows of its turns, folded or not. It draws an unfolded block at the late `toggle` event.
 _READ = """() => {
-  for (const folded of document.querySelectorAll('#turns details')) folded.open = true
+  for (const folded of document.querySelectorAll('#turns details:not([hidden])')) folded.open = true
   const read = () => [...document.querySelectorAll('#turns > [data-turn]')].map((turn) => ({
     id: turn.dataset.turn,
     status: turn.dataset.status,
@@ -29,7 +29,7 @@ _READ = """() => {
   return new Promise((resolve) => {
     let frames = 0
     const look = () => {
-      const undrawn = document.querySelector('#turns details[open] > .input:empty')
+      const undrawn = document.querySelector('#turns details[open]:not([hidden]) > .input:empty')
       if (frames++ < 2 || (undrawn && frames < 600)) requestAnimationFrame(look)
       else resolve(read())
     }

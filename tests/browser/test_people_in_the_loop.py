@@ -62,9 +62,11 @@ async def test_a_call_is_allowed_for_the_chat_until_that_is_revoked(
     await ada.press("Allow for this chat")
     await ada.sees_end()
     await ada.say("And another")
-    await ada.page.locator("#turns").get_by_text("allowed for this chat").wait_for()
+    await ada.page.locator("#turns > .turn").nth(3).wait_for()
     await ada.sees_end()
     assert harbour.booked == ["Cuxhaven 2", "Cuxhaven 3"]
+    await ada.sees_what_is_stored(api)  # which unfolds the calls
+    await ada.sees("allowed for this chat")
     await ada.press("Model and settings")
     await ada.page.locator("#grants").get_by_text('where port is "Cuxhaven"').wait_for()
     await ada.press("Revoke book_berth")

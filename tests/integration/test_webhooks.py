@@ -16,21 +16,27 @@ import httpx2
 import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
+from pydantic import HttpUrl, SecretStr
 from structlog.testing import capture_logs
 
 from app.config import Settings
+from app.domain.asks import AskAnswer
 from app.domain.errors import ConfigError, PermanentError
+from app.domain.turns import Turn
 from app.engine.hooks import TurnEnded
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy, body_of
 from app.kit.signature import headers_of, verify
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.main import running
 from app.setup.policies import webhook_receiver
+from app.storage.actions import KEEP_GRANT, Actions, Decision
 from app.storage.database import Database, Statement, connect
 from app.storage.turns import Turns
 from app.storage.webhooks import Webhook, Webhooks
+from app.tools.tool import tool, tools_of
+from app.tools.toolset import Toolset
 from tests.integration.proxy import proxied
-from tests.support.harness import OWNER, Asked, Harness
+from tests.support.harness import OWNER, Asked, Harness, Replica
 from tests.support.http_server import MODEL, serving
 
 PAGE = Path(__file__).parents[2] / "docs/hooks.md"
@@ -38,6 +44,7 @@ SECRET = "whsec_" + base64.b64encode(b"a secret that nobody else has").decode()
 # What failed is due again at once, and is found without a ring.
 AT_ONCE = WebhookPolicy(look=0.01, base=0)
 GET_WEBHOOK = Statement("SELECT * FROM webhooks WHERE turn_id = :turn")
+GET_WAITS = Statement("SELECT * FROM waiting_webhooks WHERE turn_id = :turn ORDER BY asked")
 COUNT_WEBHOOKS = Statement("SELECT count(*) FROM webhooks")
 LAPSE = Statement("UPDATE webhooks SET due_at = now() WHERE turn_id = :turn")
 AGE = Statement("UPDATE webhooks SET delivered_at = now() - interval '8 days' WHERE turn_id = :turn")
@@ -65,6 +72,14 @@ class Operator:
         event = json.loads(body)
         assert event["type"] == "turn.ended"
         assert event["timestamp"] == event["data"]["ended_at"]
+        return request.headers["webhook-id"], event["data"]
+
+    async def hear_waiting(self) -> tuple[str, dict[str, Any]]:
+        request = await self.heard.get()
+        body = await request.read()
+        assert verify(SECRET, request.headers, body, now=time.time())
+        event = json.loads(body)
+        assert (event["type"], event["timestamp"]) == ("turn.waiting", event["data"]["since"])
         return request.headers["webhook-id"], event["data"]
 
     @asynccontextmanager
@@ -120,7 +135,7 @@ async def operator() -> AsyncIterator[Operator]:
 @pytest.fixture
 async def harness(database_url: str) -> AsyncIterator[Harness]:
     """Replicas whose turns leave webhooks."""
-    async with connect(database_url, size=10, webhook=True) as database:
+    async with connect(database_url, size=10, webhooks=("ended",)) as database:
         yield Harness(database_url, database)
 
 
@@ -172,6 +187,10 @@ async def row_of(harness: Harness, asked: Asked) -> dict[str, Any]:
     row = await harness.database.row(GET_WEBHOOK, turn=asked.turn)
     assert row is not None
     return dict(row)
+
+
+def waits(kind: str) -> float:
+    return REGISTRY.get_sample_value("turnstream_waits_total", {"kind": kind}) or 0
 
 
 def counted(outcome: str) -> float:
@@ -226,7 +245,7 @@ async def test_every_end_of_a_turn_is_told(
 async def test_its_url_begins_with_the_prefix_under_which_the_server_is_reached(harness: Harness) -> None:
     asked = await completed(harness)
     (webhook,) = await Webhooks(harness.database).claim(1, 30)
-    data = json.loads(body_of(webhook, "/chat"))["data"]
+    data = json.loads(body_of(webhook, root_path="/chat"))["data"]
     assert data["url"] == f"/chat/api/chats/{asked.chat}/turns/{asked.turn}"
     settings = Settings(_env_file=None, webhook_url="http://x", webhook_secret=SECRET, root_path="/chat")
     receiver = webhook_receiver(settings)
@@ -422,6 +441,109 @@ async def test_two_replicas_tell_of_each_turn_once(harness: Harness, operator: O
     assert {data["turn"] for _, data in told} == {str(each.turn) for each in asked}
     assert set(written) == {"delivered 204"}
     assert operator.heard.empty()
+
+
+# --- turns that wait -------------------------------------------------------------------------------------------------
+
+
+class Desk:
+    @tool(approval="always")
+    async def pay(self, euros: int) -> str:
+        """Pay."""
+        return f"paid {euros}"
+
+
+def paying(*ids: str) -> Reply:
+    return message_of(*(tool_use("pay", {"euros": 1}, id) for id in ids))
+
+
+async def waits_of(harness: Harness, asked: Asked) -> list[tuple[int, list[str]]]:
+    rows = await harness.database.rows(GET_WAITS, turn=asked.turn)
+    return [(row["asked"], [call["tool_use_id"] for call in json.loads(row["calls"])]) for row in rows]
+
+
+@pytest.fixture
+async def waiting(database_url: str) -> AsyncIterator[Harness]:
+    """Replicas whose turns leave webhooks when they wait."""
+    async with connect(database_url, size=10, webhooks=("waiting",)) as database:
+        yield Harness(database_url, database)
+
+
+async def until_waiting(harness: Harness, replica: Replica, asked: Asked) -> Turn:
+    replica.worker.wake()
+    while (turn := await harness.turn(asked)).status != "waiting":  # noqa: ASYNC110, a row has no event
+        await asyncio.sleep(0.001)
+    return turn
+
+
+async def test_a_turn_that_begins_to_wait_is_reported_once_for_each_round(waiting: Harness, operator: Operator) -> None:
+    tools, replies = tools_of(Desk()), [paying("a", "b"), paying("c"), message_of(text("Done."))]
+    asked = await waiting.ask(tools=tools)
+    before = [waits("approval"), waits("client")]
+    with capture_logs() as lines:
+        async with waiting.replica(ScriptedProvider(replies), tools) as replica:
+            for round in (["a", "b"], ["c"]):
+                for call in round:
+                    turn = await until_waiting(waiting, replica, asked)
+                    digest = next(ask.digest for ask in turn.asks if ask.tool_use_id == call)
+                    decision = Decision(call, digest, AskAnswer("approve"), "actions")
+                    await Actions(waiting.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
+                    await replica.worker.refresh(asked.turn)
+            turn = await waiting.finish(replica, asked)
+    assert turn.status == "complete"
+    assert await waits_of(waiting, asked) == [(2, ["a", "b"]), (3, ["c"])]
+    assert await waiting.database.row(GET_WEBHOOK, turn=asked.turn) is None, "its end was not asked for"
+    told = [(line["owner"], line["tools"], line["kinds"]) for line in lines if line["event"] == "turn.waiting"]
+    assert told == [(OWNER, ["pay", "pay"], ["approval", "approval"]), (OWNER, ["pay"], ["approval"])]
+    assert [waits("approval") - before[0], waits("client") - before[1]] == [3, 0]
+    queue = Webhooks(waiting.database, "waiting")
+    operator.answers = [500]
+    async with delivering(queue, operator):
+        heard = [await operator.hear_waiting() for _ in range(3)]
+    ids = [id for id, _ in heard]
+    assert sorted(set(ids)) == [f"waiting-{asked.turn}-{number}" for number in (2, 3)]
+    data = dict(heard)[f"waiting-{asked.turn}-2"]
+    assert data == {
+        "turn": str(asked.turn),
+        "chat": str(asked.chat),
+        "owner": OWNER,
+        "calls": [{"tool_use_id": id, "name": "pay", "type": "approval", "expires_at": None} for id in ("a", "b")],
+        "since": data["since"],
+        "url": f"/api/chats/{asked.chat}/turns/{asked.turn}",
+    }
+
+
+async def test_a_call_that_a_grant_allows_lets_nobody_wait(waiting: Harness) -> None:
+    tools, provider = tools_of(Desk()), ScriptedProvider([paying("a"), message_of(text("Done."))])
+    asked = await waiting.ask(tools=tools)
+    digest = Toolset(tools).tool_digest("pay", [tools[0].spec])
+    values = {"id": asked.turn, "turn": asked.turn, "tool_use_id": "x", "when": None, "tool": "pay", "digest": digest}
+    await waiting.database.rows(KEEP_GRANT, chat=asked.chat, **values)
+    async with waiting.replica(provider, tools) as replica:
+        turn = await waiting.finish(replica, asked)
+    assert [ask.answer.grant for ask in turn.asks if ask.answer] == [asked.turn]
+    assert await waits_of(waiting, asked) == []
+
+
+async def test_what_waits_is_not_reported_unless_that_is_asked_for(harness: Harness) -> None:
+    tools = tools_of(Desk())
+    asked = await harness.ask(tools=tools)
+    async with harness.replica(ScriptedProvider([paying("a")]), tools) as replica:
+        await until_waiting(harness, replica, asked)
+    assert await waits_of(harness, asked) == []
+
+
+@pytest.mark.parametrize("events", ["", "turn.ended,turn.begun", "ended"])
+def test_an_event_that_there_is_not_is_refused_at_the_start(events: str) -> None:
+    settings = Settings.model_construct(
+        webhook_url=HttpUrl("http://receiver.example"), webhook_secret=SecretStr(SECRET), webhook_events=events
+    )
+    with pytest.raises(ConfigError, match=r"must name some of: turn\.ended, turn\.waiting"):
+        webhook_receiver(settings)
+    both = settings.model_copy(update={"webhook_events": "turn.waiting, turn.ended"})
+    receiver = webhook_receiver(both)
+    assert receiver is not None
+    assert receiver.kinds == {"ended", "waiting"}
 
 
 async def test_a_turn_that_ends_here_is_told_at_once(harness: Harness, operator: Operator) -> None:

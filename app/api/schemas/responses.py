@@ -190,6 +190,26 @@ class WholeOut(BaseModel):
     text: str
 
 
+class WaitingOut(BaseModel):
+    """A call that waits for the owner. Its turn has the whole input, and the digest for a decision."""
+
+    chat: UUID
+    title: Annotated[str | None, Field(description="of the chat")]
+    turn: UUID
+    tool_use_id: str
+    name: Annotated[str, Field(description="the tool")]
+    type: Literal["client", "approval"]
+    input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
+    since: datetime
+    expires_at: datetime | None
+
+
+class WaitingPage(BaseModel):
+    calls: list[WaitingOut]
+    count: Annotated[int, Field(description="of all calls that wait")]
+    next: Annotated[str | None, Field(description="the `after` of the next page; null on the last one")]
+
+
 class GrantOut(BaseModel):
     """A permission for the calls of a tool in this chat, given with the approval of one call."""
 

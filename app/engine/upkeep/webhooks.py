@@ -1,4 +1,4 @@
-"""Webhook deliveries: a request to the operator's server for every turn that has ended, retried until accepted."""
+"""Webhook deliveries: a request to the operator's server for every turn that ends or waits, retried until accepted."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from app.domain.errors import StorageUnavailable
 from app.engine.hooks import Hooks, TurnEnded
 from app.kit.signature import headers_of
 from app.storage.database import retry_while_unavailable
-from app.storage.webhooks import Webhook, Webhooks
+from app.storage.webhooks import Webhook, WebhookKind, Webhooks
 from app.telemetry import WEBHOOKS
 
 log = structlog.get_logger(__name__)
@@ -26,13 +26,14 @@ _SWEEP = 3600.0  # seconds between two sweeps of old rows
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The operator's server. `secret` is the key of the signatures (app.kit.signature);
-    `root_path` stands before the path of the turn.
+    """The operator's server. `secret` is the key of the signatures (app.kit.signature); `root_path` stands before the
+    path of the turn. It receives webhooks of `kinds`.
     """
 
     url: str
     secret: str
     root_path: str = ""
+    kinds: frozenset[WebhookKind] = frozenset({"ended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class WebhookPolicy:
 
 
 class WebhookDeliveries(Hooks):
-    """Delivers webhooks. As a hook it is woken by turns that end here; webhooks of other turns are found by polling."""
+    """Delivers webhooks of one kind. As a hook it is woken by turns that end here; others are found by polling."""
 
     def __init__(self, webhooks: Webhooks, receiver: Receiver, policy: WebhookPolicy) -> None:
         self._webhooks = webhooks
@@ -111,9 +112,11 @@ class WebhookDeliveries(Hooks):
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
         """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
-        body = body_of(webhook, self._receiver.root_path)
+        kind = self._webhooks.kind
+        body = body_of(webhook, kind, self._receiver.root_path)
         # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
-        signature = headers_of(self._receiver.secret, f"ended-{webhook.turn}", int(time()), body)
+        id = f"ended-{webhook.turn}" if kind == "ended" else f"waiting-{webhook.turn}-{webhook.number}"
+        signature = headers_of(self._receiver.secret, id, int(time()), body)
         headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
         try:
             async with http.post(self._receiver.url, data=body, headers=headers, allow_redirects=False) as response:
@@ -139,18 +142,21 @@ class WebhookDeliveries(Hooks):
         WEBHOOKS.labels(outcome).inc()
 
 
-def body_of(webhook: Webhook, root_path: str = "") -> bytes:
+def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") -> bytes:
     """The body of the request, which is the same for all tries."""
-    data = {
-        "turn": webhook.turn,
-        "chat": webhook.chat,
-        "owner": webhook.owner,
-        "status": webhook.status,
-        "stop_reason": webhook.stop_reason,
-        "usage": webhook.usage,
-        "error": webhook.error,
-        "created_at": webhook.created_at,
-        "ended_at": webhook.ended_at,
-        "url": f"{root_path}/api/chats/{webhook.chat}/turns/{webhook.turn}",
-    }
-    return msgspec.json.encode({"type": "turn.ended", "timestamp": webhook.ended_at, "data": data})
+    turn = {"turn": webhook.turn, "chat": webhook.chat, "owner": webhook.owner}
+    url = f"{root_path}/api/chats/{webhook.chat}/turns/{webhook.turn}"
+    if kind == "ended":
+        data = {
+            **turn,
+            "status": webhook.status,
+            "stop_reason": webhook.stop_reason,
+            "usage": webhook.usage,
+            "error": webhook.error,
+            "created_at": webhook.created_at,
+            "ended_at": webhook.ended_at,
+            "url": url,
+        }
+    else:  # the status may have changed since, and is left out
+        data = {**turn, "calls": webhook.calls, "since": webhook.happened_at, "url": url}
+    return msgspec.json.encode({"type": f"turn.{kind}", "timestamp": webhook.happened_at, "data": data})

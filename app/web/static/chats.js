@@ -9,7 +9,10 @@ const QUIET = 250 // milliseconds after the last keystroke before the search is 
 const RETRY = 5_000 // milliseconds before the list is read again after a failure
 
 export class Chats extends EventTarget {
-  /** Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here. */
+  /**
+   * Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here, `waiting`
+   * when the calls that wait for a person may have changed.
+   */
   constructor(client) {
     super()
     this.client = client
@@ -23,6 +26,8 @@ export class Chats extends EventTarget {
     this.sought = null // the turn of the search result that was chosen
     /** @type {Map<string, Map<string, string>>} the status of each turn that is open, by chat and turn */
     this.running = new Map()
+    /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
+    this.waiting = new Map()
     this.feed = new FeedSubscription(client, {
       receive: (event) => this.#receive(event),
       failed: () => this.#loadLater(),
@@ -43,6 +48,8 @@ export class Chats extends EventTarget {
       const { chats, next, cursor } = await this.#read()
       Object.assign(this, { chats, next })
       this.running.clear() // the feed begins with all turns that are open
+      this.waiting.clear()
+      this.dispatchEvent(new Event('waiting'))
       this.feed.start(cursor)
       this.#draw()
       this.dispatchEvent(new Event('changed'))
@@ -79,13 +86,18 @@ export class Chats extends EventTarget {
     this.chats = this.chats.filter((chat) => chat.id !== id)
     this.found &&= this.found.filter((chat) => chat.id !== id)
     this.running.delete(id)
+    this.dispatchEvent(new Event('waiting'))
   }
 
-  #markTurn({ chat, turn, status }) {
+  #markTurn({ chat, turn, status, waiting }) {
     const turns = this.running.get(chat) ?? new Map()
     if (hasEnded({ status })) turns.delete(turn)
-    else turns.set(turn, status)
+    else turns.set(turn, waiting ? 'waiting' : status)
     this.running.set(chat, turns)
+    if ((this.waiting.get(turn) ?? 0) === waiting) return
+    if (waiting) this.waiting.set(turn, waiting)
+    else this.waiting.delete(turn)
+    this.dispatchEvent(new Event('waiting'))
   }
 
   /** 'waiting' for a person, 'running', or '' where no turn is open. */

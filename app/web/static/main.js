@@ -11,6 +11,7 @@ import { Session } from './session.js'
 import { Settings } from './settings.js'
 import { announce, Transcript } from './transcript.js'
 import { hasEnded } from './turnstream.js'
+import { Waiting } from './waiting.js'
 
 const BRIEF = 800 // milliseconds: a connection that is back within this is not reported as lost
 
@@ -18,6 +19,7 @@ const client = new Session()
 const conversation = new Conversation(client)
 const chats = new Chats(client)
 new Settings(client, conversation)
+new Waiting(client, chats)
 const attachments = new Attachments(client, (text) => setText(find('#trouble'), text))
 const composer = new Composer({
   send,

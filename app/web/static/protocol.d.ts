@@ -38,6 +38,19 @@ export type Action = {
   can_remember?: boolean
 }
 
+/** A call that waits, in the list over all chats. */
+export type WaitingCall = {
+  chat: string
+  title: string | null
+  turn: string
+  tool_use_id: string
+  name: string
+  type: Action['type']
+  input: string
+  since: string
+  expires_at: string | null
+}
+
 /** An approval that is remembered for a chat. */
 export type Grant = {
   id: string
@@ -125,7 +138,7 @@ type DataOfChat = {
 type DataOfFeed = {
   chat: Chat
   chat_deleted: { id: string }
-  turn: { chat: string; turn: string; role: 'assistant'; status: Status; stop_reason: string | null }
+  turn: { chat: string; turn: string; role: 'assistant'; status: Status; stop_reason: string | null; waiting: number }
   reset: object
 }
 

@@ -216,7 +216,7 @@ async def good(world: World, endpoint: Endpoint) -> None:
 
 async def unreadable(world: World, endpoint: Endpoint) -> None:
     path = await world.fill(endpoint)
-    marks = {query.name: "x" for query in endpoint.queries if query.name in {"before", "cursor"}}
+    marks = {query.name: "x" for query in endpoint.queries if query.name in {"after", "before", "cursor"}}
     await world.api.request(endpoint.method, path, params=marks, content=b"{", headers=JSON)
 
 

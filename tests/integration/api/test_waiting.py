@@ -556,6 +556,86 @@ async def test_a_chat_has_so_many_grants_and_no_two_equal_ones(desk: Server, cle
     await finished(clerk, last)
 
 
+# --- everything that waits -------------------------------------------------------------------------------------------
+
+
+async def test_what_waits_in_all_chats_is_listed_by_age_and_page_by_page(
+    desk: Server, clerk: Client, document: Document
+) -> None:
+    await clear_waiting(clerk)
+    long = "x" * 500
+    first, (mail, _) = await asked_for(desk, clerk, ("send_mail", {"to": "ada", "words": long}, "a"), OTHER_MAIL)
+    model = desk.scripts.model(calls_of(("findNodes", CATS, "c")), message_of(text("Done.")))
+    second = await clerk.say(await clerk.chat(title="Cats"), model=model, tools=[FIND])
+    await until_asked(clerk, second)
+    whole = await clerk.json("GET", "/api/waiting")
+    assert [(call["turn"], call["tool_use_id"], call["name"], call["type"]) for call in whole["calls"]] == [
+        (first.assistant["id"], "a", "send_mail", "approval"),
+        (first.assistant["id"], "b", "send_mail", "approval"),
+        (second.assistant["id"], "c", "findNodes", "client"),
+    ]
+    assert (whole["count"], whole["next"]) == (3, None)
+    assert [call["since"] for call in whole["calls"]] == sorted(call["since"] for call in whole["calls"])
+    assert whole["calls"][0]["input"].endswith("x…")
+    assert len(whole["calls"][0]["input"]) == 301
+    assert whole["calls"][2] | {"since": ""} == {
+        "chat": second.assistant["chat_id"],
+        "title": "Cats",
+        "turn": second.assistant["id"],
+        "tool_use_id": "c",
+        "name": "findNodes",
+        "type": "client",
+        "input": '{"kind":"cat"}',
+        "since": "",
+        "expires_at": None,
+    }
+    paged, after = [], None
+    while True:
+        page = await clerk.json("GET", "/api/waiting", params={"limit": 1, **({"after": after} if after else {})})
+        assert page["count"] == 3
+        paged += page["calls"]
+        after = page["next"]
+        if after is None:
+            break
+    assert paged == whole["calls"]
+    async with Client(desk.url, document, await desk.token("eve")) as eve:
+        assert await eve.json("GET", "/api/waiting") == {"calls": [], "count": 0, "next": None}
+    await answer(clerk, first, decision("deny", mail))
+    assert [call["tool_use_id"] for call in (await clerk.json("GET", "/api/waiting"))["calls"]] == ["b", "c"]
+    for turn in (first, second):
+        await clerk.json("POST", f"{turn.url}/cancel", 202)
+    assert (await clerk.json("GET", "/api/waiting"))["count"] == 0
+
+
+async def clear_waiting(clerk: Client) -> None:
+    """Earlier tests may have left calls behind."""
+    for call in (await clerk.json("GET", "/api/waiting"))["calls"]:
+        await clerk.request("POST", f"/api/chats/{call['chat']}/turns/{call['turn']}/cancel")
+
+
+@pytest.mark.parametrize("after", ["x", "bnVsbA", "W10", "WzEsMl0"])
+async def test_a_place_in_the_list_that_no_page_gave_is_refused(clerk: Client, after: str) -> None:
+    refused = await clerk.json("GET", "/api/waiting", 400, params={"after": after})
+    assert "`after` must be the `next` of an earlier page" in refused["detail"]
+
+
+async def test_the_feed_says_how_many_calls_of_a_turn_wait(desk: Server, clerk: Client) -> None:
+    async with clerk.follow("/api/stream") as events:
+        turn, (first, second) = await asked_for(desk, clerk, MAIL, OTHER_MAIL)
+        seen: list[int] = []
+        decisions = iter([first, second])
+        async for event in events:
+            if event.name != "turn" or event.data["turn"] != turn.assistant["id"]:
+                continue
+            if event.data["waiting"] != (seen[-1] if seen else None):
+                seen.append(event.data["waiting"])
+                if event.data["waiting"]:
+                    await answer(clerk, turn, decision("deny", next(decisions)))
+            if event.data["status"] == "complete":
+                break
+    assert seen[-3:] == [2, 1, 0]
+
+
 async def test_a_call_without_an_answer_expires(desk: Server, clerk: Client, office: Office) -> None:
     model = desk.scripts.model(calls_of(("launch", {}, "a")), message_of(text("No launch.")))
     turn = await clerk.ask(await clerk.chat(), model=model)
