@@ -95,6 +95,24 @@ export class Conversation extends EventTarget {
     this.#addExchange(await this.#ifStillOpen(this.client.regenerate(this.id, turn.id)))
   }
 
+  /** Shows the path up to `turn` alone, so that the next message begins a branch there. */
+  branchFrom(turn) {
+    this.through = null
+    this.reading = null // a path that is being read now would bring the rest back
+    this.#show(this.path.slice(0, this.path.indexOf(turn) + 1))
+  }
+
+  /** Copies the path to `turn` into a new chat, and returns its id. */
+  async fork(turn) {
+    const exchange = await this.client.fork(this.id, turn.id, { into: 'chat' })
+    return exchange.assistant_turn.chat_id
+  }
+
+  /** Deletes `turn` and all that follow it. The stream brings what is gone. */
+  remove(turn) {
+    return this.client.deleteTurn(this.id, turn.id)
+  }
+
   /** The response; null once another chat is open. */
   async #ifStillOpen(request) {
     const { visit } = this
@@ -137,7 +155,8 @@ export class Conversation extends EventTarget {
     // A later read takes the place of this one. An exchange that was sent meanwhile makes this path stale: it is read
     // again, unless the chat is followed and so brings the exchange by itself.
     if (this.reading !== reading) return this.reading || this.stream.started ? null : this.#read(null)
-    for (const turn of turns) this.turns.set(turn.id, turn)
+    // Only these: what came while they were read is sent again from their cursor, and must count as new then.
+    this.turns = new Map(turns.map((turn) => [turn.id, turn]))
     Object.assign(this, { through, older: next })
     this.#show(turns)
     this.stream.start(cursor)
@@ -147,6 +166,7 @@ export class Conversation extends EventTarget {
     const { data } = event
     if (event.event === 'chat') this.#emit('chat', data)
     else if (event.event === 'chat_deleted') this.#emit('deleted')
+    else if (event.event === 'turns_deleted') this.#forget(new Set(data.turns))
     else if (event.event === 'turn') this.#add(data)
     else if (this.turns.has(data.turn)) this.#apply(this.turns.get(data.turn), event)
   }
@@ -198,6 +218,16 @@ export class Conversation extends EventTarget {
     else if (parent_id && place < 0)
       this.#read(null).catch(() => {}) // it continues a path that is not known here
     else this.#show([...this.path.slice(0, place + 1), turn])
+  }
+
+  /** Removes deleted turns. Where the path has lost its end, it leads to the newest turn that is left on it. */
+  #forget(gone) {
+    for (const id of gone) this.turns.delete(id)
+    for (const turn of this.turns.values()) turn.siblings = turn.siblings?.filter((id) => !gone.has(id))
+    const place = this.path.findIndex((turn) => gone.has(turn.id))
+    if (place < 0) return this.#emit('path')
+    this.#show(this.path.slice(0, place))
+    this.#read(this.path.at(-1)?.id ?? null).catch(() => this.#read(null).catch(() => {}))
   }
 
   #addSibling(turn) {

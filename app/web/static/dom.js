@@ -27,6 +27,7 @@ const ICONS = {
   hand: 'M12 8v5M12 16.5v.5M12 3l10 18H2z',
   folder: 'M3 6h6l2 2h10v11H3z',
   file: 'M6 3h8l4 4v14H6zM14 3v4h4',
+  more: 'M5 12h.01M12 12h.01M19 12h.01',
 }
 
 export function icon(name) {
@@ -47,6 +48,27 @@ export function iconButton(name, label, onclick, more = {}) {
     { type: 'button', class: 'quiet', 'aria-label': label, title: label, onclick, ...more },
     icon(name),
   )
+}
+
+/** A menu behind an icon. `entries` are pairs of a label and what choosing it does. It closes when focus leaves it. */
+export function menu(label, entries) {
+  const choose = (action) => () => {
+    element.open = false
+    action()
+  }
+  const buttons = entries.map(([name, action]) => h('button', { type: 'button', onclick: choose(action) }, name))
+  const summary = h('summary', { class: 'quiet', 'aria-label': label, title: label }, icon('more'))
+  const element = h('details', { class: 'menu' }, summary, h('div', {}, buttons))
+  element.addEventListener('focusout', ({ relatedTarget }) => {
+    if (!element.contains(relatedTarget)) element.open = false
+  })
+  element.addEventListener('keydown', (event) => {
+    if (event.key !== 'Escape' || !element.open) return
+    event.stopPropagation()
+    element.open = false
+    summary.focus()
+  })
+  return element
 }
 
 export const find = (selector, within = document) => within.querySelector(selector)

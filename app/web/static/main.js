@@ -5,7 +5,7 @@ import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
 import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
-import { find, findAll, setText } from './dom.js'
+import { confirmed, find, findAll, setText } from './dom.js'
 import { exportChat } from './export.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
@@ -37,6 +37,9 @@ const transcript = new Transcript(conversation, {
   edit: (turn, text) => attempt(() => conversation.edit(turn, text)),
   choose: (id) => attempt(() => conversation.choose(id)),
   cancel: (turn) => attempt(() => conversation.cancel(turn)),
+  branch,
+  fork: (turn) => attempt(async () => (location.hash = await conversation.fork(turn))),
+  remove,
 })
 listenToDrops(new Documents(client), attachments)
 
@@ -53,6 +56,17 @@ function send(text, onBusy = 'steer', files = [], chat = conversation.id) {
 function editLast() {
   const last = conversation.path.findLast((turn) => turn.role === 'user')
   if (last) transcript.view(last).edit()
+}
+
+function branch(turn) {
+  conversation.branchFrom(turn)
+  composer.focus()
+}
+
+async function remove(turn) {
+  const all = turn.role === 'user' ? 'The message, its answers' : 'The answer'
+  const consequence = `${all} and all that follows is deleted for good. With its only answer, a message is deleted too.`
+  if (await confirmed('Delete from here?', consequence, 'Delete')) await attempt(() => conversation.remove(turn))
 }
 
 /** Returns the reason of a refusal, for the form to show. A 409 is none: another person answered first. */

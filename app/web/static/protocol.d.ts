@@ -78,6 +78,8 @@ export type Turn = {
   created_at: string
   started_at?: string | null
   ended_at?: string | null
+  /** the turn that it is a copy of */
+  forked_from?: string | null
   blocks: Block[]
   rounds: Round[]
   output?: any
@@ -132,6 +134,7 @@ type DataOfTurn = {
 type DataOfChat = {
   chat: Chat
   turn: { turn: string; parent_id: string | null; role: 'user' | 'assistant'; created_at: string; blocks?: Block[] }
+  turns_deleted: { turns: string[] }
   chat_deleted: object
 }
 

@@ -3,13 +3,13 @@
 import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
 import { seconds } from './cards.js'
-import { copy, h, iconButton, setText } from './dom.js'
+import { copy, h, iconButton, menu, setText } from './dom.js'
 import { degradedText } from './notes.js'
 import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
 export class TurnView {
-  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel. */
+  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, fork, remove. */
   constructor(turn, actions) {
     this.actions = actions
     this.content = h('div', { class: 'content' })
@@ -106,9 +106,19 @@ export class TurnView {
 
   #endedButtons(turn) {
     const copying = iconButton('copy', 'Copy', () => copy(copying, textOf(this.turn)))
-    if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit())]
+    const ways = [
+      ['New chat from here', () => this.actions.fork(this.turn)],
+      ['Delete from here', () => this.actions.remove(this.turn)],
+    ]
+    if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit()), menu('More', ways)]
+    ways.unshift(['Branch from here', () => this.actions.branch(this.turn)])
     const details = iconButton('clock', 'Timeline', () => this.#toggle(details), { 'aria-expanded': 'false' })
-    return [copying, iconButton('again', 'Answer again', () => this.actions.regenerate(this.turn)), details]
+    return [
+      copying,
+      iconButton('again', 'Answer again', () => this.actions.regenerate(this.turn)),
+      details,
+      menu('More', ways),
+    ]
   }
 
   #toggle(button) {
@@ -178,6 +188,7 @@ function pendingSteersOf({ pendingSteers = [], blocks }) {
 function troubleOf(turn) {
   if (turn.error) return `The answer failed. ${turn.error.message}`
   if (turn.status === 'cancelled') return 'Stopped.'
+  if (turn.stop_reason === 'forked') return 'A fork left out what came after this.'
   if (turn.stop_reason === 'max_tokens') return 'The answer was cut off at its longest length.'
   if (turn.stop_reason === 'max_tool_rounds') return 'The answer ended at the limit of its rounds.'
   return ''

@@ -65,6 +65,24 @@ export declare class Client {
      * @returns {Promise<Exchange>}
      */
     regenerate(chat: string, turn: string, options?: Record<string, any>): Promise<Exchange>;
+    /**
+     * Copies a turn as a branch beside it, or with `into: 'chat'` the path to it into a new chat. `block`: the last block.
+     * @param {string} chat @param {string} turn @param {{into?: 'branch' | 'chat', block?: number, title?: string}} options
+     * @returns {Promise<Exchange>}
+     */
+    fork(chat: string, turn: string, options?: {
+        into?: 'branch' | 'chat';
+        block?: number;
+        title?: string;
+    }): Promise<Exchange>;
+    /**
+     * Deletes a turn and all that follow it.
+     * @param {string} chat @param {string} turn @returns {Promise<{deleted: string, turns: number}>}
+     */
+    deleteTurn(chat: string, turn: string): Promise<{
+        deleted: string;
+        turns: number;
+    }>;
     /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
     cancel(chat: string, turn: string): Promise<Turn>;
     /**

@@ -113,6 +113,23 @@ export class Client {
     return this.insist('POST', `${pathOf(chat, turn)}/regenerate`, options)
   }
 
+  /**
+   * Copies a turn as a branch beside it, or with `into: 'chat'` the path to it into a new chat. `block`: the last block.
+   * @param {string} chat @param {string} turn @param {{into?: 'branch' | 'chat', block?: number, title?: string}} options
+   * @returns {Promise<Exchange>}
+   */
+  fork(chat, turn, options = {}) {
+    return this.insist('POST', `${pathOf(chat, turn)}/fork`, options)
+  }
+
+  /**
+   * Deletes a turn and all that follow it.
+   * @param {string} chat @param {string} turn @returns {Promise<{deleted: string, turns: number}>}
+   */
+  deleteTurn(chat, turn) {
+    return this.request('DELETE', pathOf(chat, turn))
+  }
+
   /** @param {string} chat @param {string} turn @returns {Promise<Turn>} */
   cancel(chat, turn) {
     return this.insist('POST', `${pathOf(chat, turn)}/cancel`)

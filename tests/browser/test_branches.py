@@ -1,0 +1,90 @@
+"""Branches on the page: continued from an earlier answer, copied into a new chat, deleted here and elsewhere."""
+
+import pytest
+
+from app.llm.scripted import message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.person import Person, new_tab
+from tests.browser.test_talk import use
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def choose(person: Person, entry: str, turn: int) -> None:
+    """Chooses an entry of the menu of the n-th turn."""
+    shown = person.page.locator("#turns > .turn").nth(turn)
+    await shown.hover()
+    await shown.get_by_label("More").click()
+    await shown.get_by_role("button", name=entry).click()
+
+
+async def talk(people: SitDown, site: Server, api: Client, *messages: str) -> Person:
+    """Somebody who has had one answer to each message."""
+    chat = await use(api, site.scripts.model(*(message_of(text(f"On {words}.")) for words in [*messages, "more", "x"])))
+    ada = await people(site.url, chat)
+    for words in messages:
+        await ada.say(words)
+        await ada.sees(f"On {words}.")
+        await ada.sees_end()
+    return ada
+
+
+async def test_a_branch_begins_behind_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:
+    ada = await talk(people, site, api, "tides", "winds")
+    await choose(ada, "Branch from here", 1)
+    await ada.page.get_by_text("On winds.").wait_for(state="detached")
+    await ada.say("ports")
+    await ada.sees("On more.")
+    await ada.sees_end()
+    path = await ada.sees_what_is_stored(api)
+    assert len(path) == 4
+    assert len(path[2]["siblings"]) == 2
+    await ada.press("Previous question", ada.page.locator("#turns > .turn").nth(2))
+    await ada.sees("On winds.")
+
+
+async def test_a_new_chat_goes_on_from_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:
+    ada = await talk(people, site, api, "tides", "winds")
+    before = ada.chat
+    await choose(ada, "New chat from here", 1)
+    await ada.page.wait_for_function("(chat) => !location.hash.includes(chat)", arg=before)
+    await ada.page.get_by_text("On winds.").wait_for(state="detached")
+    await ada.sees("On tides.")
+    await ada.say("ports")
+    await ada.sees("On more.")
+    await ada.sees_end()
+    assert len(await ada.sees_what_is_stored(api)) == 4
+    await ada.page.get_by_role("link", name="tides (fork)").wait_for()
+
+
+async def test_what_is_deleted_leaves_every_page_of_the_chat(people: SitDown, site: Server, api: Client) -> None:
+    ada = await talk(people, site, api, "tides", "winds")
+    other = await new_tab(ada.context, ada.page.url)
+    await other.sees("On winds.")
+    await choose(ada, "Delete from here", 2)
+    await ada.press("Delete")
+    for person in (ada, other):
+        await person.page.get_by_text("On winds.").wait_for(state="detached")
+        await person.sees("On tides.")
+    await other.say("ports")
+    for person in (ada, other):
+        await person.sees("On more.")
+        await person.sees_end()
+        assert len(await person.sees_what_is_stored(api)) == 4
+
+
+async def test_the_branch_beside_a_deleted_one_is_shown(people: SitDown, site: Server, api: Client) -> None:
+    ada = await talk(people, site, api, "tides", "winds")
+    await ada.press("Answer again", ada.last)
+    await ada.sees("On more.")
+    await ada.sees_end()
+    await choose(ada, "Delete from here", 3)
+    await ada.press("Delete")
+    await ada.sees("On winds.")
+    await ada.page.get_by_text("On more.").wait_for(state="detached")
+    path = await ada.sees_what_is_stored(api)
+    assert path[3]["siblings"] == [path[3]["id"]]
+    assert await ada.last.get_by_label("Previous answer").count() == 0
+    assert ada.troubles() == []
