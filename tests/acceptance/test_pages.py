@@ -1,0 +1,107 @@
+"""The commands of docs/operations.md, docs/tools.md, docs/hooks.md and docs/frontends.md that need only a server."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.kit.signature import key_of
+from tests.acceptance.conftest import StartServer
+from tests.support.http_client import Client, said
+from tests.support.server_process import Server, clean_environment
+
+DOCS = Path(__file__).parents[2] / "docs"
+ADDRESS = "http://127.0.0.1:8000"
+
+pytestmark = [pytest.mark.needs("curl"), pytest.mark.timeout(180)]
+
+
+def section(page: str, heading: str, kind: str) -> list[str]:
+    text = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def shell(commands: str, folder: Path, **environment: str) -> str:
+    if not (folder / ".venv").exists():  # the pages name `.venv/bin/turnstream`
+        (folder / ".venv").symlink_to(sys.prefix)
+    done = subprocess.run(
+        ["bash", "-c", f"set -eu\n{commands}"],
+        cwd=folder,
+        env=clean_environment() | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_chance(printed: str) -> str:
+    """Without what is another one each time: tokens, dates, names of databases."""
+    printed = re.sub(r"ts_\w{32}_[\w-]{43}", "ts_…", printed)
+    return re.sub(r"\d{4}-\d\d-\d\d(T[\d:.]+Z)?|\(/\w+\)", "…", printed)
+
+
+async def test_documents_are_imported_and_put_as_the_page_says(
+    server: StartServer, database_url: str, tmp_path: Path
+) -> None:
+    running = await server()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/dover.md").write_text("High water at noon.")
+    (tmp_path / "tide.md").write_text("# Tides\n")
+    (commands,), (printed,) = (section("tools.md", "The document tools", kind) for kind in ("sh", "text"))
+    found = shell(commands.replace(ADDRESS, running.url), tmp_path, DATABASE_URL=database_url)
+    assert without_chance(found + "\n") == without_chance(printed)  # curl prints no end of line
+
+
+async def test_a_token_opens_the_stream_as_the_pages_say(
+    server: StartServer, database_url: str, tmp_path: Path
+) -> None:
+    running = await server(TURNSTREAM_DEMO_DELAY="0")
+    (commands,), (printed,) = (section("operations.md", "Who may use it", kind) for kind in ("sh", "text"))
+    found = shell(commands, tmp_path, DATABASE_URL=database_url)
+    assert without_chance(found) == without_chance(printed)
+    async with Client(running.url, token=found.splitlines()[0]) as api:
+        turn = (await api.json("POST", "/api/turns", 201, json=said("/say Hello.")))["assistant_turn"]
+        (follow,) = section("frontends.md", "curl", "sh")
+        names = {"server": running.url, "chat": turn["chat_id"], "turn": turn["id"], "TOKEN": found.splitlines()[0]}
+        assert "event: turn_complete" in shell(follow, tmp_path, **names)
+
+
+async def test_the_embedded_database_is_dumped_and_restored_as_the_page_says(
+    database_url: str, postgres_server: str, tmp_path: Path
+) -> None:
+    dump, restore = section("operations.md", "Backup", "sh")
+    running = Server("", tmp_path, {})  # an empty DATABASE_URL counts as none: the embedded database is used
+    await running.start()
+    try:
+        async with Client(running.url) as api:
+            chat = await api.chat(title="To be kept")
+        if len(str(tmp_path / ".data/postgres")) > 89:
+            pytest.fail("the path is too long for the socket of this test")
+        shell(dump, tmp_path)
+    finally:
+        await running.close()
+    empty = f"{urlsplit(database_url).path[1:]}_restored"
+    target = urlsplit(postgres_server)._replace(path=f"/{empty}").geturl()
+    programs = dump.splitlines()[0]
+    shell(f"{programs}\n$bin/psql -q -c 'CREATE DATABASE {empty}' '{postgres_server}'", tmp_path)
+    try:
+        shell(f"{programs}\n{restore}", tmp_path, DATABASE_URL=target)
+        restored = Server(target, tmp_path, {})
+        await restored.start()
+        try:
+            async with Client(restored.url) as api:
+                assert (await api.json("GET", chat))["title"] == "To be kept"
+        finally:
+            await restored.close()
+    finally:
+        shell(f"{programs}\n$bin/psql -q -c 'DROP DATABASE {empty} WITH (FORCE)' '{postgres_server}'", tmp_path)
+
+
+def test_the_secret_of_the_webhook_is_made_as_the_page_says(tmp_path: Path) -> None:
+    (command,) = section("hooks.md", "The webhook", "sh")
+    assert len(key_of(shell(command, tmp_path).strip())) == 32

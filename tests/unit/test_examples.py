@@ -1,0 +1,253 @@
+"""Every block of code of the documentation is run or validated by a test, or is named here with the reason why not."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from app.api.schemas.responses import ExcerptOut, Problem
+from app.lab.comparison import read_plan
+from app.llm.models.registry import read_registry
+from app.tools.declared.declarations import read_declarations
+from tests.support.programs import path_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
+README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
+REPLAY = "tests/acceptance/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
+OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
+DECLARED = "tests/integration/test_declared_tools.py::test_the_examples_of_declarations_work"
+HTTP_TOOL = "tests/integration/test_declared_tools.py::test_the_example_of_an_http_tool_prints_the_documented_text"
+BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_all_addresses_have_the_prefix"
+TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
+LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
+TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
+BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_and_restored_as_the_page_says"
+DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
+TOOLS_PAGE = "tests/integration/test_tools_page.py::"
+CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
+APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
+HERE = "tests/unit/test_examples.py::"
+MODELS = "tests/unit/test_models_page.py::"
+
+# What checks the blocks of one language below one heading. A reason does not begin with `tests/`.
+CHECKED = {
+    ("README.md", "Try it", "sh"): README,
+    ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
+    ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
+    ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
+    ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
+    ("docs/api.md", "Search", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
+    ("docs/architecture.md", "Architecture", "text"): "a drawing",
+    ("docs/benchmarks.md", "Benchmarks", "sh"): "takes minutes, and rewrites the page; the bench has tests of its own",
+    ("docs/contributing.md", "Live tests", "text"): (
+        "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
+    ),
+    ("docs/embedding.md", "A server of your own", "python"): (
+        "tests/acceptance/test_embedding.py::test_a_program_of_its_own_serves_its_tools_and_ends_in_order"
+    ),
+    ("docs/embedding.md", "Beside your own routes", "python"): BESIDE,
+    ("docs/embedding.md", "Beside your own routes", "sh"): BESIDE,
+    ("docs/embedding.md", "Beside your own routes", "text"): BESIDE,
+    ("docs/embedding.md", "Beside your own tables", "sh"): TABLES,
+    ("docs/embedding.md", "Beside your own tables", "text"): TABLES,
+    ("docs/embedding.md", "Logs", "python"): LOGS,
+    ("docs/embedding.md", "Logs", "text"): LOGS,
+    ("docs/frontends.md", "turnstream.js", "js"): (
+        "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_as_it_stands"
+    ),
+    ("docs/frontends.md", "curl", "sh"): TOKEN,
+    ("docs/frontends.md", "EventSource", "js"): (
+        "tests/unit/test_docs.py::test_the_example_with_event_source_listens_to_every_event"
+    ),
+    ("docs/hooks.md", "Hooks", "python"): (
+        "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
+    ),
+    ("docs/hooks.md", "The webhook", "sh"): (
+        "tests/acceptance/test_pages.py::test_the_secret_of_the_webhook_is_made_as_the_page_says"
+    ),
+    ("docs/hooks.md", "The webhook", "http"): "a request as it is on the wire; test_webhooks.py compares its members",
+    ("docs/hooks.md", "The webhook", "python"): (
+        "tests/integration/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
+    ),
+    ("docs/models.md", "The file of models", "toml"): f"{MODELS}test_the_file_of_models_can_be_read",
+    ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",
+    ("docs/models.md", "Structured turns", "json"): f"{MODELS}test_the_bodies_are_accepted",
+    ("docs/models.md", "Structured turns", "python"): f"{MODELS}test_validators_and_handlers_are_registered_by_name",
+    ("docs/operations.md", "Who may use it", "sh"): TOKEN,
+    ("docs/operations.md", "Who may use it", "text"): TOKEN,
+    ("docs/operations.md", "Backup", "sh"): BACKUP,
+    ("docs/operations.md", "Docker", "sh"): "needs a container engine",
+    ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
+    ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
+    ("docs/protocol.md", "Duties of a client", "python"): (
+        "tests/integration/test_promises.py::test_a_page_read_as_json_goes_on_as_a_stream_without_a_seam"
+    ),
+    ("docs/protocol.md", "Calls that wait for a person", "http"): "the form of a request, with … in it",
+    ("docs/protocol.md", "One stream for a chat", "http"): "the forms of a request",
+    ("docs/protocol.md", "The feed of an owner", "http"): "the forms of a request",
+    ("docs/providers.md", "The Responses API", "toml"): f"{HERE}test_the_providers_of_the_page_can_be_read",
+    **{
+        ("docs/quickstart.md", heading, "sh"): QUICKSTART
+        for heading in (
+            "Start",
+            "Send a message and watch the answer",
+            "Disconnect and resume",
+            "Read it as JSON",
+            "Continue, stop, regenerate",
+            "Retry safely",
+        )
+    },
+    ("docs/quickstart.md", "In the terminal", "text"): "a screen; tests/acceptance/test_terminal_approvals.py reads it",
+    ("docs/replay.md", "The demo", "sh"): REPLAY,
+    ("docs/replay.md", "The demo", "text"): REPLAY,
+    ("docs/replay.md", "Record", "sh"): REPLAY,
+    ("docs/replay.md", "Record", "text"): REPLAY,
+    ("docs/replay.md", "Replay", "sh"): REPLAY,
+    ("docs/replay.md", "Replay", "text"): REPLAY,
+    ("docs/replay.md", "Compare", "sh"): "names models that need a key; test_compare.py runs the command",
+    ("docs/replay.md", "Compare", "toml"): f"{HERE}test_the_plan_of_a_comparison_can_be_read",
+    ("docs/states.md", "A turn", "mermaid"): (
+        "tests/unit/test_docs.py::test_the_diagram_of_the_states_is_the_table_of_the_code"
+    ),
+    ("docs/tools.md", "A complete example", "python"): OWN_TOOLS,
+    ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
+    ("docs/tools.md", "A complete example", "text"): (
+        "tests/unit/tools/test_docs_example.py::test_the_first_example_prints_the_documented_text"
+    ),
+    ("docs/tools.md", "A tool without the decorator", "text"): "a signature; mypy compares it with the protocol `Tool`",
+    ("docs/tools.md", "Declaring tools", "python"): DECLARED,
+    ("docs/tools.md", "Declaring tools", "toml"): DECLARED,
+    ("docs/tools.md", "HTTP tools", "toml"): HTTP_TOOL,
+    ("docs/tools.md", "HTTP tools", "python"): HTTP_TOOL,
+    ("docs/tools.md", "HTTP tools", "text"): HTTP_TOOL,
+    ("docs/tools.md", "MCP servers", "python"): OWN_TOOLS,
+    ("docs/tools.md", "MCP servers", "toml"): f"{HERE}test_the_mcp_servers_of_the_page_can_be_declared",
+    ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
+    ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
+    ("docs/tools.md", "Client tools", "sh"): CLIENT_TOOL,
+    ("docs/tools.md", "The provider's own tools", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_provider_tool_works",
+    ("docs/tools.md", "Which tools a turn has", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_choice_of_tools_works",
+    ("docs/tools.md", "Approvals", "python"): (
+        f"{TOOLS_PAGE}test_the_function_of_the_page_asks_for_large_amounts_only"
+    ),
+    ("docs/tools.md", "Approvals", "toml"): APPROVAL,
+    ("docs/tools.md", "Approvals", "sh"): APPROVAL,
+    ("docs/tools.md", "Approvals for a chat", "sh"): f"{TOOLS_PAGE}test_the_example_of_an_approval_for_a_chat_works",
+    ("docs/tools.md", "Policies", "python"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
+    ("docs/tools.md", "Policies", "text"): f"{TOOLS_PAGE}test_the_example_of_policies_prints_the_documented_text",
+    ("docs/tools.md", "While the model talks", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_busy_branch_works",
+    ("docs/tools.md", "The document tools", "sh"): DOCUMENTS,
+    ("docs/tools.md", "The document tools", "text"): DOCUMENTS,
+}
+
+
+class Block(NamedTuple):
+    page: str
+    heading: str
+    language: str
+    code: str
+
+
+def _blocks() -> Iterator[Block]:
+    for page in PAGES:
+        heading, language, lines = "", None, list[str]()
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("```") and language is None:
+                language, lines = line.removeprefix("```"), []
+            elif line == "```" and language is not None:
+                yield Block(str(page.relative_to(ROOT)), heading, language, "\n".join(lines) + "\n")
+                language = None
+            elif language is not None:
+                lines.append(line)
+            elif line.startswith("#"):
+                heading = line.lstrip("# ")
+
+
+BLOCKS = list(_blocks())
+
+
+def blocks(page: str, heading: str, language: str) -> list[str]:
+    return [block.code for block in BLOCKS if block[:3] == (page, heading, language)]
+
+
+def test_every_block_names_its_language() -> None:
+    assert [(block.page, block.heading) for block in BLOCKS if not block.language] == []
+
+
+def test_every_block_is_checked_by_a_test_or_has_a_reason_why_not() -> None:
+    found = {block[:3] for block in BLOCKS}
+    assert sorted(found - CHECKED.keys()) == []
+    assert sorted(CHECKED.keys() - found) == []
+
+
+@pytest.mark.parametrize("name", sorted({by for by in CHECKED.values() if by.startswith("tests/")}))
+def test_a_test_that_checks_a_block_exists(name: str) -> None:
+    file, _, test = name.partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    assert test in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=lambda block: block[1])
+def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) -> None:
+    tree = ast.parse(block.code)
+    imports = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
+    homes = packages_distributions()
+    foreign = imports - sys.stdlib_module_names - {"app"}
+    assert [name for name in foreign if not {home.lower() for home in homes.get(name, ())} & locked] == []
+
+
+@pytest.mark.needs("Node")
+def test_examples_in_javascript_are_valid(tmp_path: Path) -> None:
+    scripts = [block for block in BLOCKS if block.language == "js"]
+    for number, block in enumerate(scripts):
+        (tmp_path / f"example-{number}.mjs").write_text(block.code, encoding="utf-8")
+    for file in sorted(tmp_path.iterdir()):
+        checked = subprocess.run([path_of("Node"), "--check", file], capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_answers_of_the_api_page_fit_their_schemas() -> None:
+    (refusal,), (excerpt,) = (blocks("docs/api.md", heading, "json") for heading in ("Refusals", "Search"))
+    assert Problem.model_validate_json(refusal).status == 422
+    assert ExcerptOut.model_validate_json(excerpt.replace("01a2…", str(UUID(int=1)))).turn == UUID(int=1)
+
+
+def test_the_providers_of_the_page_can_be_read(tmp_path: Path) -> None:
+    (table,) = blocks("docs/providers.md", "The Responses API", "toml")
+    (tmp_path / "models.toml").write_text(table, encoding="utf-8")
+    specs = {spec.name: spec for spec in read_registry(tmp_path / "models.toml", {"OPENAI_API_KEY": "sk-0"})}
+    assert specs["openai"].api == "openai-responses"
+
+
+def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text("".join(blocks("docs/tools.md", "MCP servers", "toml")), encoding="utf-8")
+    declared = read_declarations(tmp_path / "tools.toml", {"WIKI_TOKEN": "tok-1"})
+    assert [server.name for server in declared.servers] == ["clock", "company-wiki"]
+
+
+def test_the_plan_of_a_comparison_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "questions.toml").write_text(blocks("docs/replay.md", "Compare", "toml")[0], encoding="utf-8")
+    plan = read_plan(tmp_path / "questions.toml", (), ())
+    assert plan.sides["second"]["limits"] == {"max_rounds": 2}
