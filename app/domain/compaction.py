@@ -1,6 +1,7 @@
 """Compaction: when a conversation is too long for its model, and how it is made shorter.
 
-Older tool results are sent shortened; where that is not enough, the turns before are summarised. The size of a request
+Older tool results are sent shortened; where that is not enough, the turns before are summarised; where there are none,
+the older results of the running turn are left out whole. The size of a request
 is estimated in tokens: from the usage of the last one, and from the length of what was added since.
 """
 
@@ -19,6 +20,7 @@ from app.domain.history import (
     earlier_results_of,
     omitted_characters,
     shortening_block,
+    shortening_of,
     shortenings_on,
     summary_on,
     turns_after_summary,
@@ -42,7 +44,7 @@ _KEPT = 0.25  # sent word for word: the newest turns, and the newest results
 _WORTHWHILE = 0.1  # saved by shortening: for less the provider's cache is not given up
 
 _LOW_WATER = 0.75  # of the limit: shortening that does not get below it is followed by a summary
-_HEAD = 500  # characters that are sent of a shortened result
+_HEAD = 500  # characters that are sent of a shortened result; none where that is not enough
 
 
 def may_need_compaction(path: Sequence[Turn]) -> bool:
@@ -66,11 +68,19 @@ def compaction_needed(path: Sequence[Turn], *, tokens: int | None = None, forced
     path = with_earlier_results(path)
     if forced:  # the provider has refused a request of this size, so the window is smaller
         window = min(window, size)
-    shortening = _shortening(path, window) if forced or CONTEXT_EDITING not in _edits(path[-1]) else None
+    ours = forced or CONTEXT_EDITING not in _edits(path[-1])
+    old = list(_old_rounds(path, window * _KEPT)) if ours else []
+    shortening = _shortening(path, old, _HEAD, window)
     if shortening is not None and (forced or limit is None or size - _saved(shortening) <= limit * _LOW_WATER):
         return shortening_block(shortening, path)
     through = last_turn_to_summarise(path, window)
-    return shortening_block(shortening, path) if through is None and shortening is not None else through
+    if through is not None:
+        return through
+    # What is left is the running turn itself.
+    shortening = shortening or _shortening(path, old, 0, window)
+    if shortening is None and ours and (forced or (tokens or 0) > window):
+        shortening = _shortening_of_newest(path, window)
+    return None if shortening is None else shortening_block(shortening, path)
 
 
 def _limit(running: Turn) -> float | None:
@@ -93,32 +103,53 @@ def _request(running: Turn) -> TurnRequest:
 # --- shortening of tool results --------------------------------------------------------------------------------------
 
 
-def _shortening(path: Sequence[Turn], window: int) -> Shortening | None:
-    """A shortening of all large results but the newest; None where it saves too little."""
-    large = dict(_large_results(path, window * _KEPT))
-    if not large:
+# The results of one round.
+_Results = tuple[Position, Sequence[Block]]
+
+
+def _shortening(path: Sequence[Turn], rounds: Sequence[_Results], head: int, window: int) -> Shortening | None:
+    """A shortening of all large results of `rounds` that are sent with more than `head`; None where it saves too
+    little.
+    """
+    known = shortenings_on(path)
+    positions: list[Position] = []
+    left_out = files = 0
+    for position, blocks in rounds:
+        for block in blocks:
+            before = shortening_of(position, block, known)
+            if not can_be_shortened(block, head) or (before is not None and before.head <= head):
+                continue
+            positions.append(position)
+            left_out += omitted_characters(block, head)
+            if before is None:
+                files += count_files(block)
+            else:
+                left_out -= omitted_characters(block, before.head)
+    if not positions:
         return None
-    results = [block for blocks in large.values() for block in blocks]
-    left_out, files = sum(omitted_characters(block, _HEAD) for block in results), sum(map(count_files, results))
     made = (len(path) - 1, max((round.number for round in path[-1].rounds if round.sealed), default=0))
-    shortening = Shortening(made, min(large), max(large), _HEAD, len(results), left_out, files)
+    shortening = Shortening(made, min(positions), max(positions), head, len(positions), left_out, files)
     return shortening if _saved(shortening) >= window * _WORTHWHILE else None
 
 
-def _large_results(path: Sequence[Turn], room: float) -> Iterator[tuple[Position, Sequence[Block]]]:
-    """The large results that are still sent whole, by round, newest first; without those newest that fit into `room`.
-    The newest round with results is left out in any case, since the model may not have seen them.
+def _old_rounds(path: Sequence[Turn], room: float) -> Iterator[_Results]:
+    """The rounds with results but those newest that fit into `room`. The newest one is left out in any case, since the
+    model may not have seen its results.
     """
-    known = shortenings_on(path)
     newest_first = reversed(list(_rounds_with_results(path)))
     for number, (position, blocks) in enumerate(newest_first):
         room -= sum(map(size_of_block, blocks))
         if number == 0 or room >= 0:
             continue
         room = -1  # full: no older round fits, however small
-        found = [b for b in blocks if can_be_shortened(b, _HEAD) and not any(s.shortens(position, b) for s in known)]
-        if found:
-            yield position, found
+        yield position, blocks
+
+
+def _shortening_of_newest(path: Sequence[Turn], window: int) -> Shortening | None:
+    """A shortening of results that the model has not seen: no request has room for them. They share a part of it."""
+    rounds = list(_rounds_with_results(path))[-1:]
+    results = sum(len(blocks) for _, blocks in rounds) or 1
+    return _shortening(path, rounds, int(window * _KEPT * _CHARACTERS_PER_TOKEN / results), window)
 
 
 def _rounds_with_results(path: Sequence[Turn]) -> Iterator[tuple[Position, list[Block]]]:
@@ -219,8 +250,8 @@ def _guess(path: Sequence[Turn]) -> SizeEstimate:
     tokens = _size(summary.text) if summary else 0
     for place, turn in enumerate(kept, len(path) - len(kept)):
         for block in turn.blocks:
-            head = next((s.head for s in shortenings if s.shortens((place, block.round), block)), None)
-            tokens += size_of_block(block, head)
+            cut = shortening_of((place, block.round), block, shortenings)
+            tokens += size_of_block(block, None if cut is None else cut.head)
     request = _request(path[-1])
     tools = sum(len(tool.name) + len(tool.description) + len(tool.input_schema) for tool in request.tools)
     tokens += tokens_of(len(request.system or "") + tools + sum(map(len, request.provider_tools)))

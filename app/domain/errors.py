@@ -9,7 +9,7 @@ TurnstreamError
 │   └── PermanentError    … trying again will not (auth, invalid request)
 │       └── TooLong       … unless the conversation is shortened first
 ├── StorageError          Postgres
-│   ├── StorageUnavailable … nobody at once: it is away or busy; accepted work is safe, try again
+│   ├── StorageUnavailable  … nobody at once: it is away or busy; accepted work is safe, try again
 │   └── StatementRefused  … us: it takes neither the statement nor its values, and would not the next time
 ├── ClaimLost             nobody: another attempt owns the turn; stop without touching a row
 ├── IllegalTransition     us: a bug

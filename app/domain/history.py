@@ -15,6 +15,7 @@ from app.domain.kinds import SHORTENED, SUMMARY, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files, result_as_text
 from app.domain.turns import EarlierResults, Turn, TurnRequest
 
+_NOTE = 100  # characters, about, of the note in the place of what is left out
 COMPACTED = "compacted"  # the stop reason of a round that made a summary
 EARLIER_HEAD = 500  # characters that are sent of a long result of an earlier turn, where these are sent shortened
 
@@ -37,8 +38,8 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Shortening:
     """A shortening of tool results: of each large result from round `first` to round `last`, the first `head`
-    characters are sent, and no files. It was made at `made`. It is the first one for `results` of them, and leaves out
-    `left_out` characters and `files` files of these.
+    characters are sent, and no files. It was made at `made`. It is the first one, or leaves less than those
+    before it, for `results` of them, and leaves out `left_out` more characters and `files` more files of these.
     """
 
     made: Position
@@ -96,13 +97,19 @@ def _beginning_of(block: Block, can_read_on: bool) -> Block:
     return replace(block, text=f"{block.text[:EARLIER_HEAD]}\n\n[{note}]")
 
 
+def shortening_of(position: Position, block: Block, shortenings: Sequence[Shortening]) -> Shortening | None:
+    """The shortening that decides how much is sent of a block: the one that leaves the least."""
+    mine = (shortening for shortening in shortenings if shortening.shortens(position, block))
+    return min(mine, key=lambda shortening: shortening.head, default=None)
+
+
 def can_be_shortened(result: Block, head: int) -> bool:
     return result.type == TOOL_RESULT and (omitted_characters(result, head) > 0 or count_files(result) > 0)
 
 
 def omitted_characters(result: Block, head: int) -> int:
     """The number of characters that are left out of a shortened result; 0 for a text that is hardly longer anyway."""
-    return len(result.text) - head if len(result.text) > 2 * head else 0
+    return len(result.text) - head if len(result.text) > 2 * max(head, _NOTE) else 0
 
 
 def summary_on(path: Sequence[Turn]) -> Summary | None:

@@ -1,8 +1,10 @@
 """Tool results that a conversation has no room for any more."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+
+import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import TooLong
@@ -35,6 +37,7 @@ class Reader:
 
     rounds: int
     window: int = WINDOW
+    at_once: int = 1
     says_how_much: bool = True
     refused: int = 0
     seen: list[Sequence[str]] = field(default_factory=list)
@@ -54,7 +57,9 @@ class Reader:
             self.calls += 1
             return message_of(text("Read."), usage=usage)
         self.calls += 1
-        return message_of(tool_use("look", {"page": self.calls}, f"c{self.calls}"), usage=usage)
+        more = range(1, self.at_once)
+        calls = [tool_use("look", {"page": self.calls}, f"c{self.calls}{'-' * number}") for number in (0, *more)]
+        return message_of(*calls, usage=usage)
 
 
 def toolset_of(harness: Harness, *tools: Tool) -> Toolset:
@@ -117,3 +122,33 @@ async def test_shortened_results_can_be_read_again(harness: Harness) -> None:
     seen = model.seen[-1][0]
     assert seen.endswith('To read them, call read_result with tool_use_id "c1" and offset 500.]')
     assert await ToolResults(harness.database).whole(asked.turn, "c1") == f"Page 1. {PAGE}"
+
+
+async def test_a_turn_of_very_many_rounds_leaves_out_the_oldest_results_whole(harness: Harness) -> None:
+    model = Reader(rounds=45)
+    limits = replace(LIMITS, max_rounds=60)
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
+        turn = await harness.finish(replica, await harness.ask("Read", limits=limits, tools=[look]))
+    assert (turn.status, turn.stop_reason, model.refused) == ("complete", "end_turn", 0)
+    last = model.seen[-1]
+    assert last[0] == (
+        "[Left out here: 4,758 of 4,758 characters, since the conversation has become long."
+        " If you need them, call look again.]"
+    )
+    assert last[-1] == f"Page 45. {PAGE}"
+    notes = [block for block in turn.blocks if block.type == SHORTENED]
+    anew = [later for earlier, later in pairwise(model.seen) if later[: len(earlier)] != earlier]
+    assert len(anew) <= len(notes) < 45, "the provider's cache is not given up with every request"
+
+
+@pytest.mark.parametrize("calls", [2, 3])
+async def test_results_that_no_request_has_room_for_are_shortened_before_the_model_sees_them(
+    harness: Harness, calls: int
+) -> None:
+    model = Reader(rounds=2, window=WINDOW // 4, at_once=calls)
+    limits = replace(LIMITS, context_window=WINDOW // 4)
+    async with harness.replica(ScriptedProvider(model), toolset=toolset_of(harness)) as replica:
+        turn = await harness.finish(replica, await harness.ask("Read", limits=limits, tools=[look]))
+    assert (turn.status, turn.stop_reason) == ("complete", "end_turn")
+    assert 1 <= model.refused <= 3
+    assert all("[Left out here: " in seen for seen in model.seen[-1])

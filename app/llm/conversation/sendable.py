@@ -8,7 +8,7 @@ from typing import Literal
 
 from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import READ_RESULT, Block, caller_of
-from app.domain.history import COMPACTED, Shortening, omitted_characters
+from app.domain.history import COMPACTED, Shortening, omitted_characters, shortening_of
 from app.domain.kinds import NOT_SENT_IN_PLACE, PROVIDER_SUMMARY, SERVER_CALLS, SERVER_RESULT, TEXT, THINKING, THOUGHTS
 from app.domain.results import count_files
 from app.domain.rounds import Round
@@ -37,7 +37,7 @@ def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], mo
         mine = {round.number for round in turn.rounds if model_of(turn, round) == model}
         blocks = [block for block in turn.blocks if block.type != PROVIDER_SUMMARY or block.round in mine]
         for number, block in enumerate(blocks):
-            if cut := next((each for each in shortenings if each.shortens((place, block.round), block)), None):
+            if cut := shortening_of((place, block.round), block, shortenings):
                 blocks[number] = replace(block, text=shortened_text(block, cut.head, tools), data=None)
         sent.append(turn if blocks == list(turn.blocks) else replace(turn, blocks=tuple(blocks)))
     return sent

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.compaction import SizeEstimate, compaction_needed, estimate_size, may_need_compaction
-from app.domain.history import COMPACTED, shortenings_on
+from app.domain.history import COMPACTED, shortening_of, shortenings_on
 from app.domain.kinds import SHORTENED, SUMMARY
 from app.domain.log import marks_of
 from app.domain.results import layout_of
@@ -49,6 +49,13 @@ def run(path: Sequence[Turn], tokens: int | None = None) -> list[Turn]:
     return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, step.block))]
 
 
+def shortened(path: Sequence[Turn], *, tokens: int | None = None, forced: bool = False) -> list[Turn]:
+    """The same, whatever the limit of rounds."""
+    block = compaction_needed(path, tokens=tokens, forced=forced)
+    assert isinstance(block, Block)
+    return [*path[:-1], replace(path[-1], blocks=(*path[-1].blocks, block))]
+
+
 def test_results_before_the_newest_that_fit_into_a_quarter_of_the_window_are_shortened() -> None:
     path = [user(1), answer(2, [2000], [2000]), user(3), answer(4, [2000], [1000], [1400])]
     after = run(path)
@@ -76,10 +83,31 @@ def test_before_a_turns_first_round_it_is_round_0() -> None:
     assert path[-1].blocks[-1] in shown
 
 
-def test_what_the_model_has_not_seen_stays_however_long_it_is() -> None:
+def test_what_the_model_has_not_seen_stays_until_no_request_has_room_for_it() -> None:
     path = [user(1), answer(2, [5000, 5000])]
     assert compaction_needed(path) is None
-    assert compaction_needed(path, forced=True) is None
+    assert compaction_needed(path, tokens=9_900) is None
+    refused, counted = shortened(path, forced=True), shortened(path, tokens=10_100)
+    assert refused == counted
+    (made,) = shortenings_on(counted)
+    assert (made.first, made.last, made.head, made.results) == ((1, 1), (1, 1), 5000, 2)
+    assert estimate_size(counted).tokens < 3000
+    assert compaction_needed(counted, tokens=10_100) is None, "there is nothing else"
+
+
+def test_refusals_of_shortened_results_shorten_them_further_but_not_for_ever() -> None:
+    path = [user(1), answer(2, [5000, 5000])]
+    heads = []
+    while compaction_needed(path, forced=True) is not None:
+        path = shortened(path, forced=True)
+        heads.append(shortenings_on(path)[-1].head)
+    assert heads[0] == 5000
+    assert heads == sorted(set(heads), reverse=True)
+    assert len(heads) < 10
+
+
+def test_a_turn_without_results_has_none_to_be_shortened() -> None:
+    assert compaction_needed([user(1), answer(2)], forced=True) is None
 
 
 def test_a_path_that_fits_is_left_alone() -> None:
@@ -111,6 +139,26 @@ def test_what_was_shortened_is_not_shortened_again() -> None:
     first, second = shortenings_on(again)
     assert (first.last, second.first, second.last) == ((1, 1), (1, 2), (1, 4))
     assert second.results == 2
+
+
+def test_where_all_are_shortened_and_no_turn_is_before_the_older_ones_are_left_out_whole() -> None:
+    sizes = [[600]] * 20
+    path = shortened([user(1), answer(2, *sizes)])
+    full = shortened(path, tokens=9000)
+    first, second = shortenings_on(full)
+    assert (first.head, second.head) == (500, 0)
+    assert (second.first, second.last) == (first.first, first.last)
+    assert (second.results, second.left_out) == (first.results, first.results * 500), "what it adds"
+    oldest = full[-1].blocks[1]
+    cut = shortening_of((1, 1), oldest, shortenings_on(full))
+    assert cut == second
+    assert estimate_size(full).tokens < estimate_size(path).tokens
+    assert compaction_needed(full, tokens=9000) is None, "there is nothing else"
+
+
+def test_a_short_result_is_not_replaced_by_a_note_as_long() -> None:
+    path = [user(1), answer(2, *[[40]] * 50, [900])]
+    assert compaction_needed(path, tokens=9000) is None
 
 
 def rounds_later(number: int, *tokens: int) -> list[Block]:
