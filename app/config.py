@@ -66,6 +66,16 @@ class Settings(BaseSettings):
     on_max_rounds: Literal["answer", "stop"] = Field(
         "answer", description="after the last tool round: one more answer without tools, or stop"
     )
+    hard_max_rounds: int | None = Field(
+        None, ge=0, le=1000, description="tool rounds to which a turn may stretch while its rounds make progress"
+    )
+    tell_rounds: bool = Field(False, description="true: the model is sent how many tool rounds are left")
+    max_calls: int | None = Field(None, ge=0, description="largest number of tool calls in a turn")
+    budget_tokens: int | None = Field(None, ge=1, description="tokens of all kinds that a turn may use")
+    budget_cost: float | None = Field(None, gt=0, description="cost that a turn may cause, by the prices of its models")
+    budget_seconds: float | None = Field(
+        None, gt=0, description="time that a turn may take, without waits for a person"
+    )
     max_failed_rounds: int = Field(
         3, ge=1, description="rounds in a row in which all tools fail before the model must answer without tools"
     )

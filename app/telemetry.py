@@ -25,6 +25,7 @@ ROUNDS_PER_TURN = Histogram(
     "turnstream_rounds_per_turn", "Sealed rounds of ended turns", buckets=(1, 2, 3, 4, 5, 6, 10, 20)
 )
 CONTINUATIONS = Counter("turnstream_tool_continuations", "Turns that called tools: ok, error or cancelled", ["outcome"])
+LIMITS_REACHED = Counter("turnstream_limits_reached", "Turns that ended with a limit reached, by its name", ["limit"])
 CONTINUATION_ROUNDS = Histogram(
     "turnstream_tool_continuation_iterations",
     "Tool rounds of turns that called tools",

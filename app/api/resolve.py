@@ -13,6 +13,7 @@ from app.domain.chats import Chat
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
 from app.domain.output import is_of_an_object, schema_for_model
+from app.domain.rounds import Prices
 from app.domain.turns import HttpCall, Limits, OutputSpec, ToolSpec, TurnRequest
 from app.kit.strict_schema import is_strict
 from app.llm.models.catalog import Model, Models
@@ -42,6 +43,10 @@ class _Tools:
     def names(self) -> set[str]:
         own = (msgspec.json.decode(tool).get("name") for tool in self.provider)
         return {spec.name for spec in self.specs} | {name for name in own if isinstance(name, str)}
+
+
+# Limits that the operator's settings are the ceilings of, where they are set.
+_CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Resolver:
             system=system or None,
             params=self._params(model, options.params, _given(settings.params), tools),
             tools=tools.specs,
-            limits=_limits(self.defaults.limits, settings.limits, options.limits),
+            limits=self._limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
             record=bool(options.record),
         )
@@ -95,7 +100,7 @@ class Resolver:
             system=before.system if options.system_prompt is None else options.system_prompt or None,
             params=self._params(model, options.params, before.params, tools),
             tools=tools.specs,
-            limits=_limits(before.limits, options.limits),
+            limits=self._limits(before.limits, None, options.limits),
             provider_tools=tools.provider,
             record=before.record if options.record is None else options.record,
         )
@@ -121,6 +126,7 @@ class Resolver:
                 raise RequestRefused(error.detail, field=f"{field}.model") from None
             if changes.params is not None:
                 merged["params"] = self.params.checked(model, changes.params.given, f"{field}.params")
+        self._check_limits(changes.limits, f"{field}.limits")
         for member in ("params", "limits"):
             if sent.get(member) is not None:
                 merged[member] = _without_nulls({**stored.get(member, {}), **merged[member]})
@@ -138,6 +144,27 @@ class Resolver:
             detail = f"`{place}` must be one of this turn's tools ({known}), not {params['tool_choice']['name']!r}."
             raise RequestRefused(detail, field=place)
         return _without_nulls(params)
+
+    def _limits(self, limits: Limits, chat: LimitsIn | None, turn: LimitsIn | None) -> Limits:
+        """The limits, with those of the chat and of the turn, within the operator's. A turn may not ask for more."""
+        self._check_limits(turn, "limits")
+        for layer in (chat, turn):
+            if layer is not None:
+                limits = replace(limits, **layer.model_dump(exclude_none=True))
+        for name in _CEILINGS:
+            if (most := getattr(self.defaults.limits, name)) is not None:
+                asked = getattr(limits, name)
+                limits = replace(limits, **{name: most if asked is None else min(asked, most)})
+        return limits
+
+    def _check_limits(self, limits: LimitsIn | None, field: str) -> None:
+        ceilings = {name: getattr(self.defaults.limits, name) for name in _CEILINGS}
+        ceilings["max_rounds"] = ceilings["hard_max_rounds"]
+        for name, most in ceilings.items():
+            asked = None if limits is None else getattr(limits, name)
+            if most is not None and asked is not None and asked > most:
+                detail = f"`{field}.{name}` must be at most {most:,}, the limit of this server."
+                raise RequestRefused(detail, field=f"{field}.{name}")
 
     def _tools(self, items: Sequence[ToolIn] | None, before: TurnRequest | None) -> _Tools:
         if items is None and before is not None:
@@ -199,12 +226,25 @@ class Resolver:
         # Of a model that the registry does not know, no edit by the provider is taken for granted.
         known = model.can or () if request.limits.compaction == "provider" else ()
         edits = tuple(edit for edit in EDITS if edit in known)
-        request = replace(
-            request, limits=replace(request.limits, context_window=model.context_window, provider_edits=edits)
-        )
+        limits = replace(request.limits, context_window=model.context_window, provider_edits=edits)
+        request = replace(request, limits=replace(limits, prices=self._prices(request.model, limits)))
         if (request.tools or request.provider_tools) and not model.supports("tools"):
             raise RequestRefused(f"`tools` must be left out: model {model.id} does not support tools.", field="tools")
         return request
+
+    def _prices(self, model: str, limits: Limits) -> Mapping[str, Prices]:
+        """The prices of the models that the turn may use, frozen with its budget. A model without prices has none;
+        where the turn itself asked for the budget, that is refused.
+        """
+        if limits.budget_cost is None:
+            return {}
+        known = {name: self.models.prices(name) for name in (model, *self.models.fallbacks(model))}
+        if limits.budget_cost != self.defaults.limits.budget_cost:
+            for name, prices in known.items():
+                if prices is None:
+                    detail = f"`limits.budget_cost` must be left out: model {name} has no prices here."
+                    raise RequestRefused(detail, field="limits.budget_cost")
+        return {name: prices for name, prices in known.items() if prices is not None}
 
     def _structured(self, request: TurnRequest, output: OutputSpec) -> TurnRequest:
         """Adds the tools by which the model submits its output, if it needs any. Attempts are counted in place of tool
@@ -247,13 +287,6 @@ def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
     """False where the parameters force a tool that the turn does not have."""
     choice = params.get("tool_choice") or {}
     return choice.get("type") != "tool" or choice["name"] in tools.names
-
-
-def _limits(limits: Limits, *layers: LimitsIn | None) -> Limits:
-    for layer in layers:
-        if layer is not None:
-            limits = replace(limits, **layer.model_dump(exclude_none=True))
-    return limits
 
 
 def _declared(item: ClientToolIn | HttpToolIn) -> ToolSpec:

@@ -1,6 +1,6 @@
 """Asks: calls that wait for a person. Grants: permissions that outlast a call. Steers: messages to an open turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from typing import Literal
@@ -46,6 +46,8 @@ class Ask:
     expires_at: datetime | None = None
     answer: AskAnswer | None = None
     tool_digest: str | None = None
+    asked_at: datetime | None = field(default=None, compare=False)  # as the rows have it; None until they are read
+    answered_at: datetime | None = field(default=None, compare=False)
 
     @property
     def is_shown(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.domain.assembly import ASSEMBLED
 from app.domain.history import COMPACTED
 from app.domain.kinds import TOOL_RESULT
+from app.domain.limits import reached_limits
 from app.domain.steps import INTERRUPTED, VOIDED, tools_have_failed
 from app.domain.turns import Turn
 
@@ -23,7 +24,8 @@ _NOT_DEGRADED = frozenset({"started_at", "seconds", "summarised", "cached", "mem
 @dataclass(frozen=True, slots=True)
 class Degraded:
     """A policy, `what`, that was needed for the tool_result at `index`; without an index, for the whole turn. A reply
-    that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it.
+    that was cut off has its `round` and the output that it cost, `estimated` where the provider did not report it. A
+    limit that was reached has its name, its amount and what was `used` of it.
     """
 
     what: str
@@ -32,6 +34,8 @@ class Degraded:
     round: int | None = None
     output_tokens: int | None = None
     estimated: bool = False
+    limit: float | None = None
+    used: float | None = None
 
 
 def degraded(turn: Turn) -> tuple[Degraded, ...]:
@@ -42,6 +46,7 @@ def degraded(turn: Turn) -> tuple[Degraded, ...]:
             names = [name for name in json.loads(block.notes) if name not in _NOT_DEGRADED]
             found.extend(Degraded(name, block.index, block.name) for name in names)
     found.extend(_cut_off(turn))
+    found.extend(Degraded(reached.name, limit=reached.limit, used=reached.used) for reached in reached_limits(turn))
     if turn.request is not None:
         models = {round.model for round in turn.rounds if round.sealed and round.stop_reason != COMPACTED}
         if models - {None, turn.request.model}:

@@ -1,10 +1,41 @@
-"""Rounds: one model call each, with the tools that it called; and sums of usage."""
+"""Rounds: one model call each, with the tools that it called; sums of usage, and what it costs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeGuard
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a million tokens, in the currency that the operator chose."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def cost_of(self, usage: Mapping[str, Any]) -> float:
+        """Returns the cost of a round's usage. `input_tokens` are those without a cache. The figures of summaries that
+        the provider wrote meanwhile are in `iterations`, and not in those of the message.
+        """
+        iterations = usage.get("iterations") or ()
+        prices = {
+            "input_tokens": self.input,
+            "output_tokens": self.output,
+            "cache_read_input_tokens": self.input if self.cache_read is None else self.cache_read,
+            "cache_creation_input_tokens": self.input if self.cache_write is None else self.cache_write,
+        }
+        figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
+        paid = (
+            Decimal(str(price)) * Decimal(str(each.get(name) or 0))
+            for each in figures
+            for name, price in prices.items()
+        )
+        return float(sum(paid, Decimal()) / _MILLION)
 
 
 @dataclass(frozen=True, slots=True)

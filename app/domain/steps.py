@@ -1,7 +1,8 @@
 """The next step of a turn, and the settlement of an interrupted round. Pure functions, total over rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import takewhile
 from typing import Any, Literal
 from uuid import UUID
@@ -11,6 +12,16 @@ from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed
 from app.domain.history import COMPACTED
 from app.domain.kinds import TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT
+from app.domain.limits import (
+    BUDGET,
+    budget_sentence,
+    calls_are_spent,
+    calls_over_limit,
+    counted_calls,
+    round_limit,
+    rounds_with_calls,
+    spent_budget,
+)
 from app.domain.output import failure_of, output_progress, unjudged_draft
 from app.domain.rounds import Round
 from app.domain.turns import Limits, Turn
@@ -18,6 +29,7 @@ from app.domain.turns import Limits, Turn
 INTERRUPTED = "interrupted"
 VOIDED = "voided"
 MAX_TOOL_ROUNDS = "max_tool_rounds"
+MAX_CALLS = "max_calls"
 
 # The provider expects its reply back unchanged, and goes on with it.
 PAUSED = frozenset({"pause_turn", "compaction"})
@@ -102,14 +114,29 @@ class Fail:
 Step = CallModel | Shorten | Compact | RunTools | JudgeOutput | AwaitClient | ApplySteers | Finish | Fail
 
 
-def next_step(turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None) -> Step:
+def next_step(
+    turn: Turn, ancestors: Sequence[Turn] = (), tokens: int | None = None, now: datetime | None = None
+) -> Step:
     """The next step of an assistant turn that has no unsettled round. `ancestors` are the turns before it, from the
-    root. `tokens` is the size of the next request, where it was counted.
+    root. `tokens` is the size of the next request, where it was counted; `now` the time, for the budget of seconds.
     """
-    step = _next_step(turn)
+    step = _within_budget(_next_step(turn), turn, now)
     if isinstance(step, CallModel) and not is_paused(turn):
         return compaction_step(step.round, [*ancestors, turn], tokens=tokens) or step
     return step
+
+
+def _within_budget(step: Step, turn: Turn, now: datetime | None) -> Step:
+    """The step, or the end of a turn that has no budget left for it. An output that was handed over is judged."""
+    if not isinstance(step, CallModel | RunTools) or (spent := spent_budget(turn, now)) is None:
+        return step
+    if isinstance(step, CallModel):
+        return Fail(BUDGET, budget_sentence(spent), asdict(spent))
+    counted = {_key(call) for call in counted_calls(turn)}
+    refused = tuple(call for call in step.calls if _key(call) in counted)
+    if step.refusal is not None or not refused:
+        return step
+    return RunTools(refused, f"This call was not run: the turn's budget is used up. {budget_sentence(spent)}")
 
 
 def compaction_step(
@@ -133,11 +160,11 @@ def _next_step(turn: Turn) -> Step:
     limits = turn.request.limits
     sealed = [round for round in turn.rounds if round.sealed]
     if not sealed:
-        return ApplySteers(turn.steers) if turn.steers else _call_model(turn, 1, limits)
+        return ApplySteers(turn.steers) if turn.steers else _call_model(turn, 1)
     last = sealed[-1]
-    with_calls = _rounds_with_calls(turn.blocks)
+    with_calls = rounds_with_calls(turn.blocks)
     if unanswered := unanswered_calls(turn.blocks):
-        return _answer_calls(turn, unanswered, last, len(with_calls), limits)
+        return _answer_calls(turn, unanswered, last, len(with_calls))
     if draft := unjudged_draft(turn):
         return JudgeOutput(draft)
     pauses = takewhile(lambda round: round.stop_reason in _GOES_ON, reversed(sealed))
@@ -147,7 +174,7 @@ def _next_step(turn: Turn) -> Step:
         return ApplySteers(turn.steers)
     steered = any(block.type == USER_TEXT and block.round == last.number for block in turn.blocks)
     if steered or last.stop_reason == COMPACTED:
-        return _call_model(turn, last.number + 1, limits)
+        return _call_model(turn, last.number + 1)
     if turn.request.output is not None:
         progress = output_progress(turn)
         if progress.accepted is not None:
@@ -157,18 +184,16 @@ def _next_step(turn: Turn) -> Step:
     if with_calls and with_calls[-1] == last.number:
         return _after_tools(turn, last, len(with_calls), limits)
     if goes_on:
-        return _call_model(turn, last.number + 1, limits)
+        return _call_model(turn, last.number + 1)
     if last.stop_reason in PAUSED:
         times = f"{paused} times in a row ({last.stop_reason})"
         return Fail("not_finished", f"The provider paused its reply {times}, and did not finish it.")
     return Finish(last.stop_reason or "end_turn")
 
 
-def _answer_calls(
-    turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_rounds: int, limits: Limits
-) -> RunTools | AwaitClient:
-    if tool_rounds > limits.max_rounds:
-        return RunTools(unanswered, f"This call was not run: the limit of {limits.max_rounds} tool rounds is reached.")
+def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_rounds: int) -> RunTools | AwaitClient:
+    if tool_rounds > (limit := round_limit(turn)):
+        return RunTools(unanswered, f"This call was not run: the limit of {limit} tool rounds is reached.")
     if last.stop_reason in _NOT_RUN:
         return RunTools(unanswered, _NOT_RUN[last.stop_reason])
     waiting = {(ask.round, ask.tool_use_id): ask for ask in turn.asks if ask.answer is None}
@@ -180,8 +205,8 @@ def _key(call: Block) -> tuple[int, str]:
     return call.round, call.tool_use_id or ""
 
 
-def _call_model(turn: Turn, number: int, limits: Limits) -> CallModel:
-    spent = tool_rounds(turn.blocks) >= limits.max_rounds
+def _call_model(turn: Turn, number: int) -> CallModel:
+    spent = tool_rounds(turn.blocks) >= round_limit(turn) or calls_are_spent(turn)
     return CallModel(number, tools=not (spent or tools_have_failed(turn)))
 
 
@@ -190,9 +215,16 @@ def _after_tools(turn: Turn, last: Round, tool_rounds: int, limits: Limits) -> S
         return Finish(last.stop_reason or "")
     if not limits.continue_after_tools:
         return Finish("tool_use")
-    if tool_rounds > limits.max_rounds or (tool_rounds == limits.max_rounds and limits.on_max_rounds == "stop"):
+    limit, stops = round_limit(turn), limits.on_max_rounds == "stop"
+    if tool_rounds > limit or (tool_rounds == limit and stops):
         return Finish(MAX_TOOL_ROUNDS)
-    return _call_model(turn, last.number + 1, limits)
+    refused = calls_over_limit(turn)
+    goes_on_calling = bool(refused) and all(
+        call in refused for call in turn.blocks if call.round == last.number and call.is_call
+    )
+    if goes_on_calling or (stops and calls_are_spent(turn)):
+        return Finish(MAX_CALLS)
+    return _call_model(turn, last.number + 1)
 
 
 def unanswered_calls(blocks: Sequence[Block]) -> tuple[Block, ...]:
@@ -208,7 +240,7 @@ def failed_rounds(blocks: Sequence[Block], last: int | None = None) -> int:
     known = [block for block in blocks if last is None or block.round <= last]
     spoken = max((block.round for block in known if block.type == USER_TEXT), default=0)
     count = 0
-    for number in reversed(_rounds_with_calls(known)):
+    for number in reversed(rounds_with_calls(known)):
         results = [block for block in known if block.round == number and block.type == TOOL_RESULT]
         if number <= spoken or not all(result.is_error for result in results):
             break
@@ -226,11 +258,7 @@ def tools_have_failed(turn: Turn, last: int | None = None) -> bool:
 
 def tool_rounds(blocks: Sequence[Block]) -> int:
     """The number of rounds with calls of tools."""
-    return len(_rounds_with_calls(blocks))
-
-
-def _rounds_with_calls(blocks: Sequence[Block]) -> list[int]:
-    return sorted({block.round for block in blocks if block.is_call})
+    return len(rounds_with_calls(blocks))
 
 
 Settlement = Literal["seal", "keep", "void", "give_up"]

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.errors import IllegalTransition
-from app.domain.rounds import Round
+from app.domain.rounds import Prices, Round
 
 Role = Literal["user", "assistant"]
 Status = Literal["queued", "running", "waiting", "complete", "cancelled", "error"]
@@ -74,6 +74,10 @@ class Limits:
     """The limits of one turn. `context_window` is in tokens; a conversation that fills `compact_at` of it is made
     shorter: by us (`own`), or by the `provider` with those `provider_edits` that it offers for the model.
     `earlier_results` is how results of tools in the turns before are sent.
+
+    `max_rounds` may stretch to `hard_max_rounds` while rounds make progress. `max_calls` counts calls of tools. The
+    budgets are spent in tokens of all kinds, in cost by `prices` (by the name of the model), and in seconds since the
+    first claim. With `tell_rounds` the model is sent how many tool rounds are left.
     """
 
     max_rounds: int = 5
@@ -88,6 +92,13 @@ class Limits:
     compaction: Compaction = "own"
     earlier_results: EarlierResults = "whole"
     provider_edits: tuple[str, ...] = ()
+    hard_max_rounds: int | None = None
+    max_calls: int | None = None
+    budget_tokens: int | None = None
+    budget_cost: float | None = None
+    budget_seconds: float | None = None
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    tell_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,11 +115,12 @@ class Executor:
         await self._recorder.end("complete", ASSEMBLED)
 
     async def _next_step(self) -> Step:
-        step = next_step(self.turn, self._context.ancestors)
+        now = datetime.now(UTC)
+        step = next_step(self.turn, self._context.ancestors, now=now)
         if not isinstance(step, CallModel | Shorten | Compact):
             return step
         tokens = await self._token_counter.tokens(self.turn, self._route.model, self._route.provider)
-        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens)
+        return step if tokens is None else next_step(self.turn, self._context.ancestors, tokens, now)
 
     async def _do(self, step: Step) -> None:
         match step:

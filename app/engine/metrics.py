@@ -6,17 +6,26 @@ from time import perf_counter
 import structlog
 
 from app.domain.assembly import ASSEMBLED
+from app.domain.limits import BUDGET, reached_limits
 from app.domain.rounds import Round
-from app.domain.steps import MAX_TOOL_ROUNDS, tool_rounds
+from app.domain.steps import MAX_CALLS, MAX_TOOL_ROUNDS, failed_rounds, tool_rounds, tools_have_failed
 from app.domain.turns import Turn
-from app.telemetry import CONTINUATION_ROUNDS, CONTINUATION_SECONDS, CONTINUATIONS, ROUNDS_PER_TURN, TOKENS, TURNS
+from app.telemetry import (
+    CONTINUATION_ROUNDS,
+    CONTINUATION_SECONDS,
+    CONTINUATIONS,
+    LIMITS_REACHED,
+    ROUNDS_PER_TURN,
+    TOKENS,
+    TURNS,
+)
 
 log = structlog.get_logger(__name__)
 
 # A provider may invent others; each would be a metric series of its own for ever.
 _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
-    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS}
+    | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET}
 )
 
 
@@ -39,6 +48,13 @@ def count_ended_turn(turn: Turn, tools_started: float | None) -> None:
     if with_tools := tool_rounds(turn.blocks):
         CONTINUATIONS.labels("ok" if turn.status == "complete" else turn.status).inc()
         CONTINUATION_ROUNDS.observe(with_tools)
+    reached = [(each.name, each.limit, each.used) for each in reached_limits(turn)]
+    if turn.request is not None and tools_have_failed(turn):
+        most = turn.request.limits.max_failed_rounds
+        reached.append(("max_failed_rounds", most, failed_rounds(turn.blocks)))
+    for name, limit, used in reached:
+        LIMITS_REACHED.labels(name).inc()
+        log.warning("limit.reached", limit=name, most=limit, used=used, rounds=rounds, tool_rounds=with_tools)
     if tools_started is not None:
         CONTINUATION_SECONDS.observe(perf_counter() - tools_started)
     log.info(

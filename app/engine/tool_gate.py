@@ -12,6 +12,7 @@ from typing import assert_never
 from app.domain.asks import Ask, AskAnswer, AskKind, Grant, digest_of
 from app.domain.blocks import Block, CallState
 from app.domain.kinds import TEXT, TOOL_RESULT
+from app.domain.limits import calls_over_limit, round_limit
 from app.domain.steps import tool_rounds
 from app.domain.turns import ToolRole, ToolSpec, Turn, TurnRequest
 from app.tools.grants import covers
@@ -22,6 +23,8 @@ from app.tools.toolset import Toolset
 OUTCOME_UNKNOWN = (
     "The server stopped while this call was running. Find out whether it took effect before you call again."
 )
+
+TOO_MANY_CALLS = "This call was not run: the limit of {} tool calls in a turn is reached."
 
 # Round and id of a call: an id may come again in a later round.
 CallKey = tuple[int, str | None]
@@ -68,7 +71,7 @@ class ToolGate:
         A call that repeats another one of its round waits for that one's outcome.
         """
         blocks, spec = self.turn.blocks, self.spec(call)
-        if not call.is_call or tool_rounds(blocks) > self._request.limits.max_rounds:
+        if not call.is_call or tool_rounds(blocks) > round_limit(self.turn) or call in calls_over_limit(self.turn):
             return False
         if spec is None or not spec.read_only or self._ask_kind(call) or self._known_outcome(call):
             return False
@@ -83,12 +86,11 @@ class ToolGate:
         asked, started = [ask.round for ask in self.turn.asks], [number for number, _ in self.started_before]
         if round in {*results, *asked, *started}:
             return []
-        return [self._ask(call, kind, now) for call in calls if (kind := self._ask_kind(call))]
+        over = calls_over_limit(self.turn)
+        return [self._ask(call, kind, now) for call in calls if call not in over and (kind := self._ask_kind(call))]
 
     def decide(self, call: Block, refusal: str | None = None) -> RunCall | SettleUnrun:
         """Decides about a call that waits for no person. With `refusal`, no call of its round may run."""
-        if refusal is not None:
-            return SettleUnrun(Outcome(refusal, kind="refused"))
         spec = self.spec(call)
         if key_of(call) in self.started_before and spec is not None and not repeatable(spec):
             # An earlier attempt started the call, its outcome is unknown, and a second run may do harm.
@@ -96,6 +98,10 @@ class ToolGate:
         ask = self._ask_of(call)
         if ask is not None and ask.answer is not None and ask.answer.kind != "approve":
             return SettleUnrun(outcome_of_answer(ask, ask.answer), from_client=True)
+        if refusal is not None:
+            return SettleUnrun(Outcome(refusal, kind="refused"))
+        if call in calls_over_limit(self.turn):
+            return SettleUnrun(Outcome(TOO_MANY_CALLS.format(self._request.limits.max_calls), kind="refused"))
         outcome = self._known_outcome(call)
         return self.run_of(call) if outcome is None else SettleUnrun(outcome)
 

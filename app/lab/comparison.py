@@ -28,6 +28,12 @@ _LIMITS: Final = frozenset(
         "compact_at",
         "compaction",
         "earlier_results",
+        "hard_max_rounds",
+        "max_calls",
+        "budget_tokens",
+        "budget_cost",
+        "budget_seconds",
+        "tell_rounds",
     }
 )
 _SIDES: Final = ("first", "second")

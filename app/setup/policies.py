@@ -38,6 +38,7 @@ def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
 def turn_limits(settings: Settings) -> Limits:
     return Limits(
         max_rounds=settings.max_rounds,
+        hard_max_rounds=settings.hard_max_rounds,
         on_max_rounds=settings.on_max_rounds,
         max_failed_rounds=settings.max_failed_rounds,
         continue_after_tools=settings.continue_after_tools,
@@ -47,6 +48,11 @@ def turn_limits(settings: Settings) -> Limits:
         compact_at=settings.compact_at,
         compaction=settings.compaction,
         earlier_results=settings.earlier_results,
+        max_calls=settings.max_calls,
+        budget_tokens=settings.budget_tokens,
+        budget_cost=settings.budget_cost,
+        budget_seconds=settings.budget_seconds,
+        tell_rounds=settings.tell_rounds,
     )
 
 

@@ -113,6 +113,8 @@ def ask_from(row: Row) -> Ask:
         expires_at=row["expires_at"],
         answer=_answer.decode(row["answer"]) if row["answer"] is not None else None,
         tool_digest=row["tool_digest"],
+        asked_at=row["asked_at"],
+        answered_at=row["answered_at"],
     )
 
 

@@ -29,6 +29,12 @@ _REMARKS: Final[Mapping[str, str]] = {
     "all_tools_failed": "all tools failed",
     "hook_failures": "hooks of the server failed",
     "continued": "interrupted and continued",
+    "max_rounds": "limit of tool rounds reached",
+    "hard_max_rounds": "limit of tool rounds reached",
+    "max_calls": "limit of tool calls reached",
+    "budget_tokens": "budget of tokens used up",
+    "budget_cost": "budget used up",
+    "budget_seconds": "time used up",
     "rewritten": "interrupted and written anew",
 }
 _REASONS_NOT_RUN: Final[Mapping[str, str]] = {
@@ -133,7 +139,9 @@ def _approval(result: Json) -> Mapping[str, Any]:
 
 
 def _cost(item: Json) -> str:
-    """What a reply that was cut off has cost."""
+    """What a reply that was cut off has cost, or how much of a limit was used."""
+    if item.get("limit") is not None:
+        return f" ({item['used']:,} of {item['limit']:,})"
     tokens = item.get("output_tokens")
     return f" ({'about ' if item.get('estimated') else ''}{tokens:,} tokens before that)" if tokens else ""
 

@@ -30,6 +30,7 @@ _STOP_REASONS: Final = {
     "refusal": "the model refused to go on",
     "max_tool_rounds": "stopped at the limit of tool rounds",
     "assembled": "written by the server from the results of the tools",
+    "max_calls": "stopped at the limit of tool calls",
     "tool_use": "stopped after its tools, as requested",
 }
 

@@ -9,10 +9,9 @@ import pytest
 from app.api.views import round_out
 from app.domain.history import COMPACTED
 from app.domain.kinds import SHORTENED, SUMMARY
-from app.domain.rounds import Round
+from app.domain.rounds import Prices, Round
 from app.domain.turns import Limits, Turn, TurnError
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.models.catalog import Prices
 from app.tools.tool import tool
 from app.tools.toolset import Toolset
 from tests.integration.compacting import Compacting

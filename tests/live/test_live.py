@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.config import read_environment
-from app.llm.models.catalog import Model, Prices
+from app.domain.rounds import Prices
+from app.llm.models.catalog import Model
 from app.llm.models.registry import read_registry
 from app.terminal.assembler import Assembler
 from tests.support.http_client import Client, Event, Json, Said, turn_url, words_of

@@ -56,6 +56,16 @@ class LimitsIn(Body):
         Literal["own", "provider"] | None,
         Field(description="who shortens it: this server, or the provider where it offers that for the model"),
     ] = None
+    hard_max_rounds: Annotated[
+        int | None, Field(ge=0, le=1000, description="tool rounds to which `max_rounds` stretches while they progress")
+    ] = None
+    max_calls: Annotated[int | None, Field(ge=0, le=100_000, description="tool calls of the turn")] = None
+    budget_tokens: Annotated[int | None, Field(ge=1, le=10**12, description="tokens of all kinds")] = None
+    budget_cost: Annotated[float | None, Field(gt=0, le=1e9, description="in the currency of the prices")] = None
+    budget_seconds: Annotated[
+        float | None, Field(gt=0, le=1e9, description="since its start, without waits for a person")
+    ] = None
+    tell_rounds: Annotated[bool | None, Field(description="send the model how many tool rounds are left")] = None
 
 
 class OutputIn(Body):

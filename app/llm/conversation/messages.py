@@ -21,6 +21,7 @@ from app.domain.history import (
     with_earlier_results,
 )
 from app.domain.kinds import SERVER_CALLS, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
+from app.domain.limits import round_limit, rounds_with_calls
 from app.domain.results import count_files
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, tools_have_failed
@@ -59,6 +60,11 @@ GIVEN_UP = (
     " find out or do, that the tools failed, and what you can say without them."
 )
 PROGRAM_CUT = "A program of yours was stopped before its end. It had made these calls:"
+# Rounds that are left, for a turn with `tell_rounds`. Sent behind the results of each round, and again in every later
+# request: taken out, they would cost the cache from there on, and the signatures of the thoughts behind them.
+ROUNDS_LEFT = "(You can call tools in up to {} more rounds of this answer, several calls at once in each.)"
+ONE_ROUND_LEFT = "(You can call tools in one more round of this answer.)"
+NO_ROUND_LEFT = "(You cannot call any more tools in this answer: give it now, from what you have.)"
 NO_USER = "(The conversation starts with the assistant.)"
 
 _RESULT_TO_SUMMARISE = 2_000  # characters
@@ -141,7 +147,7 @@ def _entries_of(
     blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
     stopped = _stopped_calls(turn, blocks)
     same_frame = _same_frame(turn.request, running.request)
-    entries = _user_words(turn, 0)
+    entries = [*_rounds_left(turn, 0), *_user_words(turn, 0)]
     for round in rounds:
         reply: Sequence[Block] = [block for block in blocks if block.round == round.number]
         if not same_frame or round.number not in valid_thoughts or model_of(turn, round) != model:
@@ -154,6 +160,8 @@ def _entries_of(
             if not at_work and turn.request is not None and tools_have_failed(turn, round.number):
                 # The model cannot see that it is given no tools any more.
                 entries.append(_added_text(GIVEN_UP, entries, round))
+            elif not at_work:
+                entries += _rounds_left(turn, round.number)
         if not at_work:
             entries += _in_words(turn, round, stopped)
         words = _user_words(turn, round.number)
@@ -235,6 +243,18 @@ def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
         and (block.type == USER_TEXT or (block.type == VERDICT and block.data == REJECTED))
         and block.text.strip()
     ]
+
+
+def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
+    """Returns the text that names the tool rounds that are left after a round, 0 for before any of them."""
+    request = turn.request
+    # Attempts at an output are counted otherwise.
+    if request is None or request.output is not None or not (request.limits.tell_rounds and request.tools):
+        return ()
+    used = [number for number in rounds_with_calls(turn.blocks) if number <= round]
+    left = round_limit(turn, round) - len(used)
+    words = ROUNDS_LEFT.format(left) if left > 1 else ONE_ROUND_LEFT if left == 1 else NO_ROUND_LEFT
+    return (("user", Block(0, round, 0, TEXT, words)),)
 
 
 def _added_text(text: str, entries: Sequence[RoleBlock], round: Round) -> RoleBlock:

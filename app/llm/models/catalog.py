@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any, Literal
 
 from app.domain.errors import PermanentError, RequestRefused
 from app.domain.kinds import DOCUMENT, IMAGE
+from app.domain.rounds import Prices
 from app.llm.conversation.attachments import without_files
 from app.llm.models.think_tags import ThinkTagFilter
 from app.llm.parameters import COMMON, Parameter
@@ -24,38 +24,8 @@ Ability = Literal[
     "compaction",
 ]
 
-_MILLION = 1_000_000
 # The ability that a model needs for files of a type.
 _NEEDED: Mapping[str, Ability] = {IMAGE: "images", DOCUMENT: "documents"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of a million tokens, in the currency that the operator chose."""
-
-    input: float
-    output: float
-    cache_read: float | None = None
-    cache_write: float | None = None
-
-    def cost_of(self, usage: Mapping[str, Any]) -> float:
-        """Returns the cost of a round's usage. `input_tokens` are those without a cache. The figures of summaries that
-        the provider wrote meanwhile are in `iterations`, and not in those of the message.
-        """
-        iterations = usage.get("iterations") or ()
-        prices = {
-            "input_tokens": self.input,
-            "output_tokens": self.output,
-            "cache_read_input_tokens": self.input if self.cache_read is None else self.cache_read,
-            "cache_creation_input_tokens": self.input if self.cache_write is None else self.cache_write,
-        }
-        figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
-        paid = (
-            Decimal(str(price)) * Decimal(str(each.get(name) or 0))
-            for each in figures
-            for name, price in prices.items()
-        )
-        return float(sum(paid, Decimal()) / _MILLION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +146,12 @@ class Models:
 
     def cost(self, name: str, usage: Mapping[str, Any]) -> float | None:
         """Returns None if the model has no prices."""
+        prices = self.prices(name)
+        return None if prices is None else prices.cost_of(usage)
+
+    def prices(self, name: str) -> Prices | None:
         found = self._find(name)
-        return None if found is None or found[1].prices is None else found[1].prices.cost_of(usage)
+        return None if found is None else found[1].prices
 
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """Finds the model, first among the listed models of all providers, then by prefix."""

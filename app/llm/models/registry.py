@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.domain.errors import ConfigError
+from app.domain.rounds import Prices
 from app.kit.requirements import requirement
-from app.llm.models.catalog import Ability, Model, Prices
+from app.llm.models.catalog import Ability, Model
 from app.llm.models.parameters import Api, parameters_of
 from app.llm.openai.parameters import OWN_MEMBERS
 from app.llm.openai.quirks import QUIRKS, Quirks

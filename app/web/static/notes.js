@@ -43,6 +43,12 @@ const OF_TURNS = {
   fallback_model: 'Another model has helped out',
   assembled_answer: 'No model could answer: this is what the tools have found',
   all_tools_failed: 'All tools failed',
+  max_rounds: 'The limit of tool rounds was reached',
+  hard_max_rounds: 'The limit of tool rounds was reached',
+  max_calls: 'The limit of tool calls was reached',
+  budget_tokens: 'The budget of tokens is used up',
+  budget_cost: 'The budget is used up',
+  budget_seconds: 'The time for this answer is used up',
 }
 
 /** What the turn needed besides the policies of its results, in words. */
@@ -51,7 +57,8 @@ export function degradedText(degraded) {
   return [...new Set(lines)].join(' ')
 }
 
-function costOf({ output_tokens: tokens, estimated }) {
+function costOf({ output_tokens: tokens, estimated, limit, used }) {
+  if (limit !== null && limit !== undefined) return ` (${number(used)} of ${number(limit)})`
   return tokens ? ` (${estimated ? 'about ' : ''}${number(tokens)} tokens before that)` : ''
 }
 

@@ -93,6 +93,8 @@ export type Turn = {
     round: number | null
     output_tokens: number | null
     estimated: boolean
+    limit: number | null
+    used: number | null
   }[]
   siblings?: string[] | null
   cursor?: string | null

@@ -191,6 +191,7 @@ function troubleOf(turn) {
   if (turn.stop_reason === 'forked') return 'A fork left out what came after this.'
   if (turn.stop_reason === 'max_tokens') return 'The answer was cut off at its longest length.'
   if (turn.stop_reason === 'max_tool_rounds') return 'The answer ended at the limit of its rounds.'
+  if (turn.stop_reason === 'max_calls') return 'The answer ended at the limit of its tool calls.'
   return ''
 }
 

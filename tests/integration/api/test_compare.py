@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from app.domain.rounds import Prices
 from app.lab.comparison import options_of, read_plan
-from app.llm.models.catalog import Model, Prices, ProviderModels
+from app.llm.models.catalog import Model, ProviderModels
 from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
 from app.tools.tool import tool
 from app.tools.toolset import Toolset

@@ -324,6 +324,8 @@ BLOCKS = st.builds(
 LIMITS = st.builds(
     Limits,
     max_rounds=st.integers(0, 3),
+    hard_max_rounds=st.none() | st.integers(0, 5),
+    max_calls=st.none() | st.integers(0, 3),
     on_max_rounds=st.sampled_from(get_args(RoundLimitPolicy)),
     max_failed_rounds=st.integers(0, 3),
     continue_after_tools=st.booleans(),

@@ -367,6 +367,8 @@ def test_each_request_begins_with_the_bytes_of_the_one_before(data: st.DataObjec
     chat = Chat(data.draw)
     limits = Limits(
         max_rounds=4,
+        hard_max_rounds=data.draw(st.sampled_from([None, 6])),
+        tell_rounds=data.draw(st.booleans()),
         max_failed_rounds=data.draw(st.sampled_from([1, 2, 3])),
         recovery=data.draw(st.sampled_from(["retry", "continue"])),
     )

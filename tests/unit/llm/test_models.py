@@ -4,8 +4,9 @@ import pytest
 
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError, RequestRefused
+from app.domain.rounds import Prices
 from app.llm.conversation.attachments import LEFT_OUT
-from app.llm.models.catalog import Model, Models, Prices, ProviderModels
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.provider import Message, ModelRequest
 from app.llm.scripted import ScriptedProvider, message_of, text
 

@@ -9,13 +9,13 @@ import pytest
 from app.api.resolve import Defaults, Resolver
 from app.api.schemas.requests import LimitsIn, TurnOptions
 from app.domain.blocks import Block
-from app.domain.rounds import Round
+from app.domain.rounds import Prices, Round
 from app.domain.steps import CallModel, Finish, next_step
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.conversation.messages import build_messages
 from app.llm.demo.provider import DemoProvider
-from app.llm.models.catalog import Model, Models, Prices, ProviderModels
+from app.llm.models.catalog import Model, Models, ProviderModels
 from app.llm.models.registry import read_registry
 from app.llm.provider import Message, ModelRequest, ProviderCompaction
 from app.tools.toolset import Toolset

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import ConfigError
-from app.llm.models.catalog import Model, Prices
+from app.domain.rounds import Prices
+from app.llm.models.catalog import Model
 from app.llm.models.registry import ProviderSpec, read_registry
 from app.llm.openai.quirks import QUIRKS
 
