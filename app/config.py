@@ -123,6 +123,10 @@ class Settings(BaseSettings):
         None,
         description="internal hosts and networks that HTTP tools may call, also without TLS; separated by commas",
     )
+    provider_tools_allow: str | None = Field(
+        None,
+        description="types of the providers' own tools that turns may name, separated by commas; all unless it is set",
+    )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")

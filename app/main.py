@@ -24,7 +24,7 @@ from app.llm.models.catalog import Models
 from app.setup.databases import database_url
 from app.setup.engine import started
 from app.setup.models import check_chosen, default_among, default_model, open_models
-from app.setup.policies import allowed_params, tool_settings, turn_limits, webhook_receiver
+from app.setup.policies import allowed_params, allowed_provider_tools, tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
@@ -126,7 +126,13 @@ async def running(
             Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
             Storage.of(database),
             Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
-            Resolver(models, toolset, Defaults(model, settings.system_prompt, turn_limits(settings)), allowed),
+            Resolver(
+                models,
+                toolset,
+                Defaults(model, settings.system_prompt, turn_limits(settings)),
+                allowed,
+                allowed_provider_tools(settings),
+            ),
             HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
             engine.failed,
             is_ready=lambda: not worker.draining,

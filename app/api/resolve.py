@@ -51,12 +51,17 @@ _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "bu
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here."""
+    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here.
+
+    `allowed` are the guarded parameters, and `provider_tools` the types of the providers' own tools, that the operator
+    allows; None allows all types.
+    """
 
     models: Models
     toolset: Toolset
     defaults: Defaults
     allowed: AllowedParams = field(default_factory=AllowedParams)
+    provider_tools: frozenset[str] | None = None
 
     @property
     def params(self) -> ParamRules:
@@ -168,7 +173,8 @@ class Resolver:
 
     def _tools(self, items: Sequence[ToolIn] | None, before: TurnRequest | None) -> _Tools:
         if items is None and before is not None:
-            return _Tools(tuple(spec for spec in before.tools if spec.role is None), before.provider_tools)
+            own = (tool for tool in before.provider_tools if self._may_name(msgspec.json.decode(tool)))
+            return _Tools(tuple(spec for spec in before.tools if spec.role is None), tuple(own))
         return self._choose(self.toolset.names if items is None else items, before.tools if before else (), "tools")
 
     def _choose(self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str) -> _Tools:
@@ -178,6 +184,12 @@ class Resolver:
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
         for place, item in enumerate(items):
             if isinstance(item, ProviderToolIn):
+                if not self._may_name(item.definition):
+                    raise RequestRefused(
+                        f"`{field}.{place}.definition.type` must be one that the operator of this server has allowed"
+                        " (TURNSTREAM_PROVIDER_TOOLS_ALLOW).",
+                        field=f"{field}.{place}.definition.type",
+                    )
                 provider[msgspec.json.encode(item.definition).decode()] = None
                 continue
             try:
@@ -195,6 +207,11 @@ class Resolver:
                     field=f"{field}.{place}",
                 )
         return _Tools(tuple(chosen.values()), tuple(provider))
+
+    def _may_name(self, definition: Mapping[str, Any]) -> bool:
+        """Whether turns may have this tool of the provider."""
+        type = definition.get("type")
+        return self.provider_tools is None or (isinstance(type, str) and type in self.provider_tools)
 
     def _output_spec(self, options: TurnOptions) -> OutputSpec | None:
         output = options.output

@@ -73,7 +73,7 @@ class Parameter:
     def validated(self, value: object) -> Any:
         """Returns the value as it is sent. Raises pydantic's ValidationError."""
         self._adapter.validate_python(value, strict=True)
-        declared = getattr(self.type, "model_fields", ())
+        declared = getattr(getattr(self.type, "__origin__", self.type), "model_fields", ())
         if not isinstance(value, dict):
             return value
         return {name: member for name, member in value.items() if member is not None or name not in declared}

@@ -65,6 +65,11 @@ def allowed_params(settings: Settings) -> AllowedParams:
     return allowed
 
 
+def allowed_provider_tools(settings: Settings) -> frozenset[str] | None:
+    allowed = settings.provider_tools_allow
+    return None if allowed is None else frozenset(type.strip() for type in allowed.split(","))
+
+
 def tool_settings(settings: Settings) -> ToolSettings:
     secret = settings.signing_secret
     return ToolSettings(

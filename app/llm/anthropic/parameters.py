@@ -6,9 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from app.llm.parameters import COMMON, TEMPERATURE, TOP_K, TOP_P, JsonObject, Parameter, Texts
+from app.llm.parameters import (
+    MAX_TOKENS,
+    OUTPUT_CONFIG,
+    STOP_SEQUENCES,
+    TEMPERATURE,
+    THINKING,
+    TOOL_CHOICE,
+    TOP_K,
+    TOP_P,
+    JsonObject,
+    Parameter,
+    Texts,
+    Thinking,
+)
 
 _EVERY_MODEL = re.compile("")
+_LEAST_BUDGET = 1_024  # tokens
 _WHY = "this version of the Anthropic API has no sampling parameters"
 
 
@@ -24,6 +38,12 @@ class ContextManagement(BaseModel):
     edits: Annotated[list[JsonObject], AfterValidator(_with_types), Field(max_length=10)]
 
 
+def _with_budget(thinking: Thinking) -> Thinking:
+    if thinking.type == "enabled" and (thinking.budget_tokens or 0) < _LEAST_BUDGET:
+        raise ValueError(f"must have `budget_tokens` of at least {_LEAST_BUDGET:,} with the type `enabled`")
+    return thinking
+
+
 def _id_or_object(value: Any) -> Any:
     if not isinstance(value, str | dict):
         raise ValueError("must be an id or an object")
@@ -35,7 +55,11 @@ _IdOrObject = Annotated[
 ]
 
 PARAMETERS = (
-    *COMMON,
+    MAX_TOKENS,
+    STOP_SEQUENCES,
+    TOOL_CHOICE,
+    replace(THINKING, type=Annotated[Thinking, AfterValidator(_with_budget)]),
+    OUTPUT_CONFIG,
     *(replace(parameter, refused_by=_EVERY_MODEL, why=_WHY) for parameter in (TEMPERATURE, TOP_K, TOP_P)),
     Parameter("context_management", ContextManagement, "how the provider shortens a long conversation"),
     Parameter("betas", Texts, "names of the provider's betas", guarded=True),

@@ -304,6 +304,28 @@ async def test_a_fallback_gets_the_parameters_that_it_takes(database_url: str) -
     assert next(log["params"] for log in logs if log["event"] == "params.left_out") == ["temperature"]
 
 
+# --- tools of the provider -------------------------------------------------------------------------------------------
+
+
+async def test_an_operator_allows_types_of_the_providers_own_tools(database_url: str) -> None:
+    search, files = ({"type": "provider", "definition": {"type": type}} for type in ("web_search", "file_search"))
+    provider = ScriptedProvider(answering)
+    known = ProviderModels(provider, ["m"], (), TABLES["openai-responses"])
+    async with serving(database_url, offers=[known]) as server, Client(server.url) as client:
+        chat = await client.chat(settings={"model": "m"})
+        await client.ask(chat, tools=[search, files])
+    async with (
+        serving(database_url, offers=[known], provider_tools_allow="web_search, code_interpreter") as server,
+        Client(server.url) as client,
+    ):
+        await client.ask(chat)
+        assert provider.requests[-1].provider_tools == ('{"type":"web_search"}',)
+        body = {**said("x"), "model": "m", "tools": [search, files]}
+        refused = await client.post(f"{chat}/turns", json=body)
+        check(refused, "tools.1.definition.type")
+        assert "web_search" not in refused.json()["detail"]
+
+
 # --- the list of models ----------------------------------------------------------------------------------------------
 
 

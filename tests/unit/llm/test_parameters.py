@@ -99,6 +99,9 @@ def test_a_value_is_checked_by_type_and_range(name: str, value: object, ok: bool
         ("context_management", {"edits": [{"type": "clear_tool_uses_20250919"}]}, True),
         ("context_management", {"edits": [{}]}, False),
         ("service_tier", "flex", False),
+        ("thinking", {"type": "enabled", "budget_tokens": 1024}, True),
+        ("thinking", {"type": "enabled", "budget_tokens": 1023}, False),
+        ("thinking", {"type": "enabled"}, False),
     ],
 )
 def test_a_value_of_anthropics_is_checked_by_type(name: str, value: object, ok: bool) -> None:
@@ -204,6 +207,22 @@ def test_what_another_model_takes_is_kept() -> None:
     assert MODELS.fitting("small", {"thinking": {"type": "disabled"}}) == {"thinking": {"type": "disabled"}}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "member"),
+    [
+        ("max_tokens", 51, "max_tokens"),
+        ("max_tokens", 50, None),
+        ("thinking", {"type": "adaptive"}, "thinking"),
+        ("thinking", {"type": "disabled"}, None),
+        ("output_config", {"effort": "low", "format": {}}, "output_config.format"),
+        ("output_config", {"effort": "low"}, None),
+    ],
+)
+def test_a_model_objects_to_what_it_cannot_do(name: str, value: object, member: str | None) -> None:
+    objection = MODELS.check("small").objection(name, value)
+    assert (objection and objection[0]) == member
+
+
 def test_of_a_model_that_is_gone_nothing_is_known() -> None:
     assert list(MODELS.parameters("gone")) == []
     assert MODELS.refusal("gone", "seed") is None
@@ -220,6 +239,7 @@ def test_an_operator_allows_names_or_single_values() -> None:
     assert allowed.allows(betas, ["a", "b"])
     assert not allowed.allows(betas, ["a", "c"])
     assert allowed.allows(tier, "priority")
+    assert allowed.allows(named("anthropic", "max_tokens"), 5)
     assert (allowed.allows(store, False), allowed.allows(store, True)) == (True, False)
     assert not allowed.allows(container, {"id": "c"})
     assert [allowed.shows(each) for each in (betas, container, named("anthropic", "max_tokens"))] == [True, False, True]

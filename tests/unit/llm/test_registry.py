@@ -1,5 +1,6 @@
 """The file of models, and the operator's beside it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from app.domain.errors import ConfigError
 from app.domain.rounds import Prices
 from app.llm.models.catalog import Model
 from app.llm.models.registry import ProviderSpec, read_registry
+from app.llm.openai.chat.render import render
 from app.llm.openai.quirks import QUIRKS
+from app.llm.provider import ModelRequest
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 
@@ -148,6 +151,27 @@ def test_the_operator_says_more_of_a_model_adds_others_and_takes_some_out(tmp_pa
 def test_a_wrong_file_stops_the_start_with_a_sentence(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         read(tmp_path, text, **KEYS)
+
+
+def test_the_operator_adds_parameters_of_a_server_and_takes_some_from_a_model(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+        [providers.local]
+        api = "openai-chat"
+        quirks = "compatible"
+        params = ["top_a", "mirostat"]
+        [models.m]
+        provider = "local"
+        refuses = ["seed"]
+        """,
+    )["local"]
+    assert {"top_a", "mirostat", "top_k", "seed"} <= {parameter.name for parameter in found.parameters}
+    assert model_of(found, "m").refuses == {"seed"}
+    request = ModelRequest("m", (), params={"top_a": 0.1, "mirostat": {"tau": 5}, "unheard_of": 1})
+    body = json.loads(render(request, found.quirks))
+    assert (body["top_a"], body["mirostat"]) == (0.1, {"tau": 5})
+    assert "unheard_of" not in body
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
