@@ -10,6 +10,18 @@ BEFORE = 40
 AFTER = 140
 _LONGEST_HALF = 20  # characters of a word that was cut at the edge
 
+# Markdown at the beginning of a line: headings, quotes, lists, fences; and lines that hold nothing else.
+_SIGNS_OF_LINES = re.compile(
+    r"^[ \t]*(?:"
+    r"(?:#{1,6}|>|[-*+]|\d{1,3}[.)])[ \t]+|(?:```|~~~).*$|\|?(?:[ \t]*:?-{2,}:?[ \t]*(?:\||$))+|[*_]{3,}[ \t]*$)",
+    re.MULTILINE,
+)
+# A link, of which the text stays.
+_LINK = re.compile(r"!?\[([^\]\n]*)\]\([^()\s]*\)")
+# Signs of emphasis and code, where they begin or end a word: `2**3` and `snake_case` have none.
+_SIGNS = re.compile(r"(?<![\w*_~])(?:[*_]{1,3}|~~)(?=\S)|(?<=\S)(?:[*_]{1,3}|~~)(?![\w*_~])|`+")
+_CELL = re.compile(r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class ExcerptPiece:
@@ -32,6 +44,12 @@ def pieces_of(text: str, words: Sequence[str]) -> tuple[ExcerptPiece, ...]:
     longest_first = sorted(words, key=len, reverse=True)
     halves = re.split(f"({'|'.join(map(re.escape, longest_first))})", text, flags=re.IGNORECASE)
     return tuple(ExcerptPiece(half, place % 2 == 1) for place, half in enumerate(halves) if half)
+
+
+def without_markdown(text: str, words: Sequence[str]) -> str:
+    """The text without the signs of Markdown. It stays as it is where one of `words` would be lost with them."""
+    plain = _CELL.sub("", _SIGNS.sub("", _LINK.sub(r"\1", _SIGNS_OF_LINES.sub("", text))))
+    return plain if all(word.lower() in plain.lower() for word in words if word.lower() in text.lower()) else text
 
 
 def line_of(window: str, *, cut_before: bool, cut_after: bool) -> str:

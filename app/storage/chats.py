@@ -11,7 +11,7 @@ from asyncpg import QueryCanceledError
 
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
-from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of
+from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
 from app.kit.ids import new_id
 from app.storage.database import LONG, Database, Row, Statement
 from app.storage.rows import from_json, to_json
@@ -165,7 +165,8 @@ class Chats:
         for row in rows:
             line = row["title"]
             if row["found_in"] is not None:
-                line = line_of(row["around"], cut_before=row["cut_before"], cut_after=row["cut_after"])
+                window = without_markdown(row["around"], words)
+                line = line_of(window, cut_before=row["cut_before"], cut_after=row["cut_after"])
             hits.append(Hit(chat_from(row), Excerpt(row["found_in"], pieces_of(line, words))))
         return hits
 

@@ -1,10 +1,12 @@
 """The list of chats is searched by the server."""
 
 import asyncio
+import re
 
 import pytest
 from playwright.async_api import Request, expect
 
+from app.llm.scripted import message_of, text
 from app.storage.database import Statement
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
@@ -68,6 +70,25 @@ async def test_a_match_is_marked_never_run_and_leads_to_its_turn(people: SitDown
     await link.click()
     await expect(ada.page.get_by_text("And then?").last).to_be_in_viewport()
     assert await ada.page.evaluate("globalThis.harmed") is None
+
+
+async def test_words_are_marked_inside_rendered_markdown(people: SitDown, site: Server, api: Client) -> None:
+    answer = "## The **light**house\n\n- `light` *on*\n\n| at | the |\n|---|---|\n| night | light |\n"
+    model = site.scripts.model(message_of(text(answer)))
+    await api.ask(f"/api/chats/{await use(api, model, 'Sailing')}", "Where?", model=model)
+    ada = await people(site.url)
+    link = ada.page.locator("#chats a")
+    await ada.page.fill("#search", "lighthouse")
+    await expect(link).to_have_count(0)
+    await ada.page.fill("#search", "LIGHT")
+    await expect(link.locator(".excerpt")).to_have_text(re.compile("^The light.*light on"))
+    await expect(link.locator("mark")).to_have_text(["light"] * 3)
+    await link.click()
+    await ada.page.wait_for_function("() => CSS.highlights.get('found')?.size === 3")
+    assert await ada.page.evaluate("() => [...CSS.highlights.get('found')].map(String)") == ["light"] * 3
+    assert await ada.page.locator("#turns .prose h2 strong").inner_text() == "light"
+    await ada.page.evaluate("() => { location.hash = '' }")
+    await ada.page.wait_for_function("() => !CSS.highlights.has('found')")
 
 
 async def test_a_search_is_aborted_when_another_letter_is_typed(people: SitDown, site: Server, api: Client) -> None:

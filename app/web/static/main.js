@@ -7,6 +7,7 @@ import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
 import { confirmed, find, findAll, setText } from './dom.js'
 import { exportChat } from './export.js'
+import { markWords } from './marks.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
 import { announce, Transcript } from './transcript.js'
@@ -100,7 +101,9 @@ async function route() {
   chats.mark(id)
   if (!id) conversation.close()
   else if (!(await attempt(() => conversation.open(id, through)))) conversation.close()
-  if (through && through === chats.sought) await attempt(() => transcript.reach(through))
+  const sought = through && through === chats.sought
+  if (sought) await attempt(() => transcript.reach(through))
+  markWords(find('#turns'), sought ? chats.words.split(/\s+/) : [])
   showHead()
   if (matchMedia('(hover: hover)').matches) composer.focus()
 }

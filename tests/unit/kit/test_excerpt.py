@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kit.excerpt import ExcerptPiece, line_of, pieces_of
+from app.kit.excerpt import ExcerptPiece, line_of, pieces_of, without_markdown
 
 WORDS = st.lists(st.text(alphabet="abİßς.*(", min_size=1, max_size=4), min_size=1, max_size=8)
 
@@ -25,6 +25,30 @@ def marked(text: str, *words: str) -> str:
 )
 def test_words_are_found_as_they_are_whatever_their_capitals(text: str, words: list[str], shown: str) -> None:
     assert marked(text, *words) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "plain"),
+    [
+        ("## The **light**house", ["light"], "The light**house"),
+        ("- *one* `light`\n1. __two__ ~~three~~", ["light"], "one light\ntwo three"),
+        ("> See [the light](https://example.org/x) there", ["light"], "See the light there"),
+        ("See [this](https://example.org/light)", ["light"], "See [this](https://example.org/light)"),
+        ("| light | sea |\n|---|:--:|\n| on | deep |", ["light"], "light | sea\n\non | deep"),
+        ("```python\nlight = 2**3 * snake_case\n```", ["light"], "\nlight = 2**3 * snake_case\n"),
+        ("a **bold** word", ["**"], "a **bold** word"),
+        ("above\n---\nbelow", ["above"], "above\n\nbelow"),
+        ("plain words, 5 * 3 - 2 # no", ["plain"], "plain words, 5 * 3 - 2 # no"),
+    ],
+)
+def test_signs_of_markdown_are_left_out_unless_they_are_searched_for(text: str, words: list[str], plain: str) -> None:
+    assert without_markdown(text, words) == plain
+
+
+@given(st.text(alphabet="ab*_`#|[]() \n-"), WORDS)
+def test_no_word_is_lost_with_the_signs(text: str, words: list[str]) -> None:
+    plain = without_markdown(text, words).lower()
+    assert all(word.lower() in plain for word in words if word.lower() in text.lower())
 
 
 @given(st.text(), WORDS)
