@@ -11,7 +11,7 @@ from app.domain.asks import Ask, Steer
 from app.domain.blocks import Block
 from app.domain.compaction import compaction_needed
 from app.domain.history import COMPACTED
-from app.domain.kinds import TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT
+from app.domain.kinds import SERVER_CALLS, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, kind_of
 from app.domain.limits import (
     BUDGET,
     budget_sentence,
@@ -36,6 +36,12 @@ PAUSED = frozenset({"pause_turn", "compaction"})
 
 _OF_A_TEXT = THOUGHTS | {TEXT}
 _GOES_ON = PAUSED | {INTERRUPTED}
+_WHOLE = frozenset({"end_turn", "stop_sequence", "tool_use"})
+_CLIENT_TOOL = (
+    "The model called {name!r}, a tool of its provider that the provider's client must run or decide about. This server"
+    " does not: request the tool in a form that the provider runs by itself (such as `execution` `server`, or"
+    " `require_approval` `never`), or leave it out of the turn's `tools`."
+)
 _NOT_RUN = {
     "refusal": "This call was not run: the reply was refused.",
     "cancelled": "This call was not run: the turn was cancelled.",
@@ -188,7 +194,20 @@ def _next_step(turn: Turn) -> Step:
     if last.stop_reason in PAUSED:
         times = f"{paused} times in a row ({last.stop_reason})"
         return Fail("not_finished", f"The provider paused its reply {times}, and did not finish it.")
+    if last.stop_reason in _WHOLE and (call := _call_for_client(turn.blocks, last)):
+        return Fail("client_tool", _CLIENT_TOOL.format(name=call.name))
     return Finish(last.stop_reason or "end_turn")
+
+
+def _call_for_client(blocks: Sequence[Block], last: Round) -> Block | None:
+    """A call of a tool of the provider's at the end of the reply: the provider waits for a result from its client."""
+    answered = {block.tool_use_id for block in blocks if kind_of(block.type).family == "server_result"}
+    for block in reversed([block for block in blocks if block.round == last.number]):
+        if block.type in SERVER_CALLS and block.tool_use_id not in answered:
+            return block
+        if block.type == TEXT and block.text.strip():
+            return None
+    return None
 
 
 def _answer_calls(turn: Turn, unanswered: tuple[Block, ...], last: Round, tool_rounds: int) -> RunTools | AwaitClient:

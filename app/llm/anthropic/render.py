@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from app.domain.blocks import Block
 from app.domain.compaction import COMPACTION, CONTEXT_EDITING
-from app.domain.kinds import CACHEABLE, CALLS, PROVIDER_SUMMARY, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT
+from app.domain.kinds import CACHEABLE, CALLS, PROVIDER_SUMMARY, STREAMED_MEMBERS, TEXT, THOUGHTS, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files, parts_of
 from app.llm.anthropic.parameters import MEMBERS
 from app.llm.conversation.translation import (
@@ -183,16 +183,30 @@ def _tools(request: ModelRequest) -> list[bytes]:
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     marks = _marks(messages)
+    toolsets = {
+        block.tool_use_id: members_of(block.data).get("toolset_name")
+        for message in messages
+        for block in message.blocks
+        if block.type == TOOL_USE and block.data and '"toolset_name"' in block.data
+    }
     return [
         {
             "role": message.role,
             "content": [
-                Raw(_marked(render_block(block)) if (number, place) in marks else render_block(block))
+                Raw(_marked(rendered) if (number, place) in marks else rendered)
                 for place, block in enumerate(message.blocks)
+                if (rendered := _with_toolset(block, toolsets))
             ],
         }
         for number, message in enumerate(messages)
     ]
+
+
+def _with_toolset(block: Block, toolsets: Mapping[str | None, Raw | None]) -> bytes:
+    """Renders a block. The result of a call names the toolset (computer, browser) that its call names."""
+    rendered = render_block(block)
+    toolset = toolsets.get(block.tool_use_id) if block.type == TOOL_RESULT else None
+    return rendered if toolset is None else rendered[:-1] + b',"toolset_name":' + bytes(toolset) + b"}"
 
 
 def _marks(messages: Sequence[Message]) -> set[tuple[int, int]]:

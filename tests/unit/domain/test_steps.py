@@ -80,6 +80,25 @@ def test_a_turn_that_shall_not_go_on_after_tools_ends_as_tool_use() -> None:
     assert next_step(turn_of(call(), result(), rounds=[sealed()], limits=limits)) == Finish("tool_use")
 
 
+def server_block(index: int, type: str, round: int = 1) -> Block:
+    return Block(index, round, 1, type, tool_use_id="s", name="local_shell")
+
+
+def test_a_reply_that_ends_in_a_call_for_the_providers_client_fails() -> None:
+    asked = server_block(1, "server_tool_use")
+    for stop in ("end_turn", "tool_use"):
+        step = next_step(turn_of(text(), asked, rounds=[sealed(1, stop)]))
+        assert isinstance(step, Fail)
+        assert step.type == "client_tool"
+        assert "called 'local_shell', a tool of its provider" in step.message
+    for stop in ("max_tokens", "refusal"):
+        assert next_step(turn_of(text(), asked, rounds=[sealed(1, stop)])) == Finish(stop)
+    answered = server_block(2, "shell_tool_result")
+    assert next_step(turn_of(text(), asked, answered, rounds=[sealed(1, "end_turn")])) == Finish("end_turn")
+    spoken = text(2, content="It is there.")
+    assert next_step(turn_of(text(), asked, spoken, rounds=[sealed(1, "end_turn")])) == Finish("end_turn")
+
+
 def _after_rounds(count: int, limits: Limits, *, failing: bool = False) -> Turn:
     rounds = [sealed(number) for number in range(1, count + 1)]
     pairs = [
@@ -369,8 +388,8 @@ def test_every_turn_has_a_next_step_that_leads_on(turn: Turn) -> None:
         case ApplySteers(steers):
             assert steers == turn.steers
         case Fail(type):
-            assert type == "not_finished"
-            assert [round.stop_reason for round in turn.rounds if round.sealed][-1] in PAUSED
+            last = [round.stop_reason for round in turn.rounds if round.sealed][-1]
+            assert type == ("not_finished" if last in PAUSED else "client_tool")
         case JudgeOutput() | Shorten() | Compact():
             raise AssertionError("only structured turns are judged, and only long ones are summarised")
         case Finish(stop_reason):
