@@ -20,6 +20,10 @@ _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"])
 TURNS_RUNNING = Gauge("turnstream_turns_running", "Turns that run on this replica")
+TURNS_QUEUED = Gauge("turnstream_turns_queued", "Turns that no replica runs yet, of all replicas")
+TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person, of all replicas")
+TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
+TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
 ROUNDS_PER_TURN = Histogram(
     "turnstream_rounds_per_turn", "Sealed rounds of ended turns", buckets=(1, 2, 3, 4, 5, 6, 10, 20)

@@ -1,6 +1,7 @@
 """Handlers for operations: liveness, readiness, metrics."""
 
 import asyncio
+from math import nan
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from app.api.http.errors import problem
 from app.api.services import services_of
 from app.domain.errors import StorageUnavailable
 from app.storage.database import Statement
+from app.telemetry import TASKS, TURNS_QUEUED, TURNS_WAITING
 
 _LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
 SELECT_ONE = Statement("SELECT 1")
@@ -32,5 +34,11 @@ async def readyz(request: Request) -> Response:
     return PlainTextResponse("ready\n")
 
 
-async def metrics(_request: Request) -> Response:
+async def metrics(request: Request) -> Response:
+    """The metrics of this replica. Those of all replicas are NaN while Postgres does not answer."""
+    counts = await services_of(request).storage.turn_counts.queued_and_waiting()
+    queued, waiting = counts or (nan, nan)
+    TURNS_QUEUED.set(queued)
+    TURNS_WAITING.set(waiting)
+    TASKS.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -18,6 +18,7 @@ from app.storage.database import Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
+from app.storage.turn_counts import TurnCounts
 from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
 from app.storage.waiting import WaitingCalls
@@ -34,6 +35,7 @@ class Storage:
     chats: Chats
     chat_changes: ChatUpdates
     turns: Turns
+    turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
     actions: Actions
@@ -50,6 +52,7 @@ class Storage:
             Chats(database),
             ChatUpdates(database),
             Turns(database),
+            TurnCounts(database),
             Exchanges(database),
             Branches(database),
             Actions(database),

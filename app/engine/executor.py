@@ -38,7 +38,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import Status, Turn, TurnError, TurnRequest
 from app.engine.hooks import AfterRound, BeforeAttempt
-from app.engine.metrics import count_usage
+from app.engine.metrics import count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
@@ -227,7 +227,8 @@ class Executor:
 
     async def _try_round(self, step: ModelStep) -> None:
         try:
-            await self._stream_round(step)
+            with logged_continuation(lambda: self.turn, step.round):
+                await self._stream_round(step)
         except TransientError as error:
             await self._after_failure(error)
 

@@ -1,11 +1,13 @@
 """Metrics of rounds and of turns that have ended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 
 import structlog
 
 from app.domain.assembly import ASSEMBLED
+from app.domain.kinds import TOOL_RESULT
 from app.domain.limits import BUDGET, reached_limits
 from app.domain.rounds import Round
 from app.domain.steps import MAX_CALLS, MAX_TOOL_ROUNDS, failed_rounds, tool_rounds, tools_have_failed
@@ -37,6 +39,30 @@ def count_tokens(usage: Mapping[str, object]) -> None:
     for kind, count in usage.items():
         if kind.endswith("_tokens") and isinstance(count, int):
             TOKENS.labels(kind.removesuffix("_tokens")).inc(count)
+
+
+@contextmanager
+def logged_continuation(turn: Callable[[], Turn], number: int) -> Iterator[None]:
+    """Logs the beginning and the end of the call of the model that answers results of tools, for round `number`."""
+    sealed = [each.number for each in turn().rounds if each.sealed]
+    tools = sum(block.type == TOOL_RESULT and block.round in sealed[-1:] for block in turn().blocks)
+    if not tools:
+        yield
+        return
+    log.info("continuation.started", round=number, tools=tools)
+    start = perf_counter()
+    try:
+        yield
+    finally:
+        reply = next((each for each in reversed(turn().rounds) if each.number == number), None)
+        log.info(
+            "continuation.ended",
+            round=number,
+            tools=tools,
+            stop_reason=reply.stop_reason if reply is not None and reply.sealed else "failed",
+            seconds=round(perf_counter() - start, 3),
+            usage=reply.usage if reply is not None else {},
+        )
 
 
 def count_ended_turn(turn: Turn, tools_started: float | None) -> None:

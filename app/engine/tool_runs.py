@@ -25,7 +25,7 @@ from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
 from app.storage.tool_cache import CachedResult
-from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, WAITS
+from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
 from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import count_policies
 from app.tools.tool import File, Outcome, ToolContext
@@ -222,7 +222,8 @@ class ToolRuns:
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
         started_at, start = datetime.now(UTC), perf_counter()
-        outcome = await self._invoke(call, input_json)
+        with TOOLS_RUNNING.track_inprogress():
+            outcome = await self._invoke(call, input_json)
         seconds = perf_counter() - start
         label = self._label(call)
         TOOL_SECONDS.labels(label).observe(seconds)

@@ -79,6 +79,9 @@ async def test_without_a_token_every_call_is_refused(server: Server, document: D
         assert refused.headers["www-authenticate"] == "Bearer"
         for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
             assert (await nobody.get(path)).status_code == 200
+        metrics = (await nobody.get("/metrics")).text
+        for name in ("turns_queued", "turns_waiting", "tasks", "tools_running", "turns_running"):
+            assert f"\nturnstream_{name} " in metrics
 
 
 @pytest.mark.parametrize(

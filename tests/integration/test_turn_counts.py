@@ -1,0 +1,51 @@
+"""The turns that are queued and that wait, over all replicas, as `/metrics` has them."""
+
+import math
+from typing import Any
+
+from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
+from app.storage.turn_counts import TurnCounts
+from app.tools.tool import tool
+from tests.integration.test_loop_people import waits
+from tests.support.harness import Harness
+
+
+@tool(approval="always")
+async def draw() -> str:
+    """Draw."""
+    return "drawn"
+
+
+@tool(read_only=True)
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def test_queued_and_waiting_turns_are_counted_and_the_count_is_kept_for_a_while(harness: Harness) -> None:
+    counts, kept = TurnCounts(harness.database, keep=0), TurnCounts(harness.database, keep=math.inf)
+    assert await kept.queued_and_waiting() == (0, 0)
+    asked = await harness.ask(tools=[draw])
+    assert await counts.queued_and_waiting() == (1, 0)
+    async with harness.replica(ScriptedProvider([message_of(tool_use("draw", {}, "a"))]), [draw]) as replica:
+        await waits(harness, replica, asked)
+        assert await counts.queued_and_waiting() == (0, 1)
+    assert await kept.queued_and_waiting() == (0, 0)
+
+
+async def test_a_database_that_does_not_answer_in_time_is_no_count(harness: Harness) -> None:
+    lock = "LOCK TABLE turns IN ACCESS EXCLUSIVE MODE"
+    async with harness.locker() as locker, locker.holding(lock):
+        assert await TurnCounts(harness.database, timeout=0.05).queued_and_waiting() is None
+
+
+async def test_the_call_of_the_model_that_answers_results_is_logged_from_its_beginning_to_its_end(
+    harness: Harness, capsys: Any
+) -> None:
+    replies = [message_of(tool_use("look", {}, "a"), tool_use("look", {}, "b")), message_of(text("Done."))]
+    async with harness.replica(ScriptedProvider(replies), [look]) as replica:
+        await harness.finish(replica, await harness.ask(tools=[look]))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "continuation." in line]
+    assert len(lines) == 2
+    for line, words in zip(lines, (("started",), ("ended", "seconds=", "stop_reason=end_turn", "usage=")), strict=True):
+        assert all(word in line for word in ("turn=", "round=2", "tools=2", *words)), line
