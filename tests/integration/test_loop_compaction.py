@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from app.domain.blocks import Block
 from app.domain.errors import TooLong
 from app.domain.history import COMPACTED
-from app.domain.kinds import SUMMARY, TEXT
+from app.domain.kinds import SUMMARY, TEXT, TOOL_RESULT
 from app.domain.steps import VOIDED
 from app.domain.turns import Limits, TurnRequest
 from app.llm.conversation.messages import SUMMARISE, SUMMARISED
@@ -74,6 +74,58 @@ async def test_a_chat_of_400_turns_goes_on_in_a_small_window(harness: Harness) -
     assert model.largest <= WINDOW
     assert {"fact 190", f"fact {TURNS // 2 - 1}"} <= model.facts[-1]
     assert len(model.facts[-1]) >= 60, "facts of the summary are in later requests"
+
+
+class Archivist:
+    """A model that decides something in each answer, after a look, and whose summaries hold what it was sent: the
+    facts that it finds in the request, and nothing that it knows from elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.summaries = 0
+        self.known: list[set[str]] = []  # the facts in the request of each answer
+
+    def __call__(self, request: ModelRequest) -> Reply:
+        words = words_of(request.messages)
+        facts = dict.fromkeys(OF_ANY_KIND.findall(words))
+        usage = {"input_tokens": len(words) // 4, "output_tokens": 20}
+        if SUMMARISE in words:
+            self.summaries += 1
+            return message_of(text("Known: ", ", ".join(facts)), usage=usage)
+        last = request.messages[-1].blocks[-1]
+        number = re.findall(r"(?:told|seen) (\d+)", words)[-1]
+        if last.type != TOOL_RESULT:
+            return message_of(tool_use("look", {"number": int(number)}, f"call_{number}"), usage=usage)
+        self.known.append(set(facts))
+        return message_of(text(f"I have decided {number}. ", "Hm. " * 20), usage=usage)
+
+
+OF_ANY_KIND = re.compile(r"(?:told|seen|decided) \d+")
+
+
+@tool(name="look", read_only=True)
+async def look_at(number: int) -> str:
+    """Look."""
+    return f"I have seen {number}. " + "A long sight. " * 60
+
+
+async def test_facts_of_every_kind_survive_each_summary(harness: Harness) -> None:
+    """What the user told, what a tool returned and what the model decided is in every later request."""
+    model = Archivist()
+    limits = Limits(context_window=WINDOW, max_rounds=2)
+    asked: Asked | None = None
+    expected: set[str] = set()
+    async with harness.replica(ScriptedProvider(model), [look_at]) as replica:
+        for number in range(40):
+            asked = await harness.ask(
+                f"You are told {number}. " + "Well. " * 20, after=asked, limits=limits, tools=[look_at]
+            )
+            turn = await harness.finish(replica, asked)
+            assert turn.status == "complete", turn.error
+            expected |= {f"told {number}", f"seen {number}"}
+            assert expected - model.known[-1] == set(), f"after {model.summaries} summaries"
+            expected.add(f"decided {number}")
+    assert model.summaries >= 3
 
 
 async def test_the_summary_is_a_block_of_the_turn_and_what_it_tells_stays_in_its_rows(harness: Harness) -> None:

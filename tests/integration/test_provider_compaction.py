@@ -76,7 +76,7 @@ async def test_it_summarises_and_gets_its_summaries_back_as_they_came(
     assert len(server.compactions) == 2
     assert made_by_us(turns) == []
     assert len(server.requests) == 9, "nobody was asked to count"
-    assert {"fact 0", "fact 8"} <= {*server.known[-1]}
+    assert {f"fact {number}" for number in range(9)} <= {*server.known[-1]}
     assert max(server.sizes) <= 56_000
     found = [block for turn in turns for block in turn.blocks if block.type == "compaction"]
     assert [block.text for block in found] == [json.loads(block)["content"] for block in server.compactions]
@@ -134,7 +134,7 @@ async def test_summaries_that_the_turns_own_parameters_request_go_back_as_they_c
     assert len(server.compactions) == 2
     assert made_by_us(turns) == []
     assert len(server.requests) == 9 + 2 * pauses, "each request is compacted once"
-    assert {"fact 0", "fact 8"} <= {*server.known[-1]}
+    assert {f"fact {number}" for number in range(9)} <= {*server.known[-1]}
     assert [block.text for turn in turns for block in turn.blocks if block.type == "text"] == ["I will remember."] * 9
     assert [round.stop_reason for turn in turns for round in turn.rounds].count("compaction") == 2 * pauses
     assert {turn.stop_reason for turn in turns} == {"end_turn"}
