@@ -1,9 +1,9 @@
 """`turnstream compare`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
-from uuid import uuid4
 
 import click
 import msgspec
@@ -11,10 +11,10 @@ from rich.console import Console
 
 from app.cli.chat import local_server_url
 from app.domain.errors import TurnstreamError
-from app.lab.comparison import Plan, Result, as_json, read_plan, result_of, table_of
-from app.terminal.assembler import Assembler, Json
+from app.lab.comparison import Answers, Plan, Question, Result, as_json, read_plan, result_of, standings, table_of
+from app.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
 from app.terminal.errors import TerminalError
-from app.terminal.http_client import Client, TurnFollower
+from app.terminal.http_client import Client
 
 _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 
@@ -24,6 +24,18 @@ _PIPE_WIDTH = 160  # columns of the table when the output is not a terminal
 @click.option("--first", multiple=True, metavar="NAME=VALUE", help="A setting of the first run; repeatable.")
 @click.option("--second", multiple=True, metavar="NAME=VALUE", help="A setting of the second run; repeatable.")
 @click.option("--at-once", type=click.IntRange(min=1), default=4, show_default=True, help="Turns that run at once.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often each question is asked."
+)
+@click.option("--judge", metavar="MODULE:FUNCTION", help="A function that scores each answer from 0 to 1.")
+@click.option(
+    "--rubric",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text by which a model scores each answer from 0 to 1.",
+)
+@click.option("--judge-model", metavar="NAME", help="The model that judges.  [default: that of the server]")
+@click.option("--least", type=click.FloatRange(0, 1), help="Exit with 1 if the second mean score is below.")
+@click.option("--most-worse", type=click.FloatRange(0, 1), help="Exit with 1 if the second is worse by more than this.")
 @click.option("--json", "print_json", is_flag=True, help="Print JSON.")
 @click.option("--server", envvar="TURNSTREAM_URL", help="URL of the server.  [default: the one on this machine]")
 @click.option("--token", envvar="TURNSTREAM_TOKEN", help="Token that says who you are, if the server asks for one.")
@@ -32,6 +44,12 @@ def compare(
     first: tuple[str, ...],
     second: tuple[str, ...],
     at_once: int,
+    repeat: int,
+    judge: str | None,
+    rubric: Path | None,
+    judge_model: str | None,
+    least: float | None,
+    most_worse: float | None,
     print_json: bool,
     server: str | None,
     token: str | None,
@@ -44,9 +62,24 @@ def compare(
     \b
     Settings: model=NAME  tools=NAME,NAME  max_rounds=3  params.max_tokens=500
     and every other member of the POST of a turn.
+
+    A function (--judge) gets a dict with question, expected, answer, status, tools, … and returns a number, a bool, or
+    a tuple of one and a reason. A rubric (--rubric) is given to a model with question and answer.
+
+    \b
+    Exit codes: 0  done, and what --least and --most-worse demand is met
+                1  it is not met, an answer could not be judged although they were given, or there was an error
     """
     plan = read_plan(questions, first, second)
-    found = asyncio.run(_compare(Client(server or local_server_url(), token), plan, at_once))
+    if judge and rubric:
+        raise click.UsageError("--judge and --rubric exclude each other; name one.")
+    if (least is not None or most_worse is not None) and not (judge or rubric):
+        raise click.UsageError("--least and --most-worse need scores; name a judge by --judge or --rubric.")
+    client = Client(server or local_server_url(), token)
+    judges = [function_judge(judge)] if judge else []
+    if rubric:
+        judges.append(rubric_judge(client, rubric.read_text(encoding="utf-8"), judge_model))
+    found = asyncio.run(_compare(client, plan, at_once, repeat, *judges))
     if print_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_json(plan, found)), indent=2))
     else:
@@ -54,32 +87,35 @@ def compare(
         if not console.is_terminal:
             console.width = max(console.width, _PIPE_WIDTH)
         console.print(table_of(plan, found))
+    scores = standings(found)
+    if scores and (words := shortfall(scores["first"], scores["second"], least, most_worse)):
+        click.echo(words, err=True)
+        sys.exit(1)
 
 
-async def _compare(client: Client, plan: Plan, at_once: int) -> Mapping[str, Sequence[Result]]:
+async def _compare(client: Client, plan: Plan, at_once: int, repeat: int, judge: Judge | None = None) -> Answers:
     """Runs both settings at the same time, so that a busy provider slows both alike."""
     slots = asyncio.Semaphore(at_once)
 
-    async def ask(question: str, side: str) -> Result:
+    async def ask(question: Question, side: str) -> Result:
         options = {"chat": {"title": f"compare: {side}"}, **plan.sides[side]}
         async with slots:
-            exchange = await client.post_turn(None, question, None, str(uuid4()), options)
-            turn: Json = exchange["assistant_turn"]
-            ids, state = (turn["chat_id"], turn["id"]), Assembler.of(turn)
-            async for event in TurnFollower(client, *ids, turn["cursor"]).events():
-                state.apply(event.name, event.data)
-                if state.waits:  # for a person, and nobody is there to answer
-                    await client.cancel(*ids)
-            return result_of(await client.turn(*ids))
+            result = result_of(await ended_turn(client, question.text, options))
+            if judge is None:
+                return result
+            if result.status != "complete":
+                return replace(result, score=Score(0.0, f"{result.status}: {result.stop_reason}"))
+            about = {"question": question.text, "expected": question.expected}
+            return replace(result, score=await judge(asdict(result) | about))
 
     try:
         async with asyncio.TaskGroup() as group:
-            asked = {side: [] for side in plan.sides}  # type: dict[str, list[asyncio.Task[Result]]]
-            for question in plan.questions:
-                for side, tasks in asked.items():
-                    tasks.append(group.create_task(ask(question, side)))
+            asked = {
+                side: [[group.create_task(ask(question, side)) for _ in range(repeat)] for question in plan.questions]
+                for side in plan.sides
+            }
     except* (TurnstreamError, TerminalError) as errors:
         raise errors.exceptions[0] from None
     finally:
         await client.aclose()
-    return {side: [task.result() for task in tasks] for side, tasks in asked.items()}
+    return {side: [[task.result() for task in tasks] for tasks in answers] for side, answers in asked.items()}

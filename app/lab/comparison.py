@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.table import Table
 from rich.text import Text
 
 from app.domain.rounds import exact_sum
+from app.lab.judging import Score, Standing, standing_of
 from app.terminal.assembler import Json
 from app.terminal.text import one_line
 
@@ -42,16 +43,26 @@ _HEADS: Final = ("answer", "rounds", "tools", "tokens in (cached) / out", "secon
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """`expected` is what judges compare the answers with; any JSON."""
+
+    text: str
+    expected: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Questions, and for each side by name the members of the POST of a turn besides the question."""
 
-    questions: Sequence[str]
+    questions: Sequence[Question]
     sides: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one question under one setting. `tools` counts calls by tool; `cost` is None without prices."""
+    """One answer to one question under one setting. `tools` counts calls by tool; `cost` is None without prices. Only
+    an answer that was judged has a `score`.
+    """
 
     chat: str
     status: str
@@ -65,6 +76,11 @@ class Result:
     output_tokens: int
     seconds: float  # from the question to the end
     cost: float | None
+    score: Score | None = None
+
+
+# The answers of each side by name: for each question those of all repetitions.
+Answers = Mapping[str, Sequence[Sequence[Result]]]
 
 
 def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
@@ -84,7 +100,18 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
     if not found.get("questions"):
         raise click.UsageError(f"`questions` of {file} must hold at least one question.")
     options = {"first": first, "second": second}
-    return Plan(found["questions"], {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
+    questions = [_question(file, each) for each in found["questions"]]
+    return Plan(questions, {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
+
+
+def _question(file: Path, found: object) -> Question:
+    if isinstance(found, str):
+        return Question(found)
+    if isinstance(found, dict) and isinstance(found.get("question"), str) and found.keys() <= {"question", "expected"}:
+        return Question(found["question"], found.get("expected"))
+    raise click.UsageError(
+        f"`questions` of {file} must hold texts, or tables with `question` and `expected`; {found!r} is neither."
+    )
 
 
 def options_of(words: Iterable[str]) -> Json:
@@ -153,35 +180,70 @@ def total_of(results: Sequence[Result]) -> Json:
     }
 
 
-def as_json(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Json:
+def standings(found: Answers) -> Mapping[str, Standing] | None:
+    """None if nothing was judged."""
+    scores = {
+        side: [result.score.value if result.score else None for results in answers for result in results]
+        for side, answers in found.items()
+    }
+    if not any(result.score for answers in found.values() for results in answers for result in results):
+        return None
+    first, second = (scores[side] for side in _SIDES)
+    return {_SIDES[0]: standing_of(first, second), _SIDES[1]: standing_of(second, first)}
+
+
+def as_json(plan: Plan, found: Answers) -> Json:
     rows = [
-        {"question": question, **{side: asdict(results[place]) for side, results in found.items()}}
+        {
+            "question": question.text,
+            "expected": question.expected,
+            **{side: [asdict(result) for result in answers[place]] for side, answers in found.items()},
+        }
         for place, question in enumerate(plan.questions)
     ]
-    return {"settings": plan.sides, "questions": rows, "totals": {s: total_of(r) for s, r in found.items()}}
+    totals = {side: total_of([each for results in answers for each in results]) for side, answers in found.items()}
+    scores = standings(found)
+    judged = {side: asdict(standing) for side, standing in scores.items()} if scores else None
+    return {"settings": plan.sides, "questions": rows, "totals": totals, "scores": judged}
 
 
-def table_of(plan: Plan, found: Mapping[str, Sequence[Result]]) -> Table:
-    """Returns a table with a line for each setting under each question, and their sums at the end."""
-    table = Table(*_HEADS, show_edge=False, pad_edge=False)
+def table_of(plan: Plan, found: Answers) -> Table:
+    """Returns a table with a line for each answer under its question, and the sums of each setting at the end."""
+    scores = standings(found)
+    table = Table(*_HEADS, *(("score",) if scores else ()), show_edge=False, pad_edge=False)
     for place, question in enumerate(plan.questions):
-        table.add_row(Text(one_line(question)[:_SHOWN], "bold"), end_section=False)
-        for side, results in found.items():
-            result = results[place]
+        table.add_row(Text(one_line(question.text)[:_SHOWN], "bold"), end_section=False)
+        lines = [(side, result) for side, answers in found.items() for result in answers[place]]
+        for number, (side, result) in enumerate(lines, 1):
             ended = "" if result.stop_reason == "end_turn" else f" [{result.status}: {result.stop_reason}]"
             tools = ", ".join(f"{name} {count}" for name, count in result.tools.items())
             failed = f" ({result.failed_calls} failed)" if result.failed_calls else ""
             tokens = _tokens(result.input_tokens, result.cached_tokens, result.output_tokens)
             answer = Text(f"  {side}{ended}: {one_line(result.answer)[:_SHOWN]}")
             figures = (str(result.rounds), Text(tools + failed), tokens, f"{result.seconds:.1f}", _cost(result.cost))
-            table.add_row(answer, *figures, end_section=side == _SIDES[-1])
-    for side, results in found.items():
-        total = total_of(results)
+            score = (_score(result.score),) if scores else ()
+            table.add_row(answer, *figures, *score, end_section=number == len(lines))
+    for side, answers in found.items():
+        total = total_of([each for results in answers for each in results])
         heading = Text(f"{side}: {total['complete']} of {total['of']} complete", "bold")
         tokens = _tokens(total["input_tokens"], total["cached_tokens"], total["output_tokens"])
         seconds, cost = f"{total['seconds']:.1f}", _cost(total["cost"])
-        table.add_row(heading, str(total["rounds"]), str(total["calls"]), tokens, seconds, cost)
+        score = (_standing(scores[side]),) if scores else ()
+        table.add_row(heading, str(total["rounds"]), str(total["calls"]), tokens, seconds, cost, *score)
     return table
+
+
+def _score(score: Score | None) -> Text:
+    if score is None or score.value is None:
+        return Text(one_line(score.reason)[:_SHOWN] if score else "")
+    return Text(f"{score.value:.2f} {one_line(score.reason)[:_SHOWN]}".rstrip())
+
+
+def _standing(standing: Standing) -> Text:
+    mean = "none" if standing.mean is None else f"{standing.mean:.2f}"
+    spread = "" if standing.spread is None else f" ± {standing.spread:.2f}"
+    unjudged = f", {standing.unjudged} not judged" if standing.unjudged else ""
+    return Text(f"{mean}{spread}, {standing.wins} won, {standing.ties} tied, {standing.losses} lost{unjudged}")
 
 
 def _tokens(read: int, cached: int, written: int) -> str:

@@ -1,10 +1,12 @@
 """Every block of code of the documentation is run or validated by a test, or is named here with the reason why not."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +14,14 @@ from uuid import UUID
 
 import pytest
 
+from app.api.schemas.requests import ChatChanges
 from app.api.schemas.responses import ExcerptOut, Problem
-from app.lab.comparison import read_plan
+from app.config import Settings
+from app.engine.upkeep.webhooks import body_of
+from app.lab.comparison import Question, read_plan
 from app.llm.models.registry import read_registry
+from app.setup.policies import allowed_params
+from app.storage.webhooks import Webhook
 from app.tools.declared.declarations import read_declarations
 from tests.support.programs import path_of
 
@@ -22,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 QUICKSTART = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_quickstart_work_as_written"
+COMPARE = "tests/acceptance/test_replay_page.py::test_the_comparisons_of_the_page_print_what_it_says"
 README = "tests/acceptance/test_quickstart.py::test_the_commands_of_the_readme_work_as_written"
 REPLAY = "tests/acceptance/test_replay_page.py::test_the_commands_of_the_page_print_what_it_says"
 OWN_TOOLS = "tests/acceptance/test_tools_page.py::test_tools_in_process_and_of_an_mcp_server_are_called_without_a_key"
@@ -48,6 +56,7 @@ CHECKED = {
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Search", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
+    ("docs/api.md", "The settings of a chat", "json"): f"{HERE}test_the_settings_of_the_page_are_accepted",
     ("docs/architecture.md", "Architecture", "text"): "a drawing",
     ("docs/benchmarks.md", "Benchmarks", "sh"): "takes minutes, and rewrites the page; the bench has tests of its own",
     ("docs/contributing.md", "Live tests", "text"): (
@@ -77,7 +86,8 @@ CHECKED = {
         "tests/acceptance/test_pages.py::test_the_secret_of_the_webhook_is_made_as_the_page_says"
     ),
     ("docs/hooks.md", "The webhook", "http"): "a request as it is on the wire; test_webhooks.py compares its members",
-    ("docs/hooks.md", "The webhook", "python"): (
+    ("docs/hooks.md", "A turn that waits", "json"): f"{HERE}test_the_webhook_of_a_turn_that_waits_is_as_on_the_page",
+    ("docs/hooks.md", "Signature and delivery", "python"): (
         "tests/integration/test_webhooks.py::test_the_receiver_of_the_page_knows_what_is_genuine"
     ),
     ("docs/models.md", "The file of models", "toml"): f"{MODELS}test_the_file_of_models_can_be_read",
@@ -96,6 +106,9 @@ CHECKED = {
     ("docs/protocol.md", "Calls that wait for a person", "http"): "the form of a request, with … in it",
     ("docs/protocol.md", "One stream for a chat", "http"): "the forms of a request",
     ("docs/protocol.md", "The feed of an owner", "http"): "the forms of a request",
+    ("docs/providers.md", "Parameters that the operator allows", "sh"): (
+        f"{HERE}test_the_allowed_parameters_of_the_page_are_known"
+    ),
     ("docs/providers.md", "The Responses API", "toml"): f"{HERE}test_the_providers_of_the_page_can_be_read",
     **{
         ("docs/quickstart.md", heading, "sh"): QUICKSTART
@@ -115,8 +128,13 @@ CHECKED = {
     ("docs/replay.md", "Record", "text"): REPLAY,
     ("docs/replay.md", "Replay", "sh"): REPLAY,
     ("docs/replay.md", "Replay", "text"): REPLAY,
-    ("docs/replay.md", "Compare", "sh"): "names models that need a key; test_compare.py runs the command",
-    ("docs/replay.md", "Compare", "toml"): f"{HERE}test_the_plan_of_a_comparison_can_be_read",
+    ("docs/replay.md", "Compare", "sh"): COMPARE,
+    ("docs/replay.md", "Compare", "text"): COMPARE,
+    ("docs/replay.md", "Compare", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
+    ("docs/replay.md", "Judges", "python"): COMPARE,
+    ("docs/replay.md", "Judges", "sh"): COMPARE,
+    ("docs/replay.md", "Judges", "text"): COMPARE,
+    ("docs/replay.md", "Judges", "toml"): f"{HERE}test_the_plans_of_comparisons_can_be_read",
     ("docs/states.md", "A turn", "mermaid"): (
         "tests/unit/test_docs.py::test_the_diagram_of_the_states_is_the_table_of_the_code"
     ),
@@ -247,7 +265,31 @@ def test_the_mcp_servers_of_the_page_can_be_declared(tmp_path: Path) -> None:
     assert [server.name for server in declared.servers] == ["clock", "company-wiki"]
 
 
-def test_the_plan_of_a_comparison_can_be_read(tmp_path: Path) -> None:
-    (tmp_path / "questions.toml").write_text(blocks("docs/replay.md", "Compare", "toml")[0], encoding="utf-8")
-    plan = read_plan(tmp_path / "questions.toml", (), ())
-    assert plan.sides["second"]["limits"] == {"max_rounds": 2}
+def test_the_plans_of_comparisons_can_be_read(tmp_path: Path) -> None:
+    plans = []
+    for heading in ("Compare", "Judges"):
+        (tmp_path / "questions.toml").write_text(blocks("docs/replay.md", heading, "toml")[0], encoding="utf-8")
+        plans.append(read_plan(tmp_path / "questions.toml", (), ()))
+    assert plans[0].sides["second"]["limits"] == {"max_rounds": 2}
+    assert plans[1].questions == [Question("When is high water in Dover?", "14:07")]
+
+
+def test_the_settings_of_the_page_are_accepted() -> None:
+    (changes,) = blocks("docs/api.md", "The settings of a chat", "json")
+    assert ChatChanges.model_validate_json(changes).settings is not None
+
+
+def test_the_allowed_parameters_of_the_page_are_known(tmp_path: Path) -> None:
+    (line,) = blocks("docs/providers.md", "Parameters that the operator allows", "sh")
+    (tmp_path / ".env").write_text(line, encoding="utf-8")
+    settings = Settings(_env_file=tmp_path / ".env")
+    assert allowed_params(settings).values
+
+
+def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:
+    (example,) = blocks("docs/hooks.md", "A turn that waits", "json")
+    shown = json.loads(example)["data"]
+    since = datetime.fromisoformat(shown["since"])
+    turn, chat = UUID(shown["turn"]), UUID(shown["chat"])
+    webhook = Webhook(turn, chat, shown["owner"], "waiting", None, None, None, since, None, 1, 1, shown["calls"], since)
+    assert json.loads(body_of(webhook, "waiting")) == json.loads(example)
