@@ -77,11 +77,11 @@ def calls_over_limit(turn: Turn) -> tuple[Block, ...]:
     return () if most is None else counted_calls(turn)[most:]
 
 
-def calls_are_spent(turn: Turn) -> bool:
-    """True where the turn may run no other tool."""
+def calls_are_spent(turn: Turn, last: int | None = None) -> bool:
+    """True where the turn may run no other tool after round `last`, or the last of all."""
     assert turn.request is not None
     most = turn.request.limits.max_calls
-    return most is not None and len(counted_calls(turn)) >= most
+    return most is not None and sum(last is None or call.round <= last for call in counted_calls(turn)) >= most
 
 
 def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:

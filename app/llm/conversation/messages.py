@@ -21,7 +21,7 @@ from app.domain.history import (
     with_earlier_results,
 )
 from app.domain.kinds import SERVER_CALLS, SUMMARY, TEXT, THOUGHTS, TOOL_RESULT, USER_TEXT, VERDICT
-from app.domain.limits import round_limit, rounds_with_calls
+from app.domain.limits import calls_are_spent, round_limit, rounds_with_calls
 from app.domain.results import count_files
 from app.domain.rounds import Round
 from app.domain.steps import INTERRUPTED, PAUSED, tools_have_failed
@@ -252,7 +252,7 @@ def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
     if request is None or request.output is not None or not (request.limits.tell_rounds and request.tools):
         return ()
     used = [number for number in rounds_with_calls(turn.blocks) if number <= round]
-    left = round_limit(turn, round) - len(used)
+    left = 0 if calls_are_spent(turn, round) else round_limit(turn, round) - len(used)
     words = ROUNDS_LEFT.format(left) if left > 1 else ONE_ROUND_LEFT if left == 1 else NO_ROUND_LEFT
     return (("user", Block(0, round, 0, TEXT, words)),)
 

@@ -9,7 +9,17 @@ from app.domain.blocks import Block
 from app.domain.history import COMPACTED
 from app.domain.rounds import Round
 from app.domain.turns import EarlierResults, Limits, ToolSpec, Turn, TurnRequest
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_RESULT, NO_USER, PROGRAM_CUT, build_messages
+from app.llm.conversation.messages import (
+    GIVEN_UP,
+    GO_ON,
+    NO_RESULT,
+    NO_ROUND_LEFT,
+    NO_USER,
+    ONE_ROUND_LEFT,
+    PROGRAM_CUT,
+    ROUNDS_LEFT,
+    build_messages,
+)
 from tests.support.model_requests import (
     REQUEST,
     assistant,
@@ -101,6 +111,21 @@ def test_a_paused_round_is_continued_without_a_word_of_the_user() -> None:
     assert after_question([server_call("s")], [server_result("s"), text("b")], stops=["pause_turn", "pause_turn"]) == [
         ("assistant", ["server_tool_use s", "web_search_tool_result s", "b"])
     ]
+
+
+def test_the_rounds_that_are_left_are_named_behind_the_results_of_each() -> None:
+    def told(blocks: Sequence[Sequence[Block]], **limits: Any) -> list[str]:
+        turn = assistant(*blocks, stops=["tool_use"] * len(blocks))
+        asked = TurnRequest("model", tools=(ToolSpec("look", "", "{}"),), limits=Limits(tell_rounds=True, **limits))
+        messages = sent(QUESTION, replace(turn, request=asked))
+        return [texts[-1] for role, texts in messages if role == "user"]
+
+    rounds = [[call("a"), result("a")], [call("b"), result("b")]]
+    assert told(rounds, max_rounds=2) == [ROUNDS_LEFT.format(2), ONE_ROUND_LEFT, NO_ROUND_LEFT]
+    assert told(rounds, max_calls=2) == [ROUNDS_LEFT.format(5), ROUNDS_LEFT.format(4), NO_ROUND_LEFT]
+    assert told(rounds, max_rounds=2, hard_max_rounds=3)[-1] == NO_ROUND_LEFT, "the same call, the same result"
+    rounds[1][1] = replace(result("b"), text="something else")
+    assert told(rounds, max_rounds=2, hard_max_rounds=3)[-1] == ONE_ROUND_LEFT
 
 
 def test_after_a_reply_that_was_cut_the_model_is_asked_to_go_on() -> None:
