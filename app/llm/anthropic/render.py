@@ -84,9 +84,12 @@ def _body(request: ModelRequest) -> dict[str, Any]:
         params.pop("tool_choice", None)
     elif not request.may_use_tools:
         params["tool_choice"] = {"type": "none"}
+    thinking = params.get("thinking")
+    # The provider counts the thoughts too, and refuses a budget that leaves no room for an answer.
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
     body: dict[str, Any] = {
         "model": request.model,
-        "max_tokens": DEFAULT_MAX_TOKENS,
+        "max_tokens": DEFAULT_MAX_TOKENS + (budget or 0),
         "stream": True,
         **_context_management(request.compaction),
         **params,
@@ -100,7 +103,6 @@ def _body(request: ModelRequest) -> dict[str, Any]:
     if request.system:
         body["system"] = [Raw(_marked(_json({"type": TEXT, "text": request.system})))]
     messages = with_valid_calls(without_foreign_blocks(request.messages), _CALL_RULES)
-    thinking = params.get("thinking")
     if isinstance(thinking, Mapping) and thinking.get("type") == "enabled" and _begins_without_thought(messages):
         del body["thinking"]
     body["messages"] = _messages(messages)

@@ -24,6 +24,7 @@ const LABELS = {
 /** Labels with controls for those of `params` (of a model) that have one, filled with `values`. */
 export function controlsOf(params, values) {
   const schemas = Object.fromEntries(params.map(({ name, values: schema }) => [name, schema]))
+  const notes = Object.fromEntries(params.map(({ name, description }) => [name, description]))
   return Object.entries(LABELS).flatMap(([path, label]) => {
     const [name, member] = path.split('.')
     const schema = member ? schemas[name]?.properties?.[member] : schemas[name]
@@ -33,7 +34,7 @@ export function controlsOf(params, values) {
     control.setAttribute('aria-label', label)
     control.dataset.param = path
     control.value = value ?? ''
-    return [h('label', {}, label, control)]
+    return [h('label', { title: notes[name] }, label, control)]
   })
 }
 

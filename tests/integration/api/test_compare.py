@@ -13,6 +13,8 @@ from app.domain.errors import PermanentError
 from app.domain.rounds import Prices
 from app.lab.comparison import options_of, read_plan
 from app.llm.models.catalog import Model, ProviderModels
+from app.llm.models.parameters import parameters_of
+from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
 from app.tools.tool import tool
@@ -72,6 +74,21 @@ async def test_both_settings_are_asked_everything_and_tabled(database_url: str, 
     assert code == 0
     for words in ("Is it high?", "first: Hello.", "second: It is high.", "look 1", "second: 2 of 2 complete"):
         assert words in table
+
+
+async def test_parameters_of_a_local_model_are_compared(database_url: str, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.txt"
+    questions.write_text("Is it high?\n")
+    provider = ScriptedProvider(lambda _: message_of(text("It is high.")))
+    offer = ProviderModels(provider, ["local"], (), parameters_of("openai-chat", QUIRKS["compatible"]))
+    async with serving(database_url, offers=[offer]) as server:
+        where = (str(questions), "--server", server.url, "--first", "model=local", "--second", "model=local")
+        code, _, err = await turnstream("compare", *where, "--first", "params.top_k=5", "--second", "params.min_p=0.1")
+        assert (code, err) == (0, "")
+        assert sorted(str(request.params) for request in provider.requests) == ["{'min_p': 0.1}", "{'top_k': 5}"]
+        code, _, err = await turnstream("compare", *where, "--first", "params.heat=1")
+    assert code == 1
+    assert "`params.heat` must be left out: the model does not take it; parameters of local are `max_tokens`, " in err
 
 
 async def test_a_turn_that_waits_for_a_person_is_ended(database_url: str, tmp_path: Path) -> None:

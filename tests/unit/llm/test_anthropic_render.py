@@ -136,6 +136,12 @@ def test_known_parameters_are_passed_on_and_sampling_ones_never() -> None:
     assert not {"temperature", "top_p", "top_k", "made_up", "metadata"} & sent.keys()
 
 
+def test_a_budget_of_thinking_leaves_room_for_the_answer() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 20_000}
+    assert body(params={"thinking": thinking})["max_tokens"] == 36_000
+    assert body(params={"thinking": thinking, "max_tokens": 21_000})["max_tokens"] == 21_000
+
+
 def test_tools_are_listed_with_their_schema_as_it_was_written() -> None:
     assert b'"input_schema":{"type":"object", "properties":{"n":{"maximum":1e2}}}' in render(
         ModelRequest("m", (HELLO,), tools=(TOOL,))
