@@ -178,6 +178,19 @@ class ToolProgressNotice(EventSchema):
     message: str
 
 
+class ToolOutputNotice(EventSchema):
+    """A notice of what a running tool has of its result so far: the whole of it, not what is new. It has no id. A
+    client that connects gets the last one.
+    """
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any = None
+
+
 class RetryNotice(EventSchema):
     """The model call failed, as `message` says, for the `tries`th time in a row. `model` is called after `seconds`. The
     notice has no id and is never sent again.
@@ -218,6 +231,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     **_EVENTS,
     "status": StatusNotice,
     "tool_progress": ToolProgressNotice,
+    "tool_output": ToolOutputNotice,
     "retry": RetryNotice,
 }
 

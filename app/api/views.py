@@ -17,6 +17,7 @@ from app.api.schemas.responses import (
     ExcerptOut,
     ListedChat,
     PieceOut,
+    PreliminaryOut,
     RoundOut,
     TurnOut,
     WantedOut,
@@ -83,6 +84,10 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
         phase=phase_of(turn),
         actions=_actions(turn, rows),
         degraded=[DegradedOut.model_validate(degraded_json(item)) for item in degraded(turn)],
+        preliminary=[
+            PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
+            for each in turn.preliminary
+        ],
         hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,

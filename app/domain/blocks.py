@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from app.domain.kinds import TOOL_USE
 
@@ -13,6 +13,18 @@ ACCEPTED, REJECTED = '{"type":"verdict","taken":true}', '{"type":"verdict","take
 
 # The text of the result of a call that was cut short by the end of its turn; {} is the turn's stop reason.
 CUT_SHORT = "This call has no result: the turn ended ({})."
+
+
+@dataclass(frozen=True, slots=True)
+class PreliminaryOutput:
+    """What a tool that still runs has shown of its result so far. `data` is a JSON value for clients."""
+
+    round: int
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any = None
+
 
 CallState = Literal["started", "settled", "unknown"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.asks import AskKind
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.degraded import Degraded
 from app.domain.output import Phase
 from app.domain.turns import Status, TurnError
@@ -138,6 +138,11 @@ class Notice:
 
     name: str
     data: Mapping[str, Any]
+
+
+def preliminary_notice(output: PreliminaryOutput) -> Notice:
+    data = {} if output.data is None else {"data": output.data}
+    return Notice("tool_output", {"tool_use_id": output.tool_use_id, "name": output.name, "text": output.text, **data})
 
 
 Mark = TurnStart | RoundStart | BlockStart | BlockStop | RoundStop | ActionRequired | TurnEnd

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.errors import IllegalTransition
 from app.domain.rounds import Prices, Round
 
@@ -155,7 +155,8 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet.
+    """One turn with its rounds and blocks, as the rows hold it. `steers` are those that it has not taken in yet, and
+    `preliminary` is what running tools have shown, of which the rows may be a second behind.
     `arrivals` counts the answers and steers that reached it while it was open, `hook_failures` the hooks that failed.
     `forked_from` is the turn that it is a copy of.
     """
@@ -182,6 +183,7 @@ class Turn:
     blocks: tuple[Block, ...] = ()
     asks: tuple[Ask, ...] = ()
     steers: tuple[Steer, ...] = ()
+    preliminary: tuple[PreliminaryOutput, ...] = ()
 
     @property
     def ended(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from msgspec.json import encode as to_json
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState
-from app.domain.events import BlockStart, Notice
+from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
+from app.domain.events import BlockStart, Notice, preliminary_notice
 from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import summary_costs
 from app.domain.rounds import Round, add_usage
@@ -131,6 +131,16 @@ class Recorder:
         await self._records.ask(asks, len(self.turn.asks) + len(asks))
         self.view.ask(asks)
 
+    def show_preliminary(self, output: PreliminaryOutput) -> None:
+        """Shows readers what a running tool has so far. The row follows."""
+        others = [each for each in self.turn.preliminary if _key(each) != _key(output)]
+        self.view.turn = replace(self.turn, preliminary=(*others, output))
+        self.view.notify(preliminary_notice(output))
+
+    @_write
+    async def store_preliminary(self, output: PreliminaryOutput) -> None:
+        await self._records.store_preliminary(output)
+
     @_write
     async def settle_call(self, call: Block, outcome: Outcome, state: CallState = "settled") -> None:
         result = Block(
@@ -147,8 +157,9 @@ class Recorder:
             client_data=None if outcome.data is None else to_json(outcome.data).decode(),
         )
         await self._records.settle_call(result, state, outcome.whole)
-        if state == "settled":
-            self.view.turn = replace(self.turn, recoveries=0)
+        running = tuple(each for each in self.turn.preliminary if _key(each) != (call.round, call.tool_use_id))
+        recoveries = 0 if state == "settled" else self.turn.recoveries
+        self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
         self.view.close_block(result)
 
     @_write
@@ -228,3 +239,7 @@ class Recorder:
         """The sum of all model calls: of the rounds, and of the summaries of results."""
         summaries = (usage for _, usage in summary_costs(self.turn.blocks))
         return reduce(add_usage, (*(round.usage for round in rounds), *summaries), {})
+
+
+def _key(output: PreliminaryOutput) -> tuple[int, str | None]:
+    return output.round, output.tool_use_id

@@ -19,6 +19,7 @@ from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
 from app.engine.model_route import ModelAccess
+from app.engine.preliminary import PreliminaryOutputs
 from app.engine.side_calls import ask, prompt_for
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
@@ -235,6 +236,7 @@ class ToolRuns:
         turn = self._recorder.turn
         assert call.name is not None
         assert call.tool_use_id is not None
+        outputs = PreliminaryOutputs(self._recorder, call)
         context = ToolContext(
             owner=self._context.owner,
             chat_id=turn.chat_id,
@@ -244,10 +246,14 @@ class ToolRuns:
             progress=lambda message: self._recorder.notify(
                 "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message
             ),
+            preliminary=outputs.show,
         )
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
-            return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+            try:
+                return await self._toolset.run(call.name, input_json, context, offered=self._request.tools)
+            finally:
+                await outputs.close()
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
 

@@ -1,12 +1,12 @@
 """Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from app.domain.asks import Ask, AskAnswer, Steer
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.rounds import Round
 from app.domain.turns import ENDED, OPEN, TRANSITIONS, Turn, TurnError, TurnRequest
 from app.storage.database import Row
@@ -24,6 +24,7 @@ _request = msgspec.json.Decoder(TurnRequest)
 _error = msgspec.json.Decoder(TurnError)
 _answer = msgspec.json.Decoder(AskAnswer)
 _blocks = msgspec.json.Decoder(tuple[Block, ...])
+_preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
 def to_json(value: object) -> str:
@@ -32,6 +33,16 @@ def to_json(value: object) -> str:
 
 def from_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
+
+
+# The last column of a turn: what its running tools have shown. `turns` is the table, or a part of it.
+PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
+        SELECT json_agg(json_build_object(
+            'round', round, 'tool_use_id', tool_use_id, 'name', name,
+            'text', preliminary->>'text', 'data', preliminary->'data'
+        ) ORDER BY round, tool_use_id)
+        FROM tool_calls WHERE turn_id = turns.id AND state = 'started' AND preliminary IS NOT NULL
+    ) END AS preliminary"""
 
 
 def turn_from(
@@ -64,6 +75,7 @@ def turn_from(
         blocks=tuple(blocks),
         asks=tuple(asks),
         steers=tuple(steers),
+        preliminary=_preliminary.decode(shown) if (shown := row.get("preliminary")) else (),
     )
 
 

@@ -252,6 +252,8 @@ tool_calls = Table(
     Column("state", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column("settled_at", DateTime(timezone=True)),
+    # What the tool has shown of its result so far: an object with `text` and `data`.
+    Column("preliminary", JSON),
     CheckConstraint("state IN ('started', 'settled', 'unknown')", name="state"),
     CheckConstraint("(state = 'started') = (settled_at IS NULL)", name="settled_has_time"),
 )

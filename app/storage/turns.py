@@ -10,16 +10,16 @@ from app.domain.asks import Ask, Steer
 from app.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
 from app.storage.database import Database, Row, Statement, Transaction
-from app.storage.rows import OPEN_STATUSES, ask_from, block_from, round_from, steer_from, turn_from
+from app.storage.rows import OPEN_STATUSES, PRELIMINARY, ask_from, block_from, round_from, steer_from, turn_from
 
 T = TypeVar("T")
 
 WHOLE_PATH = 1_000_000
 
-_COLUMNS = """turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
+_COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
     turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
     turns.hook_failures, turns.stop_reason, turns.error, turns.usage, turns.created_at,
-    turns.started_at, turns.ended_at, turns.forked_from"""
+    turns.started_at, turns.ended_at, turns.forked_from, {PRELIMINARY}"""
 
 GET_TURN = Statement(
     f"SELECT {_COLUMNS} FROM turns JOIN chats ON chats.id = chat_id"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from app.domain.asks import Ask
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import Cursor
-from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop
+from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop, preliminary_notice
 from app.domain.log import LONGEST_DELTA, action_required, end_cursor, end_of, marks_of, start_of_block, start_of_round
 from app.domain.rounds import Round
 from app.domain.turns import DELETED, Turn
@@ -115,10 +115,13 @@ class LiveView:
         if self.provisional:
             self.provisional = False
             self.wakeup.notify()  # a reader whose cursor is ahead of the rows has waited for this
+        news = [output for output in turn.preliminary if output not in self.turn.preliminary]
         same = turn.attempt == self.attempt and _size(turn) == _size(self.turn)
         if same and (open_block is None or is_open):
             if open_block and start + len(open_block.text) > self.open_length:
                 self.append(open_block.text[self.open_length - start :])
+            self.turn = replace(self.turn, preliminary=turn.preliminary)
+            self._notify_all(news)
             return
         before = "".join(self._pieces)[:start]
         self.turn = turn
@@ -128,6 +131,11 @@ class LiveView:
             self.marks.append(start_of_block(open_block))
             self.append(before + open_block.text)
         self.wakeup.notify()
+        self._notify_all(news)
+
+    def _notify_all(self, outputs: Sequence[PreliminaryOutput]) -> None:
+        for output in outputs:
+            self.notify(preliminary_notice(output))
 
     def _is_open(self, block: Block) -> bool:
         last = self.marks[-1]
@@ -169,7 +177,9 @@ class LiveView:
     def void_round(self, round: Round, turn: Turn) -> None:
         """Takes the last round back. `turn` has the next attempt, by which readers notice it."""
         blocks = tuple(block for block in self.turn.blocks if block.round != round.number)
-        self.turn = replace(turn, rounds=(*self.turn.rounds[:-1], round), blocks=blocks)
+        running = tuple(output for output in self.turn.preliminary if output.round != round.number)
+        rounds = (*self.turn.rounds[:-1], round)
+        self.turn = replace(turn, rounds=rounds, blocks=blocks, preliminary=running)
         self._forget_open_text()
         place = next(
             (n for n, mark in enumerate(self.marks) if isinstance(mark, RoundStart) and mark.round == round.number),

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from app.domain.cursor import Cursor
 from app.domain.errors import NotFound
-from app.domain.events import Event, Notice
+from app.domain.events import Event, Notice, preliminary_notice
 from app.domain.log import next_event, resume
 from app.domain.turns import Turn
 from app.storage.database import retry_while_unavailable
@@ -37,6 +37,7 @@ class TurnReader:
         self._shares = shares
         self._seen = view.notice_number
         self._resumed = False  # whether `cursor` is a cursor of `view`
+        self._knows_running = False  # whether the client has what running tools had shown before it came
 
     @property
     def fed(self) -> bool:
@@ -68,6 +69,9 @@ class TurnReader:
             self._seen = number
         else:
             frames += self._events()
+        if not frames and self._resumed and not self._knows_running:
+            self._knows_running = True  # behind all events, so that the client knows the calls
+            frames += b"".join(self._encode(preliminary_notice(output), None) for output in view.turn.preliminary)
         self.done = not frames and view.ended and self._resumed
         return frames
 
@@ -88,7 +92,7 @@ class TurnReader:
             except NotFound:
                 self.view.vanish()
                 return
-        self.view, self._seen, self._resumed = here, here.notice_number, False
+        self.view, self._seen, self._resumed, self._knows_running = here, here.notice_number, False, False
 
     def _events(self, end: Cursor | None = None) -> bytes:
         is_current = self._resumed and self._cursor.attempt == self.view.attempt

@@ -64,6 +64,8 @@ class LiveTurnView:
                 self._activity.ended[data["index"]] = now
             case "tool_progress":
                 self._activity.progress[data["tool_use_id"]] = data["message"]
+            case "tool_output":
+                self._activity.progress[data["tool_use_id"]] = data["text"].rstrip().rpartition("\n")[2]
             case "reset":
                 self._activity.discard_from(data["index"])
                 # Final lines cannot be removed from a terminal: a note below voids them, and they are printed again.

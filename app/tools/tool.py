@@ -26,7 +26,8 @@ class ToolContext:
     """The call that a tool is run for.
 
     `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
-    `progress` shows a short text to the clients that follow the turn; the model does not see it.
+    `progress` shows a short text to the clients that follow the turn, and `preliminary` what the result is so far: a
+    text, a value, or a ToolResult. The model sees neither.
     """
 
     owner: str
@@ -35,6 +36,7 @@ class ToolContext:
     tool_use_id: str
     idempotency_key: str
     progress: Callable[[str], None]
+    preliminary: Callable[[object], None] = lambda _content: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from app.domain.asks import Ask, Steer
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.errors import ClaimLost
 from app.domain.rounds import Round
 from app.domain.turns import Turn, TurnRequest
@@ -51,12 +51,20 @@ class Running:
 
 Write = Callable[[Running], Awaitable[Any]]
 
+
+async def _show_output(running: Running) -> None:
+    """Of a call that has started."""
+    await running.records.start_calls([CALL])
+    await running.records.store_preliminary(PreliminaryOutput(CALL.round, CALL.tool_use_id or "", "look", "so far"))
+
+
 WRITES: dict[str, Write] = {
     "begin_round": lambda r: r.records.begin_round(replace(ROUND, number=2)),
     "close_block": lambda r: r.records.close_block(OPEN),
     "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
+    "store_preliminary": _show_output,
     "ask": lambda r: r.records.ask([ASK], 1),
     "apply_steers": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
     "wait": lambda r: r.records.wait(0),

@@ -64,7 +64,7 @@ class Picture:
 
     def _take(self, id: str, name: str, data: dict[str, Any]) -> None:
         assert self.end is None, "nothing comes after the end"
-        assert bool(id) == (name not in ("retry", "status", "tool_progress"))
+        assert bool(id) == (name not in ("retry", "status", "tool_progress", "tool_output"))
         if not id:
             return
         cursor = Cursor.parse(id)

@@ -13,6 +13,7 @@ from app.api.ai_sdk.parts import (
     end_metadata,
     finish_reason,
     input_json,
+    output_json,
     result_json,
     result_of_provider,
     runs_here,
@@ -120,6 +121,10 @@ class UiEncoder:
                 yield from self._reset(event.index)
             case TurnEnd():
                 yield from self._end(event)
+            case Notice(name="tool_output", data=data):
+                output = output_json(data["text"])
+                chunk = {"type": "tool-output-available", "toolCallId": data["tool_use_id"], "output": output}
+                yield {**chunk, "providerExecuted": True, "preliminary": True}
             case Notice():
                 yield {"type": f"data-{event.name.replace('_', '-')}", "data": event.data, "transient": True}
             case RoundStop() | BlockDelta():

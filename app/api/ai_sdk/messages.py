@@ -9,6 +9,7 @@ from app.api.ai_sdk.parts import (
     data_part,
     end_metadata,
     input_json,
+    output_json,
     result_json,
     result_of_provider,
     runs_here,
@@ -17,7 +18,7 @@ from app.api.ai_sdk.parts import (
 )
 from app.api.ai_sdk.schemas import UiMessageOut
 from app.api.codec import block_details
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.events import ActionRequired, BlockStop, Mark, RoundStart, TurnEnd
 from app.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.log import marks_of
@@ -33,6 +34,8 @@ def ui_message(turn: Turn, uploads: str = "/api/uploads/") -> UiMessageOut:
     message = _Message(turn)
     for mark in marks_of(turn):
         message.take(mark)
+    for output in turn.preliminary:
+        message.show_preliminary(output)
     return UiMessageOut(id=str(turn.id), role="assistant", metadata=message.metadata, parts=message.parts)
 
 
@@ -88,6 +91,10 @@ class _Message:
             self._calls[found[0]] |= {"state": "output-available", "output": found[1]}
         else:
             self.parts.append(data_part(block))
+
+    def show_preliminary(self, output: PreliminaryOutput) -> None:
+        if part := self._calls.get(output.tool_use_id):
+            part |= {"state": "output-available", "output": output_json(output.text), "preliminary": True}
 
     def _call(self, block: Block) -> None:
         where = runs_here(block.type, block.name, self._clients)

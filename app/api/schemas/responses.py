@@ -149,6 +149,15 @@ class DegradedOut(BaseModel):
     used: Annotated[float | None, Field(description="of a limit that was reached: how much was used")]
 
 
+class PreliminaryOut(BaseModel):
+    """What a running tool has of its result so far."""
+
+    tool_use_id: str
+    name: str
+    text: str
+    data: Any
+
+
 class TurnOut(BaseModel):
     id: UUID
     chat_id: UUID
@@ -170,6 +179,7 @@ class TurnOut(BaseModel):
     output: Annotated[Any, Field(description="of a structured turn, once it is complete")]
     phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
+    preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None

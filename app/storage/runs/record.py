@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.asks import Ask, AskAnswer, Steer
-from app.domain.blocks import Block, CallState
+from app.domain.blocks import Block, CallState, PreliminaryOutput
 from app.domain.errors import ClaimLost
 from app.domain.kinds import TOOL_RESULT
 from app.domain.rounds import Round
@@ -158,6 +158,18 @@ START_CALLS = Statement(
     ON CONFLICT (turn_id, round, tool_use_id)
         DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
     RETURNING turn_id
+    """
+)
+
+# A call that was started before its round was sealed has no row yet; then nothing is stored.
+STORE_PRELIMINARY = Statement(
+    _fence()
+    + """
+    , stored AS (
+        UPDATE tool_calls SET preliminary = CAST(:preliminary AS json) FROM fenced
+        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id AND state = 'started'
+    )
+    SELECT id FROM fenced
     """
 )
 
@@ -339,6 +351,10 @@ class Records:
         columns = columns_of(calls)
         wanted = ("block_rounds", "tool_use_ids", "names")
         await self._write(START_CALLS, **{name: columns[name] for name in wanted})
+
+    async def store_preliminary(self, output: PreliminaryOutput) -> None:
+        shown = to_json({"text": output.text, "data": output.data})
+        await self._write(STORE_PRELIMINARY, round=output.round, tool_use_id=output.tool_use_id, preliminary=shown)
 
     async def ask(self, asks: Sequence[Ask], asked: int) -> None:
         """Stores the asks of one round. `asked` is the number of asks of the turn, these included."""

@@ -8,15 +8,16 @@ from uuid import UUID
 from app.domain.blocks import Block
 from app.domain.turns import Turn
 from app.storage.database import Database, Statement
-from app.storage.rows import block_from, round_from, turn_from
+from app.storage.rows import PRELIMINARY, block_from, round_from, turn_from
 from app.storage.runs.journal import GET_NEW_TEXT, open_block_from
 from app.storage.turns import BLOCK_COLUMNS, GET_ROUNDS, asks_and_steers_of, by_turn
 
 # Without the request, which never changes and may be long.
 GET_TURNS = Statement(
-    """
+    f"""
     SELECT id, chat_id, parent_id, role, status, NULL AS request, attempt, cancel_requested, recoveries, asked,
-        arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from
+        arrivals, hook_failures, stop_reason, error, usage, created_at, started_at, ended_at, forked_from,
+        {PRELIMINARY}
     FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
     """
 )

@@ -14,6 +14,7 @@ export class Blocks {
     this.tools = tools
     this.views = []
     this.progress = new Map()
+    this.preliminary = new Map()
   }
 
   /** Shows the blocks of the turn. A block that was reset is removed, one that has grown is extended. */
@@ -30,6 +31,7 @@ export class Blocks {
         result: results.get(`${block.round} ${block.id}`),
         action: actions.get(block.id),
         progress: this.progress.get(block.id),
+        preliminary: this.preliminary.get(block.id),
       }
       this.views[index].update(block, { ...call, running, turn: turn.id })
     })
@@ -37,6 +39,12 @@ export class Blocks {
 
   setProgress({ tool_use_id, message }) {
     this.progress.set(tool_use_id, message)
+  }
+
+  /** What a running tool has of its result so far. */
+  setPreliminary({ tool_use_id, text }) {
+    this.preliminary.set(tool_use_id, text)
+    this.progress.set(tool_use_id, text.trimEnd().split('\n').at(-1))
   }
 
   /** Removes the blocks from `index` on. */

@@ -53,7 +53,8 @@ export class Card {
   }
 
   /** `result` is its tool_result, `action` what waits for a person, `running` whether the turn has not ended. */
-  update(call, { result, action, progress, running }) {
+  update(call, { result, action, progress, preliminary, running }) {
+    this.preliminary = running ? preliminary : undefined
     this.call = call
     this.resultBlock = result
     const state = stateOf(call, result, action, running)
@@ -109,6 +110,11 @@ export class Card {
     if (result && this.shownResult !== result.text) {
       this.shownResult = result.text
       this.result.replaceChildren(...this.#resultParts(result))
+    }
+    if (!result && this.preliminary !== undefined && this.shownPreliminary !== this.preliminary) {
+      this.shownPreliminary = this.preliminary
+      const text = new Plain(this.preliminary)
+      this.result.replaceChildren(h('p', { class: 'notes' }, 'so far'), text.element)
     }
     this.moreData.hidden = result?.data === undefined
     if (this.moreData.open && this.shownData !== result?.data) {

@@ -85,6 +85,7 @@ export type Turn = {
   output?: any
   phase?: string | null
   actions: Action[]
+  preliminary?: { tool_use_id: string; name: string; text: string; data: any }[]
   hook_failures?: number
   degraded: {
     what: string
@@ -130,6 +131,7 @@ type DataOfTurn = {
   turn_error: TurnEnd & { error: TurnError }
   status: { stage?: 'processing' | 'streaming' | 'executing'; [member: string]: any }
   tool_progress: { tool_use_id: string; name: string; message: string }
+  tool_output: { tool_use_id: string; name: string; text: string; data?: any }
   retry: { error: string; message: string; seconds: number; model: string; tries: number }
 }
 
@@ -151,7 +153,7 @@ type EventOf<Data, More = object> = {
   [Name in keyof Data]: { id?: string; event: Name; data: Data[Name] & More }
 }[keyof Data]
 
-/** An event of a turn. Notices (`status`, `tool_progress`, `retry`) have no id. The stream of a chat adds `turn`. */
+/** An event of a turn. Notices (`status`, `tool_progress`, `tool_output`, `retry`) have no id. The stream of a chat adds `turn`. */
 export type TurnEvent = EventOf<DataOfTurn, { turn?: string }>
 export type ChatEvent = EventOf<DataOfTurn, { turn: string }> | EventOf<DataOfChat>
 /** An event of the owner's feed: the whole state of its chat or turn. */

@@ -64,6 +64,7 @@ export class TurnView {
   /** Shows a notice: an event that is not stored. */
   notice({ event, data }) {
     if (event === 'tool_progress') this.blocks.setProgress(data)
+    if (event === 'tool_output') this.blocks.setPreliminary(data)
     if (event === 'status' && data.stage) this.stageText = STAGES[data.stage] ?? ''
     if (event === 'retry') this.stageText = `${data.message} ${data.model} is called in ${Math.ceil(data.seconds)} s`
   }

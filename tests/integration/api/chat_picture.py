@@ -9,7 +9,7 @@ from tests.support.http_client import Event
 Json = dict[str, Any]
 
 ENDS = {"turn_complete": "complete", "turn_cancelled": "cancelled", "turn_error": "error"}
-NOTICES = {"status", "retry", "tool_progress"}
+NOTICES = {"status", "retry", "tool_progress", "tool_output"}
 
 
 @dataclass

@@ -11,9 +11,19 @@ import pytest
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import to_json
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import START
-from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, RoundStart, TurnStart
+from app.domain.events import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStart,
+    TurnStart,
+    preliminary_notice,
+)
 from app.domain.log import marks_of
 from app.domain.results import layout_of
 from app.domain.rounds import Round
@@ -261,6 +271,17 @@ async def test_data_for_clients_is_a_part_beside_the_result() -> None:
     part = {"type": "data-tool-data", "id": "t1", "data": {"name": "look", "data": {"rows": [1]}}}
     assert [chunk for chunk in encoded(turn) if chunk["type"] == "data-tool-data"] == [part]
     assert ui_message(turn).parts[2] == part
+
+
+async def test_what_a_running_tool_has_is_a_preliminary_output() -> None:
+    turn = turn_of(block(0, "tool_use", "{}", tool_use_id="t1", name="look"))
+    output = PreliminaryOutput(1, "t1", "look", '{"found":1}')
+    (chunk,) = encoded(turn_of(), preliminary_notice(output))
+    shown = {"output": {"found": 1}, "preliminary": True}
+    assert chunk == {"type": "tool-output-available", "toolCallId": "t1", "providerExecuted": True, **shown}
+    running = replace(turn, preliminary=(output, replace(output, tool_use_id="unknown")))
+    part = ui_message(running).parts[1]
+    assert part.items() >= {**shown, "state": "output-available"}.items()
 
 
 async def test_citations_are_sources_and_tools_of_the_provider_have_their_results() -> None:

@@ -19,7 +19,7 @@ from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import ForkIn
 from app.api.schemas.tools import ActionsIn
 from app.domain import events as domain
-from app.domain.blocks import Block
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import Cursor
 from app.domain.degraded import Degraded
 from app.domain.events import (
@@ -35,6 +35,7 @@ from app.domain.events import (
     RoundStop,
     TurnEnd,
     TurnStart,
+    preliminary_notice,
 )
 from app.domain.turns import TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
@@ -366,6 +367,8 @@ NOTICES = [
     Notice("status", {"provider_event": "{}"}),
     Notice("status", {"stage": "executing"}),
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
+    preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
+    preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
     Notice("retry", {"error": "overloaded_error", "message": "No.", "seconds": 1.5, "model": "m", "tries": 2}),
 ]
 
