@@ -1,6 +1,7 @@
 """The answer that this server writes where no model can: the results of the turn's tools, in words."""
 
 import json
+import re
 from collections.abc import Sequence
 
 from app.domain.blocks import Block
@@ -51,7 +52,8 @@ def _quoted(result: Block, blocks: Sequence[Block]) -> str:
     if result.is_error:
         head += " (failed)"
     text = _excerpt(result.text.strip() or "(no text)", _LONGEST_RESULT)
-    return "\n".join([head, "", *(f"> {line}" for line in text.splitlines())])
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # longer than any in the text
+    return f"{head}\n\n{fence}\n{text}\n{fence}"
 
 
 def _excerpt(text: str, longest: int) -> str:

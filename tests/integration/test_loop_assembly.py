@@ -54,7 +54,7 @@ async def test_the_results_stand_as_an_answer_where_no_model_can_write_one(
     answer = turn.blocks[-1]
     assert (answer.type, answer.round) == ("text", 2)
     assert failure.message in answer.text
-    assert '**look** `{"place":"sea"}`\n\n> seen at sea' in answer.text.replace('": "', '":"')
+    assert '**look** `{"place":"sea"}`\n\n```\nseen at sea\n```' in answer.text.replace('": "', '":"')
     notes = json.loads(answer.notes or "")[ASSEMBLED]
     assert (notes["error"], notes["request_id"]) == (failure.type, failure.request_id)
     assert turn.rounds[-1].stop_reason == ASSEMBLED

@@ -35,21 +35,21 @@ def test_the_answer_is_a_round_of_its_own_behind_all_blocks() -> None:
     assert (block.index, block.round, block.type) == (2, 2, "text")
     assert block.text == (
         "The model could not finish this answer. Overloaded. It was called 6 times.\n\n"
-        "These are the results of the tools that were run:\n\n**look**\n\n> seen"
+        "These are the results of the tools that were run:\n\n**look**\n\n```\nseen\n```"
     )
 
 
 def test_inputs_and_results_are_quoted_as_excerpts() -> None:
     long = answer_of(call(1, "a", '{"q": "`x`\n' + "y" * 200), result(1, "a", "# head\n" + "z" * 1000))
     assert '**look** `{"q": "\'x\' yyy' in long
-    assert "> # head\n> zzz" in long
+    assert "```\n# head\nzzz" in long
     assert "z…" in long
     assert len(long) < 1200
 
 
 def test_errors_are_marked_and_results_without_text_too() -> None:
     text = answer_of(call(1, "a"), result(1, "a", "no", is_error=True), call(2, "a"), result(2, "a", " "))
-    assert "**look** (failed)\n\n> no\n\n**look**\n\n> (no text)" in text
+    assert "**look** (failed)\n\n```\nno\n```\n\n**look**\n\n```\n(no text)\n```" in text
 
 
 def test_only_the_last_results_are_quoted() -> None:
@@ -74,3 +74,7 @@ def test_an_answer_needs_a_result_that_is_no_error(turn: Turn, possible: bool) -
     structured = replace(turn.request, output=OutputSpec("{}"))
     assert not can_be_assembled(replace(turn, request=off))
     assert not can_be_assembled(replace(turn, request=structured))
+
+
+def test_a_result_with_a_fence_of_its_own_does_not_end_the_quote() -> None:
+    assert "\n````\na\n```\nb\n````" in answer_of(call(1, "a"), result(1, "a", "a\n```\nb"))
