@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
@@ -208,7 +208,7 @@ class Executor:
         model that the operator chose for it fails, the turn's own one does it.
         """
         chosen = self._models.policy.summary_model
-        if chosen is not None and not self._summary_model_failed:
+        if chosen is not None and not self._summary_model_failed and not self._models.is_open(chosen):
             try:
                 await self._stream_round(step, chosen)
                 return
@@ -234,7 +234,7 @@ class Executor:
 
     async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
         """Calls the model of the route, or the `chosen` one, once."""
-        with self._route.call() if chosen is None else nullcontext(self._models.provider_for(chosen)) as provider:
+        with self._route.call() if chosen is None else self._models.call(chosen) as provider:
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
             with_tools = isinstance(step, CallModel) and step.tools
             start_early = self._tool_runs.start_early if with_tools else None

@@ -62,8 +62,8 @@ class ModelBreakers:
         with circuit.trial():
             try:
                 yield
-            except TransientError as error:
-                if error.type not in _OF_THE_REPLY:
+            except (TransientError, TimeoutError) as error:
+                if not isinstance(error, TransientError) or error.type not in _OF_THE_REPLY:
                     self._failed(provider, model, circuit)
                 raise
         if circuit.succeeded():
@@ -90,6 +90,17 @@ class ModelAccess:
     policy: ModelPolicy
     clock: FrameClock
     breakers: ModelBreakers
+
+    def is_open(self, model: str) -> bool:
+        """True while the breaker of a model is open."""
+        return self.breakers.is_open(self.provider_for(model).name, model)
+
+    @contextmanager
+    def call(self, model: str) -> Iterator[Provider]:
+        """Encloses a call of a model."""
+        provider = self.provider_for(model)
+        with self.breakers.call(provider.name, model):
+            yield provider
 
 
 @dataclass(slots=True)
@@ -140,13 +151,13 @@ class ModelRoute:
         """Encloses a call of the present model. One whose breaker is open is left for the next one that may be called;
         where none may, it is called all the same: nothing else can answer.
         """
-        may_be_called = (place for place, model in enumerate(self._left) if not self._is_open(model))
+        may_be_called = (place for place, model in enumerate(self._left) if not self._access.is_open(model))
         for _ in range(next(may_be_called, 0)):
             if not self.calls:
                 self._failures.append(_Failures(self.model, monotonic()))
             self._leave("breaker_open")
-        provider, failures = self.provider, self._present_failures()
-        with self._access.breakers.call(provider.name, self.model):
+        failures = self._present_failures()
+        with self._access.call(self.model) as provider:
             try:
                 yield provider
             except ProviderError as error:
@@ -161,7 +172,7 @@ class ModelRoute:
         try and no model is left.
         """
         try:
-            if len(self._left) == 1 or not self._is_open(self.model):
+            if len(self._left) == 1 or not self._access.is_open(self.model):
                 return self._retries.delay(error, charged=charged)
         except PermanentError as spent:
             if len(self._left) == 1:
@@ -191,9 +202,6 @@ class ModelRoute:
         own, *fallbacks = map(str, self._failures)
         message = " ".join([own, *(f"Its fallback failed too: {each}" for each in fallbacks)])
         return TurnError(first.type, message, first.request_id)
-
-    def _is_open(self, model: str) -> bool:
-        return self._access.breakers.is_open(self._access.provider_for(model).name, model)
 
     def _present_failures(self) -> _Failures:
         if not self._failures or self._failures[-1].model != self.model:

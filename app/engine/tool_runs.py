@@ -11,7 +11,7 @@ import structlog
 
 from app.domain.asks import Ask
 from app.domain.blocks import READ_RESULT, Block
-from app.domain.errors import ProviderError
+from app.domain.errors import ProviderError, TransientError
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.output import attempt_of
 from app.domain.results import ResultPart, joined_texts, layout_of
@@ -194,7 +194,10 @@ class ToolRuns:
             return outcome
         model = policy.model or self._models.policy.summary_model or self._request.model
         try:
-            answer = await ask(self._models.provider_for(model), model, prompt_for(name, input_json, text))
+            if self._models.is_open(model):
+                raise TransientError("breaker_open", "The last calls of this model have failed.")
+            with self._models.call(model) as provider:
+                answer = await ask(provider, model, prompt_for(name, input_json, text))
         except (ProviderError, TimeoutError) as error:
             reason = error.type if isinstance(error, ProviderError) else "timeout"
             log.warning("tool.not_summarised", tool=name, model=model, error=reason)

@@ -1,5 +1,6 @@
 """Calls of a model that the operator chose beside a turn's own: summaries of results and of conversations."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -127,6 +128,34 @@ async def test_without_a_summary_the_result_is_as_it_was_and_the_turn_is_degrade
     assert "440 of its 1,040 characters are missing" in result.text
     assert [item.what for item in degraded(turn)] == ["cut", "summary_failed"]
     assert f'"summary_failed":"{reason}"' in (result.notes or "")
+
+
+async def test_a_model_whose_breaker_is_open_is_not_asked_for_summaries(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_calls, "_TIMEOUT", 0.05)
+    policy = replace(WITH_SMALL, model=replace(WITH_SMALL.model, breaker=2))
+    small = ScriptedProvider([[TransientError("overloaded_error", "Later.")], [Pause()]])
+    rounds = [message_of(tool_use("read_tides", {"place": place}, place)) for place in "abc"]
+    said = message_of(text("Noon. " * 900), usage={"input_tokens": 1400})
+    main = ScriptedProvider([*rounds, said, message_of(text("In brief.")), answer()])
+    async with harness.replica(route(main, small=small), TOOLS, policy=policy) as replica:
+        asked = await harness.ask(tools=TOOLS)
+        turn = await harness.finish(replica, asked)
+        after = await harness.ask("And?", after=asked, limits=Limits(context_window=1500))
+        later = await harness.finish(replica, after)
+    notes = [results_of(turn)[place].notes or "" for place in "abc"]
+    assert [re.findall(r'"summary_failed":"(\w+)"', note) for note in notes] == [
+        ["overloaded_error"],
+        ["timeout"],
+        ["breaker_open"],
+    ]
+    assert len(small.requests) == 2
+    assert [round.model for round in later.rounds if round.stop_reason == COMPACTED] == ["scripted"]
+
+
+def answer() -> Reply:
+    return message_of(text("Done."))
 
 
 async def test_a_failure_is_not_summarised(harness: Harness) -> None:
