@@ -19,6 +19,7 @@ Json = Mapping[str, Any]
 
 MODEL = "claude-opus-5-5"
 CODE = '{"type":"code_execution_20250825","name":"code_execution"}'
+CALLED_BY_CODE = '{"type":"custom","name":"look","allowed_callers":["code_execution_20250825"]}'
 PROGRAM = "srvtoolu_1"
 JSON = {"content-type": "application/json"}
 
@@ -118,11 +119,16 @@ async def test_a_program_calls_tools_over_many_requests_and_ends(
 ) -> None:
     async with harness.replica(provider, [look]) as replica:
         limits = Limits(max_rounds=10)
-        asked = await harness.ask("Look", limits=limits, tools=[look], model=MODEL, provider_tools=(CODE,))
+        asked = await harness.ask(
+            "Look", limits=limits, tools=[look], model=MODEL, provider_tools=(CODE, CALLED_BY_CODE)
+        )
         turn = await harness.finish(replica, asked)
         again = await harness.ask("And?", after=asked, tools=[look], model=MODEL, provider_tools=(CODE,))
         after = await harness.finish(replica, again)
     assert {(each.status, each.stop_reason, each.error) for each in (turn, after)} == {("complete", "end_turn", None)}
+    tools = [json.loads(request.body)["tools"] for request in server.requests]
+    assert [tool["name"] for tool in tools[0]] == ["look", "code_execution"]
+    assert tools[0][0]["allowed_callers"] == ["code_execution_20250825"]
     bodies = [json.loads(request.body) for request in server.requests]
     assert [body.get("container") for body in bodies] == [None, *["container_1"] * 6, None]
     sent = [block["type"] for message in bodies[6]["messages"] for block in message["content"]]

@@ -144,7 +144,9 @@ def test_a_recorded_session_is_sent_back_byte_for_byte(name: str) -> None:
         if number > 1:
             hear(path, recorded[-1][1])
         path = running(path)
-        request = ModelRequest("claude-opus-5-5", build_messages(path), params={"max_tokens": 100})
+        container = asked(name, number).get("container")
+        params = {"max_tokens": 100, **({"container": container} if container else {})}
+        request = ModelRequest("claude-opus-5-5", build_messages(path), params=params)
         body = json.loads(render(request))
         sent = conversation(body["messages"])
         assert request_problems(body) == []

@@ -20,6 +20,7 @@ from app.llm.anthropic.parameters import MEMBERS
 from app.llm.conversation.translation import (
     SILENT_FAILURE,
     CallRules,
+    split_definitions,
     tool_input,
     with_valid_calls,
     without_foreign_blocks,
@@ -173,11 +174,15 @@ def _result(block: Block) -> dict[str, Any]:
 
 def _tools(request: ModelRequest) -> list[bytes]:
     """Returns our tools, then the provider's own. The last one has the cache mark if no system prompt follows."""
+    added, provider_tools = split_definitions(request)
     tools = [
-        _json({"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())})
+        _json(
+            {"name": spec.name, "description": spec.description, "input_schema": Raw(spec.input_schema.encode())}
+            | added.get(spec.name, {})
+        )
         for spec in request.tools
     ]
-    tools += [tool.encode() for tool in request.provider_tools]
+    tools += [tool.encode() for tool in provider_tools]
     if tools and not request.system:
         tools[-1] = _marked(tools[-1])
     return tools

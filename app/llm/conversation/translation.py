@@ -16,12 +16,14 @@ from msgspec import Raw
 from app.domain.blocks import Block
 from app.domain.kinds import PORTABLE
 from app.llm.conversation.sendable import drop_blank_reply, drop_last_thoughts, group_by_role
-from app.llm.provider import Message
-from app.llm.raw_json import is_object, members_of, repaired_json, to_json
+from app.llm.provider import Message, ModelRequest
+from app.llm.raw_json import NULL, is_object, members_of, other_members, repaired_json, to_json
 
 SILENT_FAILURE = "The tool failed and said nothing."
 UNNAMED = "unnamed"  # the name of a tool in a call that came without one
 
+# Members of a tool of ours that no definition of a turn replaces.
+_DESCRIPTION = frozenset({"description", "input_schema", "name", "parameters", "type"})
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -31,6 +33,23 @@ def tool_input(text: str) -> Raw:
         if candidate is not None and is_object(candidate):
             return Raw(candidate.encode())
     return Raw(msgspec.json.encode({"INVALID_JSON": text}))
+
+
+def split_definitions(request: ModelRequest) -> tuple[dict[str, dict[str, Raw]], list[str]]:
+    """Splits the definitions of a request's `provider_tools`: members that are added to tools of ours, by name
+    (`allowed_callers`, `defer_loading`), and the tools that run at the provider, as JSON.
+    """
+    ours = {spec.name for spec in request.tools}
+    added: dict[str, dict[str, Raw]] = {}
+    provider_tools: list[str] = []
+    for definition in request.provider_tools:
+        members = members_of(definition)
+        type, name = (msgspec.json.decode(members.get(member, NULL)) for member in ("type", "name"))
+        if isinstance(name, str) and name in ours and type in (None, "custom", "function"):
+            added.setdefault(name, {}).update(other_members(members, _DESCRIPTION))
+        else:
+            provider_tools.append(definition)
+    return added, provider_tools
 
 
 def provider_of(block: Block) -> str | None:

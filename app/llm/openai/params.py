@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from app.kit.strict_schema import is_strict
+from app.llm.conversation.translation import split_definitions
 from app.llm.openai.quirks import Quirks
 from app.llm.provider import ModelRequest
 
@@ -28,7 +29,11 @@ def request_bytes(
         {"name": spec.name, "description": spec.description, "parameters": Raw(spec.input_schema.encode())}
         for spec in request.tools
     )
-    tools = [*map(tool, descriptions), *(Raw(definition.encode()) for definition in request.provider_tools)]
+    added, provider_tools = split_definitions(request)
+    tools: list[Any] = [
+        {**tool(description), **added.get(str(description["name"]), {})} for description in descriptions
+    ]
+    tools += [Raw(definition.encode()) for definition in provider_tools]
     body = {"model": request.model, **conversation, **({"tools": tools} if tools else {}), **params, **quirks.extra}
     return msgspec.json.encode({name: value for name, value in body.items() if name not in quirks.unsupported})
 

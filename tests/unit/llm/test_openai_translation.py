@@ -4,9 +4,19 @@ import json
 import re
 from typing import Any
 
+from msgspec import Raw
+
 from app.domain.blocks import Block
+from app.domain.turns import ToolSpec
 from app.llm.anthropic.render import render
-from app.llm.conversation.translation import CallRules, provider_of, with_valid_calls, without_foreign_blocks
+from app.llm.conversation.translation import (
+    CallRules,
+    provider_of,
+    split_definitions,
+    with_valid_calls,
+    without_foreign_blocks,
+)
+from app.llm.openai.responses.render import render as render_responses
 from app.llm.provider import Message, ModelRequest
 from tests.support.legal.anthropic import request_problems
 from tests.support.model_requests import call, result, server_call, server_result, text, thinking
@@ -100,3 +110,23 @@ def test_an_answer_of_which_blanks_are_left_is_not_sent_though_it_comes_last() -
     )
     (question,) = without_foreign_blocks([human("Hello"), reply(" \n", asked)])
     assert [block.text for block in question.blocks] == ["Hello"]
+
+
+def test_a_definition_with_the_name_of_a_tool_adds_its_members_to_it() -> None:
+    tool = ToolSpec("look", "Looks.", "{}")
+    definitions = (
+        '{"type":"custom","name":"look","description":"x","allowed_callers":["direct"],"strict":null}',
+        '{"type":"bash_20250124","name":"look"}',
+        '{"type":"custom","name":"other"}',
+        '{"type":"custom","name":["look"]}',
+        '{"name":"look","defer_loading":true}',
+    )
+    added = {"allowed_callers": Raw(b'["direct"]'), "defer_loading": Raw(b"true")}
+    request = ModelRequest("m", (), tools=(tool,), provider_tools=definitions)
+    assert split_definitions(request) == ({"look": added}, list(definitions[1:4]))
+    one = ModelRequest("m", (Message("user", (text("x"),)),), tools=(tool,), provider_tools=definitions[:1])
+    (to_anthropic,) = json.loads(render(one))["tools"]
+    members = {"name": "look", "description": "Looks.", "input_schema": {}, "allowed_callers": ["direct"]}
+    assert {name: to_anthropic[name] for name in members} == members
+    (to_openai,) = json.loads(render_responses(one))["tools"]
+    assert (to_openai["strict"], to_openai["allowed_callers"]) == (False, ["direct"])
