@@ -198,19 +198,24 @@ async def test_an_answer_that_is_deleted_meanwhile_is_not_generated_again(api: C
 
 
 async def test_readers_of_the_chat_are_sent_what_was_deleted(api: Client, server: Server) -> None:
-    chat, pause = await api.chat(), Pause()
+    chat, pause, other = await api.chat(), Pause(), Pause()
     first = await api.ask(chat)
     picture = ChatPicture()
     async with api.follow(f"{chat}/stream") as events:
         await take_until(events, "turn_complete", picture)
         running = await api.say(chat, model=server.scripts.model(pausing(pause, "Half ", "whole.")))
         await take_until(events, "block_delta", picture)
+        beside = await api.say(chat, model=server.scripts.model(pausing(other, "One ", "two.")), on_busy="branch")
+        await take_until(events, "block_delta", picture)
         await api.json("DELETE", running.user_url)
         (*_, deleted) = await take_until(events, "turns_deleted", picture)
         assert set(deleted.data["turns"]) == {running.user["id"], running.assistant["id"]}
-        last = await api.ask(chat, "On")
+        other.go.set()
         await take_until(events, "turn_complete", picture)
-    assert [*picture.turns] == ids_of([first.user, first.assistant, last.user, last.assistant])
+        last = await api.ask(chat, "On", model="plain")
+        await take_until(events, "turn_complete", picture)
+    expected = [first.user, first.assistant, beside.user, beside.assistant, last.user, last.assistant]
+    assert [*picture.turns] == ids_of(expected)
 
 
 async def test_a_cursor_from_before_a_deletion_stays_valid(api: Client, server: Server) -> None:
