@@ -97,6 +97,14 @@ class Client:
         path = f"/api/chats/{chat}/turns" if chat else "/api/turns"
         return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
 
+    async def fork(self, chat: str, key: str) -> Json:
+        """Copies the chat, up to its newest turn, into a new one. `key` makes a retry safe."""
+        turns = (await self.path(chat, 1))["turns"]
+        if not turns:
+            raise RequestRejected(404, "this chat has no turn yet that could be copied")
+        path, body = f"/api/chats/{chat}/turns/{turns[-1]['id']}/fork", {"into": "chat"}
+        return await self._retry("POST", path, _RETRY_FOR, json=body, headers={"Idempotency-Key": key})
+
     async def turn(self, chat: str, turn: str) -> Json:
         return await self._retry("GET", f"/api/chats/{chat}/turns/{turn}", _RETRY_FOR)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Final
+from uuid import uuid4
 
 from rich.text import Text
 
@@ -23,6 +24,7 @@ HELP: Final = """\
 /open N or ID  open a chat, by its number in the list or the beginning of its id
 /open          show this chat again, with any turn that still runs or waits
 /new           start a new chat
+/fork          go on in a new chat, with a copy of this one
 /grants        list the tools that you allowed for this chat
 /revoke N      let a tool of that list ask again
 /more          show the last answer in full, with thinking, tool inputs and tool results
@@ -108,6 +110,11 @@ class ChatPrompt:
             case "new":
                 self._session.chat = self._last = None
                 self._dim("Your next message starts a new chat.")
+            case "fork" if self._session.chat is None:
+                self._warn("No chat is open yet, so there is nothing to copy.")
+            case "fork":
+                copy = self._run(self._client.fork(self._session.chat or "", str(uuid4())))
+                self.open(self._run(self._client.find_chat(copy["assistant_turn"]["chat_id"])))
             case "grants" | "revoke" if self._session.chat is None:
                 self._warn("No chat is open yet, so no tool is allowed in it.")
             case "grants":

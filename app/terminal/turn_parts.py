@@ -32,6 +32,7 @@ _STOP_REASONS: Final = {
     "assembled": "written by the server from the results of the tools",
     "max_calls": "stopped at the limit of tool calls",
     "tool_use": "stopped after its tools, as requested",
+    "forked": "a fork left out what came after this",
 }
 
 
@@ -149,7 +150,7 @@ def closing_lines(state: Assembler, seconds: float | None) -> list[SummaryLine]:
     lines = [SummaryLine("other", degraded)] if degraded else []
     reason = state.stop_reason or ""
     if state.end == "turn_cancelled":
-        lines.append(SummaryLine("stopped", "stopped"))
+        lines.append(SummaryLine("stopped", "deleted" if reason == "deleted" else "stopped"))
     elif state.end == "turn_error":
         error = state.error or {"type": "error", "message": "the reason is not known", "request_id": None}
         request = f" (request {error['request_id']})" if error["request_id"] else ""

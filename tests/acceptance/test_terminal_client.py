@@ -169,6 +169,30 @@ async def test_chats_are_listed_and_opened_at_the_prompt(server: StartServer, op
     assert await terminal.ended() == 0
 
 
+async def test_a_chat_is_copied_at_the_prompt_and_goes_on_there(
+    server: StartServer, open_terminal: OpenTerminal
+) -> None:
+    running = await server()
+    async with TurnProbe(running) as probe:
+        await probe.ask(QUESTION)
+        await probe.until(lambda turn: turn["status"] == "complete")
+    terminal = open_terminal(running)
+    await terminal.sees_prompt()
+    terminal.type("/fork\r")
+    await terminal.sees("No chat is open yet, so there is nothing to copy.")
+    terminal.type("/list\r")
+    await terminal.sees("  1  ")
+    terminal.type("/open 1\r")
+    await terminal.sees(f"> {QUESTION}", "as far as a script can go")
+    terminal.type("/fork\r")
+    await terminal.sees("(fork)")
+    await terminal.sees_prompt()
+    terminal.type("/list\r")
+    await terminal.sees("  2  ")
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
 async def test_errors_are_sentences_with_a_remedy(
     server: StartServer, run_script: RunScript, database_url: str
 ) -> None:

@@ -302,6 +302,7 @@ def test_an_unusual_end_is_named() -> None:
         "cut off at max_tokens"
     ]
     assert [line.name for line in closing_lines(ended("turn_cancelled", "cancelled"), None)] == ["stopped"]
+    assert [line.name for line in closing_lines(ended("turn_cancelled", "deleted"), None)] == ["deleted"]
     error = {"type": "overloaded_error", "message": "Overloaded", "request_id": "req_1"}
     (line,) = closing_lines(ended("turn_error", "error", error), None)
     assert line.name == "the turn failed: overloaded_error: Overloaded (request req_1)"
