@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.config import read_settings
+from app.lab.comparison import options_of
 from app.terminal.approvals import ApprovalLoop, ApprovalPrompt, answer_commands
 from app.terminal.assembler import Assembler, Json
 from app.terminal.chat_list import plain_chats, print_chats
@@ -48,6 +49,13 @@ _EXIT_WAITING: Final = 3
 @click.option("--token", envvar="TURNSTREAM_TOKEN", help="Token that says who you are, if the server asks for one.")
 @click.option("--model", help="Model that answers.  [default: the chat's, or the server's]")
 @click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Parameter of the model, such as temperature=0.2; may be repeated.  [default: the chat's]",
+)
+@click.option(
     "--editor", envvar=["VISUAL", "EDITOR"], help="Editor for the arguments of a call.  [default: one line here]"
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: calls that wait for a person stay waiting.")
@@ -58,6 +66,7 @@ def chat(
     server: str | None,
     token: str | None,
     model: str | None,
+    params: tuple[str, ...],
     editor: str | None,
     no_input: bool,
 ) -> None:
@@ -81,6 +90,7 @@ def chat(
     question = None if lists else _question(words)
     if no_input and not lists and question is None:
         raise click.UsageError("--no-input needs a QUESTION: without one the command opens a prompt.")
+    options = options_of(f"params.{param}" for param in params)
     client = Client(server or local_server_url(), token)
     with asyncio.Runner() as runner:
         try:
@@ -88,7 +98,8 @@ def chat(
                 _list(console, runner.run(client.chats(_LISTED if is_terminal() else _ALL)))
                 return
             chosen = runner.run(_choose(client, prefix, newest))
-            session, run = ChatSession(client, partial(_open_view, console), model), ForegroundRunner(runner, console)
+            session = ChatSession(client, partial(_open_view, console), model, options)
+            run = ForegroundRunner(runner, console)
             asks = ApprovalPrompt(console, read_line, partial(edit_text, editor), lambda: datetime.now().astimezone())
             approvals = ApprovalLoop(session, asks, run)
             if question is not None:

@@ -35,16 +35,24 @@ class _FollowedTurn:
 
 
 class ChatSession:
-    """`open_view` makes the view of a turn. `chat` is the id of the open chat; None before the first message.
+    """`open_view` makes the view of a turn. `model` and further `options` are sent with each message. `chat` is the id
+    of the open chat; None before the first message.
 
     A turn is shown until it ends or waits for a person. Then `pending_calls` returns the calls that wait,
     `answer_call` answers one, and `resume` shows the rest.
     """
 
-    def __init__(self, client: Client, open_view: Callable[[Assembler], TurnView], model: str | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        open_view: Callable[[Assembler], TurnView],
+        model: str | None = None,
+        options: Json | None = None,
+    ) -> None:
         self._client = client
         self._open_view = open_view
         self._model = model
+        self._options = options
         self._current: _FollowedTurn | None = None
         self.chat: str | None = None
 
@@ -54,7 +62,7 @@ class ChatSession:
         text = text.encode(errors="replace").decode()  # input in another encoding arrives as lone surrogates
         try:
             async with _drawing(view):
-                exchange = await self._client.post_turn(self.chat, text, self._model, str(uuid4()))
+                exchange = await self._client.post_turn(self.chat, text, self._model, str(uuid4()), self._options)
         except BaseException:
             view.finish()
             raise

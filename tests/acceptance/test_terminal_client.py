@@ -203,9 +203,11 @@ async def test_errors_are_sentences_with_a_remedy(
         run_script(f"http://127.0.0.1:{free_port()}", "Hello?").end(),
         run_script(running.url, "Hello?").end(),
         run_script(running.url, "--model", "no-such-model", "Hello?", TURNSTREAM_TOKEN=token).end(),
-        run_script(running.url, "Hello?", TURNSTREAM_TOKEN=token).end(),
+        run_script(running.url, "--param", "max_tokens=50", "Hello?", TURNSTREAM_TOKEN=token).end(),
     )
-    assert [script[:2] for script in (unreachable, no_token, wrong_model)] == [(1, "")] * 3
+    wrong_param = await run_script(running.url, "--param", "heat=1", "Hello?", TURNSTREAM_TOKEN=token).end()
+    assert [script[:2] for script in (unreachable, no_token, wrong_model, wrong_param)] == [(1, "")] * 4
+    assert "`params.heat` must be left out" in wrong_param[2]
     assert "start one with `turnstream serve`" in unreachable[2]
     assert "turnstream tokens create NAME" in no_token[2]
     assert "no-such-model" in wrong_model[2]
