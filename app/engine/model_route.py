@@ -199,8 +199,8 @@ class ModelRoute:
         first = next((failures.last for failures in self._failures if failures.last is not None), error)
         if len(self._failures) == 1 and last.calls < 2:
             return TurnError(error.type, error.message, error.request_id)
-        own, *fallbacks = map(str, self._failures)
-        message = " ".join([own, *(f"Its fallback failed too: {each}" for each in fallbacks)])
+        own, *fallbacks = self._failures
+        message = " ".join([str(own), *(f"Its fallback {each.model} failed too: {each}" for each in fallbacks)])
         return TurnError(first.type, message, first.request_id)
 
     def _present_failures(self) -> _Failures:

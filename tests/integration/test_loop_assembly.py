@@ -103,7 +103,7 @@ async def test_the_answer_tells_why_the_fallback_failed_too(harness: Harness) ->
     async with harness.replica(models.__getitem__, [look], policy=policy) as replica:
         turn = await harness.finish(replica, await harness.ask(model="first", tools=[look]))
     assert turn.blocks[-1].text.startswith(
-        "The model could not finish this answer. The request is not valid. Its fallback failed too: Overloaded."
+        "The model could not finish this answer. The request is not valid. Its fallback second failed too: Overloaded."
         " second was called 4 times within one second.\n\n"
     )
 

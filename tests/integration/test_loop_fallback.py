@@ -57,8 +57,8 @@ async def test_the_error_tells_of_all_models_when_all_are_down(harness: Harness)
     assert (turn.status, turn.error.type, turn.error.request_id) == ("error", "overloaded_error", "req_1")
     assert turn.error.message == (
         "Overloaded. first was called 4 times within one second."
-        " Its fallback failed too: No. The provider asks to wait 90 s."
-        " Its fallback failed too: The key is not valid."
+        " Its fallback second failed too: No. The provider asks to wait 90 s."
+        " Its fallback third failed too: The key is not valid."
     )
 
 
@@ -133,5 +133,5 @@ async def test_an_error_names_the_models_that_were_not_called(harness: Harness) 
     assert turn.error is not None
     assert turn.error.type == "gone"
     assert turn.error.message == (
-        "first was not called, because its last calls had failed. Its fallback failed too: It is gone."
+        "first was not called, because its last calls had failed. Its fallback second failed too: It is gone."
     )
