@@ -365,7 +365,7 @@ ENDPOINTS = (
         problems=(500, 503),
         open=True,
     ),
-    Endpoint("GET /metrics", health.metrics, "Prometheus metrics", gives="text/plain", open=True),
+    Endpoint("GET /metrics", health.metrics, "Prometheus metrics", gives="text/plain", problems=(500,), open=True),
     Endpoint("GET /openapi.json", get_openapi, "This document", gives="application/json", open=True),
 )
 

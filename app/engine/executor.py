@@ -297,7 +297,6 @@ class Executor:
         await self._settle_open_round(crash, recoveries=self.turn.recoveries)
 
     async def _after_failure(self, error: TransientError) -> None:
-        PROVIDER_RETRIES.labels(error.type).inc()
         is_open = self._unsealed() is not None
         shown = is_open and not isinstance(self._recorder.view.marks[-1], RoundStart)  # readers have seen output of it
         try:
@@ -309,6 +308,7 @@ class Executor:
             return
         tries = self._route.calls
         seconds = round(self._route.seconds_to_wait(error, charged=not shown), 3)
+        PROVIDER_RETRIES.labels(error.type).inc()
         log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
         model, message = self._route.model, sentence(error.message)
         self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)

@@ -11,6 +11,8 @@ from inspect import isawaitable, isclass, isfunction, ismethod, signature
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import structlog
+
 from app.domain.errors import ConfigError
 from app.domain.turns import ToolSpec
 from app.kit.signature import key_of
@@ -21,6 +23,8 @@ from app.tools.outputs import Outputs
 from app.tools.policy import Policy
 from app.tools.tool import Tool, ToolSource, tools_of
 from app.tools.toolset import Toolset
+
+log = structlog.get_logger(__name__)
 
 GROUP = "turnstream.tools"
 
@@ -134,8 +138,12 @@ async def _load(point: EntryPoint, source: str, stack: AsyncExitStack, environme
                 f"{source} cannot be called: it may have no parameter without a default but `environment`; is @tool"
                 " missing?"
             ) from None
-        found = found(**given)
-        found = await found if isawaitable(found) else found
+        try:
+            found = found(**given)
+            found = await found if isawaitable(found) else found
+        except Exception as error:
+            log.error("toolset.failed", source=source, exc_info=error)
+            raise ConfigError(f"{source} raised {type(error).__name__}: {error}") from error
     if isinstance(found, AbstractAsyncContextManager):
         entered = await stack.enter_async_context(found)
         found = found if entered is None else entered

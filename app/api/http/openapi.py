@@ -113,7 +113,7 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
 def _operation(endpoint: Endpoint, refs: Refs) -> Json:
     operation: Json = {
         "operationId": endpoint.handler.__name__,
-        "tags": [endpoint.handler.__module__.rpartition(".")[2]],
+        "tags": [endpoint.handler.__module__.split(".")[2]],
         "summary": endpoint.summary,
         "parameters": list(_parameters(endpoint)),
         "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))},

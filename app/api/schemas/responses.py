@@ -85,7 +85,7 @@ def _describe_members(schema: dict[str, Any]) -> None:
         "id": {"type": "string", "description": "of a call: what its result names as tool_use_id"},
         "tool_use_id": {"type": "string", "description": "of a tool_result: the call it answers"},
         "name": {"type": "string", "description": "of a call and its result: the tool"},
-        "open": {"const": True, "description": "of a block that is still being written: more of it will follow"},
+        "open": {"type": "boolean", "description": "true for a block that is still being written, else absent"},
     }
 
 

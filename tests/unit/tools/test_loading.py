@@ -82,6 +82,10 @@ def named(environment):
     return first if environment["FIRST"] == "yes" else second
 
 
+def failing(environment):
+    return first if environment["SHOP_URL"] else second
+
+
 def wanting(environment, more):
     return first
 
@@ -166,6 +170,7 @@ async def test_context_managers_are_closed_at_the_end(module: str, attribute: st
         ("number", "an object whose methods are tools; it is int, and has none"),
         ("mixed", "must be a tool, a list of tools, a Toolset, or an object whose methods"),
         ("undecorated", "no parameter without a default but `environment`; is @tool missing?"),
+        ("failing", "raised KeyError: 'SHOP_URL'"),
         ("wanting", "no parameter without a default but `environment`; is @tool missing?"),
     ],
 )
