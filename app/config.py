@@ -102,6 +102,9 @@ class Settings(BaseSettings):
         description="model that summarises long conversations, and results of tools that ask for it; without it the"
         " turn's own",
     )
+    title_model: str | None = Field(
+        None, description="model that gives a chat its title after the first answer; without it the first message does"
+    )
     max_retries: int = Field(5, ge=0, description="retries of a model call before its first delta")
     max_retry_after: float = Field(60, ge=0, description="longest wait before a retry that a provider may ask for")
     stall_timeout: float = Field(120, gt=0, description="a model call without any bytes for this long has failed")

@@ -12,14 +12,13 @@ from app.api.attachments import check_attachments, steer_blocks, user_blocks
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from app.api.services import Services
-from app.domain.chats import Chat
+from app.domain.chats import Chat, title_from
 from app.domain.errors import Conflict, RequestRefused
 from app.domain.fork import cut_after
 from app.domain.turns import Turn
 from app.storage.branches import Fork
 from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, PlaceMoved, Target, key_refused
 
-_TITLE_LENGTH = 60
 _TITLE_OF_FORK = 290  # characters of the original's title
 # How often a message is checked against a chat that changes before each write.
 _TRIES = 10
@@ -154,6 +153,4 @@ def _notify(services: Services, owner: str, exchange: Exchange) -> None:
 
 def _title_of(new: NewTurn) -> str | None:
     """The beginning of the message, for a chat that has no title."""
-    text = next((block.text for block in new.blocks if isinstance(block, TextBlockIn)), "")
-    line = " ".join(text.split())
-    return line[: _TITLE_LENGTH - 1].rstrip() + "…" if len(line) > _TITLE_LENGTH else line or None
+    return title_from(next((block.text for block in new.blocks if isinstance(block, TextBlockIn)), ""))

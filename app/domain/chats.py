@@ -13,6 +13,8 @@ from app.domain.turns import Turn
 # open turns. `interrupt`: they are cancelled. `steer`: it goes into one of them. `branch`: it stands beside them.
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer", "branch"]
 
+LONGEST_TITLE = 60  # characters of one that the server gives
+
 
 @dataclass(frozen=True, slots=True)
 class Chat:
@@ -67,3 +69,9 @@ def branch_is_busy(turn: Turn, otherwise: str = "") -> Conflict:
     if turn.status == "waiting":
         return Conflict(f"Turn {turn.id} on this branch waits for an action; answer it or cancel it{otherwise}.")
     return Conflict(f"Turn {turn.id} is still running on this branch; wait for its end or cancel it{otherwise}.")
+
+
+def title_from(text: str) -> str | None:
+    """The title of a chat that has no other: the beginning of a text, in one line. None for a blank text."""
+    line = " ".join(text.split())
+    return line[: LONGEST_TITLE - 1].rstrip() + "…" if len(line) > LONGEST_TITLE else line or None

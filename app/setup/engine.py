@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -19,6 +20,7 @@ from app.engine.hooks import Hooks
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.sweeps import sweep_deleted_chats, sweep_tool_cache, sweep_uploads
+from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
@@ -85,7 +87,14 @@ async def started(
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     policy = worker_policy(settings, models)
-    all_hooks = [*deliveries, *hooks]
+
+    def notify(owner: str, chat: UUID) -> None:
+        chat_wakeups.notify(chat)
+        feed.notify(owner)
+
+    model = settings.title_model
+    titles = [] if model is None else [TitleWriter(database, models.provider_for, model, notify)]
+    all_hooks = [*deliveries, *titles, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)
     monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
@@ -113,6 +122,7 @@ async def started(
                 partial(sweep_deleted_chats, changes),
                 partial(sweep_tool_cache, ToolCache(database)),
                 *(each.run for each in deliveries),
+                *(each.run for each in titles),
             )
         )
         await stack.enter_async_context(background(failed, worker.run))

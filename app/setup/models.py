@@ -92,7 +92,8 @@ def default_model(settings: Settings) -> str:
 
 def check_chosen(models: Models, settings: Settings) -> None:
     """Raises ConfigError for a setting that names a model which is not there."""
-    for name, variable in ((settings.summary_model, "TURNSTREAM_SUMMARY_MODEL"),):
+    chosen = {"TURNSTREAM_SUMMARY_MODEL": settings.summary_model, "TURNSTREAM_TITLE_MODEL": settings.title_model}
+    for variable, name in chosen.items():
         if name is not None:
             try:
                 models.check(name)

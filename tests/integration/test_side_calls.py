@@ -208,7 +208,8 @@ async def test_where_the_chosen_model_fails_the_turns_own_writes_the_summary(har
 
 def test_a_model_that_is_not_there_is_refused_at_the_start() -> None:
     models = Models([ProviderModels(ScriptedProvider([]), [Model("scripted")])])
-    given: dict[str, Any] = {"summary_model": "small"}
-    with pytest.raises(ConfigError, match="TURNSTREAM_SUMMARY_MODEL must be one of scripted"):
-        check_chosen(models, Settings(_env_file=None, **given))
+    for setting in ("summary_model", "title_model"):
+        given: dict[str, Any] = {setting: "small"}
+        with pytest.raises(ConfigError, match=f"TURNSTREAM_{setting.upper()} must be one of scripted"):
+            check_chosen(models, Settings(_env_file=None, **given))
     check_chosen(models, Settings(_env_file=None))

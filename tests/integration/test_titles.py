@@ -1,0 +1,90 @@
+"""Titles by a model: after the first answer, unless a person has given one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from structlog.testing import capture_logs
+
+from app.domain.chats import title_from
+from app.domain.errors import TransientError
+from app.engine.upkeep.titles import TitleWriter
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.storage.chats import Chats
+from tests.support.harness import OWNER, Asked, Harness, Replica
+
+QUESTION = "When is the tide high at Saint-Malo, and how high is it?"
+
+
+@dataclass
+class Titles:
+    model: ScriptedProvider
+    notified: asyncio.Queue[tuple[str, UUID]] = field(default_factory=asyncio.Queue)
+
+
+@asynccontextmanager
+async def titles(
+    harness: Harness, *replies: Reply, answers: Iterable[Reply] = ()
+) -> AsyncIterator[tuple[Titles, Replica]]:
+    work = Titles(ScriptedProvider(replies))
+    writer = TitleWriter(harness.database, lambda _: work.model, "small", lambda *whom: work.notified.put_nowait(whom))
+    working = asyncio.create_task(writer.run())
+    main = ScriptedProvider(answers or [message_of(text("At noon, 12 m.")) for _ in range(3)])
+    async with harness.replica(main, hooks=[writer]) as replica:
+        yield work, replica
+    working.cancel()
+    await asyncio.wait({working})
+
+
+async def say(harness: Harness, replica: Replica, after: Asked | None = None) -> Asked:
+    asked = await harness.ask(QUESTION, after=after)
+    if after is None:  # as the API does with the first message
+        await Chats(harness.database).change(OWNER, asked.chat, lambda _: {"title": title_from(QUESTION)})
+    await harness.finish(replica, asked)
+    return asked
+
+
+async def title_of(harness: Harness, asked: Asked) -> str | None:
+    return (await Chats(harness.database).get(OWNER, asked.chat)).title
+
+
+async def test_the_first_answer_gives_the_chat_its_title_and_its_readers_are_woken(harness: Harness) -> None:
+    async with titles(harness, message_of(text('"High tide\nat Saint-Malo."'))) as (work, replica):
+        asked = await say(harness, replica)
+        assert await work.notified.get() == (OWNER, asked.chat)
+        assert await title_of(harness, asked) == "High tide at Saint-Malo"
+        (prompt,) = work.model.requests[0].messages[0].blocks
+        assert QUESTION in prompt.text
+        assert "At noon, 12 m." in prompt.text
+        second = await say(harness, replica, asked)
+    assert await title_of(harness, second) == "High tide at Saint-Malo"
+    assert len(work.model.requests) == 1, "later answers leave the title alone"
+
+
+async def test_a_title_that_a_person_gave_is_never_overwritten(harness: Harness) -> None:
+    pause = Pause()
+    reply: Reply = [pause, *message_of(text("The model's"))]
+    chats = Chats(harness.database)
+    async with titles(harness, reply) as (work, replica):
+        asked = await say(harness, replica)
+        await pause.reached.wait()
+        await chats.change(OWNER, asked.chat, lambda _: {"title": "Mine"})
+        pause.go.set()
+        await work.notified.get()
+        assert await title_of(harness, asked) == "Mine"
+
+
+async def test_a_model_that_fails_leaves_the_beginning_of_the_message(harness: Harness) -> None:
+    pause = Pause()
+    failing: Reply = [TransientError("overloaded_error", "Later.")]
+    blank: Reply = [pause, *message_of(text(" '' "))]
+    with capture_logs() as lines:
+        async with titles(harness, failing, blank) as (_, replica):
+            asked = await say(harness, replica)
+            other = await say(harness, replica)
+            await pause.reached.wait()
+            pause.go.set()
+    assert [await title_of(harness, each) for each in (asked, other)] == [title_from(QUESTION)] * 2
+    assert [line["event"] for line in lines if line["event"].startswith("title")] == ["title.failed"]
