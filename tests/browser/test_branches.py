@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.llm.scripted import message_of, text
+from app.domain.fork import LEFT_OUT
+from app.llm.scripted import message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.person import Person, new_tab
 from tests.browser.test_talk import use
@@ -43,6 +44,26 @@ async def test_a_branch_begins_behind_an_earlier_answer(people: SitDown, site: S
     assert len(path[2]["siblings"]) == 2
     await ada.press("Previous question", ada.page.locator("#turns > .turn").nth(2))
     await ada.sees("On winds.")
+
+
+async def test_a_branch_begins_behind_a_part_of_an_answer(people: SitDown, site: Server, api: Client) -> None:
+    calls = message_of(text("I look."), tool_use("doc_tree", {}, "c"))
+    model = site.scripts.model(calls, message_of(text("Nothing there.")), message_of(text("On more.")))
+    ada = await people(site.url, await use(api, model))
+    await ada.say("Any?")
+    await ada.sees("Nothing there.")
+    await ada.sees_end()
+    await choose(ada, "Branch after a part", 1)
+    await ada.page.get_by_role("button", name="Branch after this part").nth(1).click()
+    await ada.page.get_by_text("Nothing there.").wait_for(state="detached")
+    await ada.sees("A fork left out what came after this.")
+    await ada.say("And then?")
+    await ada.sees("On more.")
+    await ada.sees_end()
+    path = await ada.sees_what_is_stored(api)
+    assert [block["type"] for block in path[1]["blocks"]] == ["text", "tool_use", "tool_result"]
+    assert path[1]["blocks"][2]["text"] != LEFT_OUT
+    assert ada.troubles() == []
 
 
 async def test_a_new_chat_goes_on_from_an_earlier_answer(people: SitDown, site: Server, api: Client) -> None:

@@ -102,6 +102,11 @@ export class Conversation extends EventTarget {
     this.#show(this.path.slice(0, this.path.indexOf(turn) + 1))
   }
 
+  /** Makes a copy of `turn` that ends with its block `block`, and shows it. */
+  async cut(turn, block) {
+    this.#addExchange(await this.#ifStillOpen(this.client.fork(this.id, turn.id, { block })))
+  }
+
   /** Copies the path to `turn` into a new chat, and returns its id. */
   async fork(turn) {
     const exchange = await this.client.fork(this.id, turn.id, { into: 'chat' })

@@ -39,6 +39,7 @@ const transcript = new Transcript(conversation, {
   choose: (id) => attempt(() => conversation.choose(id)),
   cancel: (turn) => attempt(() => conversation.cancel(turn)),
   branch,
+  cut: (turn, block) => attempt(() => conversation.cut(turn, block)),
   fork: (turn) => attempt(async () => (location.hash = await conversation.fork(turn))),
   remove,
 })

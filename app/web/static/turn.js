@@ -9,7 +9,7 @@ import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
 export class TurnView {
-  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, fork, remove. */
+  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, cut, fork, remove. */
   constructor(turn, actions) {
     this.actions = actions
     this.content = h('div', { class: 'content' })
@@ -112,6 +112,7 @@ export class TurnView {
       ['Delete from here', () => this.actions.remove(this.turn)],
     ]
     if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit()), menu('More', ways)]
+    if (turn.blocks.length > 1) ways.unshift(['Branch after a part', () => this.#offerCuts()])
     ways.unshift(['Branch from here', () => this.actions.branch(this.turn)])
     const details = iconButton('clock', 'Timeline', () => this.#toggle(details), { 'aria-expanded': 'false' })
     return [
@@ -120,6 +121,20 @@ export class TurnView {
       details,
       menu('More', ways),
     ]
+  }
+
+  /** Puts a button behind each block: a copy of the turn that ends there becomes its sibling. */
+  #offerCuts() {
+    const cuts = this.content.querySelectorAll('.cut')
+    for (const cut of cuts) cut.remove()
+    if (cuts.length) return
+    for (const block of /** @type {NodeListOf<HTMLElement>} */ (this.content.querySelectorAll('[data-block]'))) {
+      const cut = () => {
+        for (const other of this.content.querySelectorAll('.cut')) other.remove()
+        this.actions.cut(this.turn, endOf(this.turn, Number(block.dataset.block)))
+      }
+      block.after(h('button', { type: 'button', class: 'cut', onclick: cut }, 'Branch after this part'))
+    }
   }
 
   #toggle(button) {
@@ -172,6 +187,13 @@ export class TurnView {
 }
 
 const STAGES = { processing: 'Asking the model', streaming: 'Writing', executing: 'Running tools' }
+
+/** The index of a block; of a call, that of its result, with which it is shown. */
+function endOf({ blocks }, index) {
+  const call = blocks[index]
+  const result = blocks.find(({ tool_use_id, round }) => call.id && tool_use_id === call.id && round === call.round)
+  return result?.index ?? index
+}
 
 export function textOf(turn) {
   return joined(turn.blocks)
