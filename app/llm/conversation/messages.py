@@ -245,6 +245,12 @@ def _user_words(turn: Turn, round: int) -> list[RoleBlock]:
     ]
 
 
+def is_added(text: str) -> bool:
+    """True for a text that is sent as the user's and was not written by one."""
+    named = (part.partition("{")[0] for part in (ROUNDS_LEFT, ONE_ROUND_LEFT, NO_ROUND_LEFT))
+    return text in {GO_ON, GIVEN_UP} or text.startswith(tuple(named))
+
+
 def _rounds_left(turn: Turn, round: int) -> Sequence[RoleBlock]:
     """Returns the text that names the tool rounds that are left after a round, 0 for before any of them."""
     request = turn.request

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from app.domain.kinds import TEXT, TOOL_RESULT
-from app.llm.conversation.messages import GO_ON
+from app.llm.conversation.messages import GO_ON, is_added
 from app.llm.demo.commands import DemoCommands, Failure, ToolCommand, commands_of
 from app.llm.provider import BlockText, Message, ModelRequest, Part
 from app.llm.scripted import text, thinking, tool_use
@@ -104,7 +104,7 @@ def _search(question: str, calls: Mapping[str, _ToolCall], offered: set[str]) ->
 def _question(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """Returns the last user message with text, and the messages behind it."""
     for place in range(len(messages) - 1, -1, -1):
-        texts = [block.text for block in messages[place].blocks if block.type == TEXT and block.text != GO_ON]
+        texts = [block.text for block in messages[place].blocks if block.type == TEXT and not is_added(block.text)]
         if messages[place].role == "user" and texts:
             return texts[-1], messages[place + 1 :]
     return "", messages

@@ -5,7 +5,7 @@ import pytest
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
 from app.llm.accumulator import Accumulator
-from app.llm.conversation.messages import GO_ON
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, NO_ROUND_LEFT, ONE_ROUND_LEFT, ROUNDS_LEFT
 from app.llm.demo.provider import DemoProvider
 from app.llm.provider import Message, ModelRequest
 from tests.support.model_requests import call, result, text
@@ -134,6 +134,14 @@ async def test_it_admits_that_it_cannot_read_other_tools() -> None:
 async def test_being_asked_to_go_on_is_not_a_new_question() -> None:
     cut = Message("assistant", (text("I look"),)), Message("user", (text(GO_ON),))
     assert calls(await reply(asking("press the button", *cut))) == [
+        ("doc_search", '{"query":"press button","limit":3}')
+    ]
+
+
+@pytest.mark.parametrize("added", [GIVEN_UP, ROUNDS_LEFT.format(3), ONE_ROUND_LEFT, NO_ROUND_LEFT])
+async def test_a_text_that_is_added_to_the_users_is_not_a_new_question(added: str) -> None:
+    behind = Message("user", (text(added),))
+    assert calls(await reply(asking("press the button", behind))) == [
         ("doc_search", '{"query":"press button","limit":3}')
     ]
 
