@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.attachments import result_parts, user_blocks
-from app.api.codec import output_text, to_json
+from app.api.codec import output_text, parsed, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
-from app.api.schemas.tools import ActionIn, ActionsIn, ApproveIn, DenyIn, ResultIn
+from app.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveIn, DenyIn, ResultIn
 from app.api.services import Services, begin
 from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
@@ -120,6 +120,21 @@ async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services
             return Decision(action.tool_use_id, action.input_digest, answer, field, remember, when)
         case DenyIn():
             return Decision(action.tool_use_id, action.input_digest, AskAnswer("deny", action.reason), field)
+        case AnswerIn():
+            return _elicited(action, turn, field)
+
+
+def _elicited(action: AnswerIn, turn: Turn, field: str) -> Decision:
+    """The answer to an elicitation, checked against the schema of its question."""
+    asked = [ask for ask in turn.asks if (ask.call_id, ask.digest) == (action.tool_use_id, action.input_digest)]
+    question = parsed(asked[-1].question) if asked and asked[-1].question is not None else {}
+    if action.action == "accept" and "schema" in question:
+        schema = InputSchema(to_json(question["schema"]).decode())
+        if complaint := schema.complaint(action.content or {}):
+            raise RequestRefused(complaint, field=f"{field}.content")
+    answer = AskAnswer("result", to_json({"action": action.action, "content": action.content}).decode())
+    id = asked[-1].tool_use_id if asked else action.tool_use_id
+    return Decision(id, action.input_digest, answer, field, elicited=True)
 
 
 def _condition(action: ApproveIn, edited: str | None, turn: Turn, field: str) -> str | None:

@@ -1,7 +1,7 @@
 """Response models of domain values, and JSON responses."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from app.api.schemas.responses import (
 from app.api.services import Services
 from app.domain.chats import Chat
 from app.domain.degraded import degraded
-from app.domain.log import end_cursor, required_actions_of
+from app.domain.log import end_cursor, open_actions_of
 from app.domain.output import output_of, phase_of
 from app.domain.results import summary_costs
 from app.domain.rounds import Round, exact_sum
@@ -101,9 +101,8 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
     answered = {(ask.round, ask.tool_use_id) for ask in (*turn.asks, *rows.asks) if ask.answer is not None}
     asks = max(turn.asks, rows.asks, key=len)
     waiting = [ask for ask in asks if (ask.round, ask.tool_use_id) not in answered]
-    return [
-        WantedOut.model_validate(required_action_json(action)) for action in required_actions_of(waiting, turn.blocks)
-    ]
+    actions = open_actions_of(replace(turn, asks=tuple(waiting)))
+    return [WantedOut.model_validate(required_action_json(action)) for action in actions]
 
 
 def _cost(turn: Turn, models: Models) -> float | None:

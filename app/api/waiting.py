@@ -28,7 +28,7 @@ async def list_waiting(request: Request) -> Response:
             chat=call.chat,
             title=call.title,
             turn=call.place.turn,
-            tool_use_id=call.place.tool_use_id,
+            tool_use_id=call.tool_use_id,
             name=call.name,
             type=call.kind,
             input=call.input,

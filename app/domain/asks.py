@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.domain.blocks import Block
 
-AskKind = Literal["client", "approval"]
+AskKind = Literal["client", "approval", "elicitation"]
 # `result`, `approve` and `deny` come from a person. An ask without an answer expires, or a steer supersedes it.
 AnswerKind = Literal["result", "approve", "deny", "expired", "superseded"]
 
@@ -35,6 +35,9 @@ class Ask:
     """A call that waits for a person: for the result of a tool that the client runs (`client`), or for permission to
     run it here (`approval`). `attempt` made the ask. `digest` identifies the exact call (`digest_of`). `tool_digest`
     identifies the tool as the person was shown it, where an approval may be remembered for the chat.
+
+    An `elicitation` is a question of a tool to the person while its call runs. `question` is its JSON text, its
+    `tool_use_id` that of the call with a number (`elicitation_id`). It is open while the attempt that made it runs.
     """
 
     round: int
@@ -49,10 +52,19 @@ class Ask:
     asked_at: datetime | None = field(default=None, compare=False)  # as the rows have it; None until they are read
     answered_at: datetime | None = field(default=None, compare=False)
 
+    question: str | None = None
+
     @property
-    def is_shown(self) -> bool:
-        """False for an ask that no person was asked: a grant has answered it."""
-        return self.answer is None or self.answer.grant is None
+    def is_marked(self) -> bool:
+        """Whether it has a place in the log. One that a grant has answered was shown to nobody; an elicitation comes at
+        any time, in the middle of a block too, and is shown by a notice.
+        """
+        return self.kind != "elicitation" and (self.answer is None or self.answer.grant is None)
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.tool_use_id if self.question is None else self.tool_use_id.rpartition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,11 @@ class Steer:
 
     id: UUID
     blocks: tuple[Block, ...]
+
+
+def elicitation_id(tool_use_id: str, attempt: int, number: int) -> str:
+    """The id of an elicitation, which no other one of the turn has."""
+    return f"{tool_use_id}#{attempt}.{number}"
 
 
 def digest_of(call: Block) -> str:

@@ -81,6 +81,27 @@ def required_actions_of(asks: Sequence[Ask], blocks: Sequence[Block]) -> tuple[R
     )
 
 
+def open_actions_of(turn: Turn) -> tuple[RequiredAction, ...]:
+    """The actions that wait for a person now. An elicitation is gone with the run that made it, and with its call."""
+    asks = [ask for ask in turn.asks if ask.answer is None]
+    results = {(block.round, block.tool_use_id) for block in turn.blocks if block.type == TOOL_RESULT}
+    elicitations = tuple(
+        RequiredAction(ask.call_id, ask.name, ask.kind, ask.question, ask.digest, ask.expires_at)
+        for ask in asks
+        if ask.question is not None and ask.attempt == turn.attempt and turn.status == "running"
+        if (ask.round, ask.call_id) not in results
+    )
+    return required_actions_of(asks, turn.blocks) + elicitations
+
+
+def elicited(turn: Turn) -> ActionRequired | None:
+    """All that waits now, where an elicitation is among it: a reader finds no mark of that. None otherwise."""
+    actions = open_actions_of(turn)
+    if not any(action.kind == "elicitation" for action in actions):
+        return None
+    return ActionRequired(turn.attempt, turn.rounds[-1].number, actions)
+
+
 def action_required(asks: Sequence[Ask], blocks: Sequence[Block]) -> ActionRequired:
     """The mark of the asks of one round. One attempt made them all, before any call of the round had its result."""
     return ActionRequired(asks[0].attempt, asks[0].round, required_actions_of(asks, blocks))
@@ -105,7 +126,7 @@ def _marks_of_round(round: Round, blocks: Sequence[Block], asks: Sequence[Ask]) 
     yield from _marks_of_blocks(block for block in mine if block.type not in AFTER_SEAL)
     if round.sealed_by is not None:
         yield RoundStop(round.sealed_by, round.number, round.stop_reason, round.usage)
-    if shown := [ask for ask in asks if ask.is_shown]:
+    if shown := [ask for ask in asks if ask.is_marked]:
         yield action_required(shown, blocks)
     yield from _marks_of_blocks(block for block in mine if block.type in AFTER_SEAL)
 

@@ -155,7 +155,7 @@ class Executor:
         updated, turns = self._context.updated, self._context.turns
         if updated.is_set():
             updated.clear()  # before the query: what comes during it sets the event again
-            self._recorder.update_turn(await retry_while_unavailable(lambda: turns.refreshed(self.turn)))
+            await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     async def cut_short(
         self, status: Status, stop_reason: str, error: TurnError | None = None, *, keep: bool = True

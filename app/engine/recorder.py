@@ -1,7 +1,7 @@
 """The recorder of one run: the only writer of its turn. It writes the row first, then changes the live view."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce, wraps
@@ -130,6 +130,13 @@ class Recorder:
         """Stores the asks for calls of the last round."""
         await self._records.ask(asks, len(self.turn.asks) + len(asks))
         self.view.ask(asks)
+        if any(ask.kind == "elicitation" for ask in asks):
+            self.view.notify_actions()
+
+    async def refresh(self, refreshed: Callable[[Turn], Awaitable[Turn]]) -> None:
+        """Takes over the answers and steers that others wrote. No write of this run comes in between."""
+        async with self.lock:
+            self.view.turn = await refreshed(self.turn)
 
     def show_preliminary(self, output: PreliminaryOutput) -> None:
         """Shows readers what a running tool has so far. The row follows."""

@@ -83,7 +83,8 @@ class ToolGate:
         """
         round = calls[0].round
         results = [block.round for block in self.turn.blocks if block.type == TOOL_RESULT]
-        asked, started = [ask.round for ask in self.turn.asks], [number for number, _ in self.started_before]
+        asked = [ask.round for ask in self.turn.asks if ask.kind != "elicitation"]
+        started = [number for number, _ in self.started_before]
         if round in {*results, *asked, *started}:
             return []
         over = calls_over_limit(self.turn)

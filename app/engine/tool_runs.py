@@ -1,15 +1,19 @@
 """The tool tasks of one turn: started, early where that does no harm, and settled in the ledger as each one ends."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from time import perf_counter
+from typing import Any
 
 import structlog
 
-from app.domain.asks import Ask
+from app.domain.asks import Ask, AskAnswer, elicitation_id
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.errors import ProviderError, TransientError
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
@@ -29,10 +33,13 @@ from app.storage.tool_cache import CachedResult
 from app.telemetry import TOOL_OUTCOMES, TOOL_SECONDS, TOOLS_RUNNING, WAITS
 from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import count_policies
-from app.tools.tool import File, Outcome, ToolContext
+from app.tools.tool import File, Outcome, PersonAnswer, PersonQuestion, ToolContext
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
+
+
+_LOOK_FOR_ANSWER = 5.0  # seconds
 
 
 class ToolRuns:
@@ -53,6 +60,7 @@ class ToolRuns:
         self._models = models
         self._started_before = started_before
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
+        self._questions = 0
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
     @property
@@ -250,6 +258,7 @@ class ToolRuns:
                 "tool_progress", tool_use_id=call.tool_use_id, name=call.name, message=message
             ),
             preliminary=outputs.show,
+            ask=partial(self._ask_person, call),
         )
         role, output = self._gate.role(call), self._request.output
         if role is None or output is None:
@@ -259,6 +268,50 @@ class ToolRuns:
                 await outputs.close()
         draft = input_json if role == "output" else self._gate.submitted_draft(call)
         return await self._toolset.outputs.settle(role, output, draft, context)
+
+    async def _ask_person(self, call: Block, question: PersonQuestion) -> PersonAnswer | None:
+        """Asks the person a question of the tool that runs, and waits for the answer. None: there was none in time."""
+        self._questions += 1
+        attempt = self._recorder.turn.attempt
+        id = elicitation_id(call.tool_use_id or "", attempt, self._questions)
+        asked: dict[str, Any] = {"message": question.message}
+        if question.schema is not None:
+            asked["schema"] = json.loads(question.schema)
+        if question.url is not None:
+            asked["url"] = question.url
+        text = json.dumps(asked, ensure_ascii=False)
+        ask = Ask(
+            round=call.round,
+            tool_use_id=id,
+            name=call.name or "",
+            kind="elicitation",
+            digest=sha256(f"{id} {text}".encode()).hexdigest(),
+            attempt=attempt,
+            expires_at=datetime.now(UTC) + timedelta(seconds=question.seconds),
+            question=text,
+        )
+        await self._recorder.ask([ask])
+        self._report_wait([ask])
+        answer = await self._answer_to(ask, perf_counter() + question.seconds)
+        self._recorder.view.notify_actions()
+        if answer is None or answer.kind != "result":
+            return None if answer is None or answer.kind == "expired" else PersonAnswer("cancel")
+        return PersonAnswer(**json.loads(answer.text))
+
+    async def _answer_to(self, ask: Ask, deadline: float) -> AskAnswer | None:
+        """Waits for the answer in the rows. A notification may be lost: the rows are read now and then anyway."""
+        updated, turns = self._context.updated, self._context.turns
+        while True:
+            asks = self._recorder.turn.asks
+            answer = next((each.answer for each in asks if each.tool_use_id == ask.tool_use_id), None)
+            left = deadline - perf_counter()
+            if answer is not None or left <= 0:
+                return answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_FOR_ANSWER)):
+                    await updated.wait()
+            updated.clear()  # before the query: what comes during it sets the event again
+            await self._recorder.refresh(lambda turn: retry_while_unavailable(lambda: turns.refreshed(turn)))
 
     def _label(self, call: Block) -> str:
         """The call's name in metrics. A name that a model or a client invents would be a series of its own for ever."""

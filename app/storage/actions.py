@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.domain.asks import Ask, AskAnswer
+from app.domain.asks import Ask, AskAnswer, AskKind
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
 from app.kit.ids import new_id
@@ -22,8 +22,10 @@ LOCK_TURN_OF = Statement(
 )
 GET_OPEN_ASKS = Statement(
     """
-    SELECT *, expires_at <= now() AS expired, to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
-    FROM asks WHERE turn_id = :turn ORDER BY round DESC
+    SELECT asks.*, expires_at <= now() AS expired, asks.kind = 'elicitation'
+        AND NOT (turns.status = 'running' AND asks.attempt = turns.attempt) AS gone,
+        to_char(answered_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS at
+    FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
     """
 )
 ANSWER_ASKS = Statement(
@@ -74,7 +76,8 @@ class Decision:
     """The answer of a person to the ask for `tool_use_id`. `digest` names the input that the person saw; a result needs
     none. `field` is the path of the answer in the request. `remember`: further calls of the tool in the chat are
     allowed with it, those whose inputs meet the condition `when` (JSON text). A decision that `follows` from another
-    one of the request does not count where the call has its answer already.
+    one of the request does not count where the call has its answer already. `elicited`: the answer is that to an
+    elicitation, whose own id is `tool_use_id`.
     """
 
     tool_use_id: str
@@ -84,6 +87,14 @@ class Decision:
     remember: bool = False
     when: str | None = None
     follows: bool = False
+    elicited: bool = False
+
+    @property
+    def to(self) -> AskKind:
+        """The kind of ask that it answers."""
+        if self.elicited:
+            return "elicitation"
+        return "client" if self.answer.kind == "result" else "approval"
 
 
 class Actions:
@@ -180,10 +191,12 @@ def _checked(decision: Decision, rows: Sequence[Row]) -> Ask:
         )
     if row["expired"]:
         raise Conflict(f"Call {ask.tool_use_id} waited until {ask.expires_at}; the answer came too late.", field=field)
-    expected = "`result`" if ask.kind == "client" else "`approve` or `deny`"
-    if (decision.answer.kind == "result") != (ask.kind == "client"):
+    if row["gone"]:
+        raise Conflict(f"Call {ask.call_id} does not wait for this answer any more.", field=field)
+    if decision.to != ask.kind:
+        expected = {"client": "`result`", "approval": "`approve` or `deny`", "elicitation": "`answer`"}[ask.kind]
         raise RequestRefused(f"`type` must be {expected} for call {ask.tool_use_id}.", field=f"{decision.field}.type")
-    if decision.answer.kind != "result" and decision.digest != ask.digest:
+    if decision.to == "approval" and decision.digest != ask.digest:
         detail = f"`input_digest` is about another input than that of call {ask.tool_use_id}; read the call again."
         raise Conflict(detail, field=f"{decision.field}.input_digest")
     if decision.remember and ask.tool_digest is None:

@@ -13,7 +13,7 @@ from app.domain.chats import Chat
 from app.domain.turns import DELETED, Status
 from app.storage.chats import chat_from
 from app.storage.database import LONG, Database, Statement
-from app.storage.rows import OPEN_STATUSES
+from app.storage.rows import OPEN_STATUSES, WAITS
 
 # The longest time that is allowed to pass between the time in a row and its commit.
 OVERLAP = timedelta(seconds=10)
@@ -37,8 +37,8 @@ GET_DELETED_CHATS = Statement(
     """
 )
 # Most turns have no asks, which their rows say.
-_OPEN_ASKS = f"""CASE WHEN asked > 0 AND status IN {OPEN_STATUSES} THEN
-        (SELECT count(*) FROM asks WHERE turn_id = turns.id AND answer IS NULL)
+_OPEN_ASKS = f"""CASE WHEN asked > 0 THEN
+        (SELECT count(*) FROM asks WHERE turn_id = turns.id AND {WAITS})
     ELSE 0 END AS waiting"""
 # The ids of turns come from a cursor, which a client may have made up: the owner is checked. A deleted turn has ended.
 # The place of an assistant turn is odd.

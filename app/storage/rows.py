@@ -27,6 +27,17 @@ _blocks = msgspec.json.Decoder(tuple[Block, ...])
 _preliminary = msgspec.json.Decoder(tuple[PreliminaryOutput, ...])
 
 
+# A row of `asks`, joined with that of its turn, that waits for a person. An elicitation is gone with the attempt that
+# made it, and with its call.
+WAITS = f"""answer IS NULL AND (expires_at IS NULL OR expires_at > now()) AND turns.status IN {OPEN_STATUSES}
+    AND NOT turns.cancel_requested AND (asks.kind <> 'elicitation' OR (
+        asks.attempt = turns.attempt AND turns.status = 'running' AND NOT EXISTS (
+            SELECT FROM blocks WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
+              AND blocks.type = 'tool_result' AND blocks.tool_use_id = regexp_replace(asks.tool_use_id, '#[^#]*$', '')
+        )
+    ))"""
+
+
 def to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -127,6 +138,7 @@ def ask_from(row: Row) -> Ask:
         tool_digest=row["tool_digest"],
         asked_at=row["asked_at"],
         answered_at=row["answered_at"],
+        question=row["question"],
     )
 
 

@@ -276,7 +276,9 @@ asks = Table(
     Column("answered_at", DateTime(timezone=True)),
     # Of the tool as it was shown, where an approval may be remembered for the chat.
     Column("tool_digest", Text),
-    CheckConstraint("kind IN ('client', 'approval')", name="kind"),
+    Column("question", JSON),
+    CheckConstraint("kind IN ('client', 'approval', 'elicitation')", name="kind"),
+    CheckConstraint("(kind = 'elicitation') = (question IS NOT NULL)", name="elicitation_has_question"),
     CheckConstraint("(answer IS NULL) = (answered_at IS NULL)", name="answer_has_time"),
     Index("ix_asks_open", "turn_id", postgresql_where=literal_column("answer IS NULL")),
     Index("ix_asks_expiry", "expires_at", postgresql_where=literal_column("answer IS NULL")),

@@ -8,23 +8,22 @@ from uuid import UUID
 
 from app.domain.asks import AskKind
 from app.storage.database import Database, Row, Statement
-from app.storage.rows import OPEN_STATUSES
+from app.storage.rows import WAITS
 
 EXCERPT = 300  # characters of an input
 
 _WAITING = f"""
     FROM asks JOIN turns ON turns.id = asks.turn_id JOIN chats ON chats.id = turns.chat_id
-    WHERE owner = :owner AND answer IS NULL AND (expires_at IS NULL OR expires_at > now())
-      AND status IN {OPEN_STATUSES} AND NOT cancel_requested
+    WHERE owner = :owner AND {WAITS}
 """
 COUNT_WAITING = Statement(f"SELECT count(*) AS number {_WAITING}")
 LIST_WAITING = Statement(
     f"""
-    SELECT asks.*, turns.chat_id, chats.title, (
+    SELECT asks.*, turns.chat_id, chats.title, coalesce(left(question::text, :excerpt + 1), (
         SELECT left(text, :excerpt + 1) FROM blocks
         WHERE blocks.turn_id = asks.turn_id AND blocks.round = asks.round
           AND blocks.tool_use_id = asks.tool_use_id AND blocks.type = 'tool_use'
-    ) AS input
+    )) AS input
     {_WAITING} AND (
         CAST(:since AS timestamptz) IS NULL
         OR (asked_at, asks.turn_id, asks.round, asks.tool_use_id)
@@ -55,6 +54,10 @@ class WaitingCall:
     kind: AskKind
     input: str
     expires_at: datetime | None
+
+    @property
+    def tool_use_id(self) -> str:
+        return self.place.tool_use_id.rpartition("#")[0] if self.kind == "elicitation" else self.place.tool_use_id
 
 
 class WaitingCalls:

@@ -9,8 +9,27 @@ from typing import NamedTuple
 from app.domain.asks import Ask
 from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import Cursor
-from app.domain.events import BlockStart, BlockStop, Mark, Notice, RoundStart, RoundStop, preliminary_notice
-from app.domain.log import LONGEST_DELTA, action_required, end_cursor, end_of, marks_of, start_of_block, start_of_round
+from app.domain.events import (
+    ActionRequired,
+    BlockStart,
+    BlockStop,
+    Mark,
+    Notice,
+    RoundStart,
+    RoundStop,
+    preliminary_notice,
+)
+from app.domain.log import (
+    LONGEST_DELTA,
+    action_required,
+    elicited,
+    end_cursor,
+    end_of,
+    marks_of,
+    open_actions_of,
+    start_of_block,
+    start_of_round,
+)
 from app.domain.rounds import Round
 from app.domain.turns import DELETED, Turn
 from app.stream.wakeup import Wakeup
@@ -23,7 +42,7 @@ class PlacedNotice(NamedTuple):
 
     number: int
     position: Cursor
-    notice: Notice
+    notice: Notice | ActionRequired
 
 
 class Frame(NamedTuple):
@@ -124,9 +143,11 @@ class LiveView:
             self._notify_all(news)
             return
         before = "".join(self._pieces)[:start]
-        self.turn = turn
+        elicited_before, self.turn = elicited(self.turn), turn
         self.marks = marks_of(turn)
         self._forget_open_text()
+        if elicited(turn) != elicited_before:
+            self.notify_actions()
         if open_block is not None:
             self.marks.append(start_of_block(open_block))
             self.append(before + open_block.text)
@@ -171,7 +192,7 @@ class LiveView:
     def ask(self, asks: Sequence[Ask]) -> None:
         """Adds the asks for calls of the last round that wait for a person."""
         self.turn = replace(self.turn, asks=(*self.turn.asks, *asks))
-        if shown := [ask for ask in asks if ask.is_shown]:
+        if shown := [ask for ask in asks if ask.is_marked]:
             self._mark(action_required(shown, self.turn.blocks))
 
     def void_round(self, round: Round, turn: Turn) -> None:
@@ -192,7 +213,11 @@ class LiveView:
         self.turn = turn
         self._mark(end_of(turn))
 
-    def notify(self, notice: Notice) -> None:
+    def notify_actions(self) -> None:
+        """Shows readers all that waits now, after an elicitation was made or answered."""
+        self.notify(ActionRequired(self.attempt, self.turn.rounds[-1].number, open_actions_of(self.turn)))
+
+    def notify(self, notice: Notice | ActionRequired) -> None:
         if self.ended:
             return  # nothing comes after the end
         self.notice_number += 1

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from app.domain.cursor import Cursor
 from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, preliminary_notice
-from app.domain.log import next_event, resume
+from app.domain.log import elicited, next_event, resume
 from app.domain.turns import Turn
 from app.storage.database import retry_while_unavailable
 from app.stream.directory import Directory
@@ -37,7 +37,7 @@ class TurnReader:
         self._shares = shares
         self._seen = view.notice_number
         self._resumed = False  # whether `cursor` is a cursor of `view`
-        self._knows_running = False  # whether the client has what running tools had shown before it came
+        self._knows_running = False  # whether the client has what running tools had shown and asked before it came
 
     @property
     def fed(self) -> bool:
@@ -72,6 +72,8 @@ class TurnReader:
         if not frames and self._resumed and not self._knows_running:
             self._knows_running = True  # behind all events, so that the client knows the calls
             frames += b"".join(self._encode(preliminary_notice(output), None) for output in view.turn.preliminary)
+            if (actions := elicited(view.turn)) is not None:
+                frames += self._encode(actions, None)
         self.done = not frames and view.ended and self._resumed
         return frames
 

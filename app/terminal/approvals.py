@@ -14,15 +14,16 @@ from rich.text import Text
 from app.terminal.assembler import Assembler, Json
 from app.terminal.chat_session import CallKey, call_key
 from app.terminal.errors import RequestRejected
-from app.terminal.text import duration, indented_json, json_line, one_line, same_json, sentence
+from app.terminal.text import duration, indented_json, json_line, one_line, printable, same_json, sentence
 
 T = TypeVar("T")
 
-_QUESTIONS: Final = {"approval": "asks to run", "client": "is for you to run"}
+_QUESTIONS: Final = {"approval": "asks to run", "client": "is for you to run", "elicitation": "asks you"}
 _UNKNOWN: Final = "waits for an answer that this client does not know: skip it"
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "approval": ("allow", "deny", "edit", "skip"),
     "client": ("result", "decline", "skip"),
+    "elicitation": ("answer", "decline", "skip"),
 }
 # Offered where the server allows it.
 _REMEMBER: Final = "chat"
@@ -134,7 +135,10 @@ class ApprovalPrompt:
         remarks += [f"{remaining} more after this"] if remaining else []
         heading.append("".join(f" · {remark}" for remark in remarks), "dim")
         self._console.print(heading)
-        if call["input"]:
+        if call["type"] == "elicitation":
+            words = [call["input"]["message"], call["input"].get("url")]
+            self._console.print(Padding(Text("\n".join(printable(each) for each in words if each)), (0, 4)))
+        elif call["input"]:
             self._console.print(Padding(JSONHighlighter()(Text(indented_json(call["input"]))), (0, 4)))
         else:
             self._console.print(Text("    (no arguments)", "dim"))
@@ -154,6 +158,10 @@ class ApprovalPrompt:
                 return _decision("approve", call)
             case "chat":
                 return _decision("approve", call) | {"remember": {"scope": "chat"}}
+            case "answer":
+                return self._answer(call)
+            case "decline" if call["type"] == "elicitation":
+                return _decision("answer", call) | {"action": "decline"}
             case "deny":
                 reason = self._read(_REASON)
                 return _decision("deny", call) | ({"reason": reason} if reason else {})
@@ -163,6 +171,20 @@ class ApprovalPrompt:
                 return _result(call, self._read("Result: "))
             case _:
                 return _result(call, f"{_DECLINED} {self._read(_REASON)}".strip()) | {"is_error": True}
+
+    def _answer(self, call: Json) -> Json:
+        """Reads a value for each member that the question asks for; an empty line leaves one out."""
+        schema = call["input"].get("schema")
+        accepted: Json = _decision("answer", call) | {"action": "accept"}
+        if schema is None:
+            return accepted
+        content: dict[str, Any] = {}
+        for name, member in schema.get("properties", {}).items():
+            hints = [str(member[key]) for key in ("description", "enum", "type") if key in member]
+            line = self._read(f"{one_line(member.get('title', name))} ({one_line(', '.join(hints))}): ")
+            if line:
+                content[name] = _typed(line, member.get("type"))
+        return accepted | {"content": content}
 
     def _edited(self, call: Json) -> Json | None:
         """Keeps a text that is not a JSON object as a draft for the next edit."""
@@ -182,6 +204,16 @@ class ApprovalPrompt:
             self.notify("the arguments must be one JSON object, {…}; edit them again")
             return None
         return _decision("approve", call) | ({} if same_json(value, call["input"]) else {"input": value})
+
+
+def _typed(line: str, kind: str | None) -> Any:
+    """The value of a line. One that is not of its type stays a text, which the server refuses with a sentence."""
+    if kind == "boolean":
+        return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(line.lower(), line)
+    try:
+        return int(line) if kind == "integer" else float(line) if kind == "number" else line
+    except ValueError:
+        return line
 
 
 def _decision(kind: str, call: Json) -> Json:
@@ -218,5 +250,8 @@ def answer_commands(state: Assembler, server: str, *, token: bool) -> Iterator[s
         possible = [_decision("approve", call), _decision("deny", call) | {"reason": ""}]
         if call["type"] == "client":
             possible = [_result(call, "RESULT")]
+        if call["type"] == "elicitation":
+            accepted: Json = {"action": "accept"} | ({} if "url" in call["input"] else {"content": {}})
+            possible = [_decision("answer", call) | each for each in (accepted, {"action": "decline"})]
         for action in possible:
             yield f"  curl --json {shlex.quote(json_line({'actions': [action]}))}{header} {url}"

@@ -22,12 +22,37 @@ RETURNED_NOTHING = "The call succeeded and returned nothing."
 
 
 @dataclass(frozen=True, slots=True)
+class PersonQuestion:
+    """A question of a tool to the person while its call runs: for an answer by `schema` (JSON text of a flat JSON
+    schema), or to do something at `url`. Without an answer within `seconds` there is none.
+    """
+
+    message: str
+    seconds: float
+    schema: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """`content` is what was accepted, by the schema of the question."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] | None = None
+
+
+# Asks the person; None where nobody answered in time.
+AskPerson = Callable[[PersonQuestion], Awaitable[PersonAnswer | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """The call that a tool is run for.
 
     `idempotency_key` is the same when the call is run again after a crash; a tool with effects hands it on.
     `progress` shows a short text to the clients that follow the turn, and `preliminary` what the result is so far: a
-    text, a value, or a ToolResult. The model sees neither.
+    text, a value, or a ToolResult. The model sees neither. `ask` asks the person; the time
+    of the call does not run meanwhile. Outside of a turn there is nobody to ask.
     """
 
     owner: str
@@ -37,6 +62,7 @@ class ToolContext:
     idempotency_key: str
     progress: Callable[[str], None]
     preliminary: Callable[[object], None] = lambda _content: None
+    ask: AskPerson | None = None
 
 
 @dataclass(frozen=True, slots=True)

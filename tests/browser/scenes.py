@@ -1,14 +1,26 @@
 """Tools and answers that show every kind of thing a page must show."""
 
 import asyncio
+import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.llm.scripted import Pause, Reply, Step, message_of, text, thinking, tool_use
-from app.tools.tool import File, ToolContext, ToolError, tool, tools_of
+from app.tools.tool import File, PersonQuestion, ToolContext, ToolError, tool, tools_of
 from app.tools.toolset import Toolset
 from tests.support.pictures import PIXEL
+
+CREW = {
+    "type": "object",
+    "properties": {
+        "captain": {"type": "string", "title": "Captain", "minLength": 2},
+        "crew": {"type": "integer", "title": "Crew", "minimum": 1},
+        "flag": {"type": "string", "title": "Flag", "enum": ["red", "blue"]},
+        "cargo": {"type": "boolean", "title": "Carries cargo"},
+    },
+    "required": ["captain", "crew", "flag"],
+}
 
 
 @dataclass
@@ -54,6 +66,13 @@ class Harbour:
         """Books a berth."""
         self.booked.append(f"{port} {nights}")
         return f"Berth 14 in {port}, {nights} nights"
+
+    @tool(timeout=60)
+    async def register(self, context: ToolContext, ship: str) -> str:
+        """Registers a ship, after asking its owner."""
+        assert context.ask is not None
+        answer = await context.ask(PersonQuestion(f"Who sails the {ship}?", 60, json.dumps(CREW)))
+        return json.dumps(answer.content if answer and answer.action == "accept" else None)
 
     def toolset(self) -> Toolset:
         return Toolset(tools_of(self))

@@ -1,5 +1,7 @@
 """Forms in the page: approvals, a yes or no, a location; and the token."""
 
+import json
+
 import pytest
 
 from app.llm.scripted import message_of, text
@@ -96,6 +98,25 @@ async def test_a_denial_tells_the_model_why_and_closes_the_question_in_every_tab
     turns = await ada.sees_what_is_stored(api)
     assert "too dear" in turns[1]["blocks"][1]["text"]
     assert other.troubles() == []
+
+
+async def test_a_tool_that_runs_asks_a_person_by_a_form(people: SitDown, site: Server, api: Client) -> None:
+    model = site.scripts.model(one_call("register", {"ship": "Swan"}), message_of(text("Registered.")))
+    ada = await people(site.url, await use(api, model))
+    await ada.say("Register the Swan")
+    await ada.page.get_by_text("Who sails the Swan?", exact=True).wait_for()
+    await ada.page.locator("#waiting summary").get_by_text("1 call waits for you").wait_for()
+    await ada.press("Answer")  # which does nothing while the form is not complete
+    await ada.page.get_by_label("Captain").fill("Ada")
+    await ada.page.get_by_label("Crew").fill("3")
+    await ada.page.get_by_label("Flag").select_option("blue")
+    await ada.page.get_by_label("Carries cargo").check()
+    await ada.press("Answer")
+    await ada.sees_end()
+    turns = await ada.sees_what_is_stored(api)
+    (result,) = [block["text"] for block in turns[1]["blocks"] if block["type"] == "tool_result"]
+    assert json.loads(result) == {"captain": "Ada", "crew": 3, "flag": "blue", "cargo": True}
+    await ada.page.locator("#waiting").wait_for(state="hidden")
 
 
 async def test_the_page_runs_tools_of_its_own(people: SitDown, site: Server, api: Client) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of
+from app.domain.asks import AnswerKind, Ask, AskAnswer, AskKind, Steer, digest_of, elicitation_id
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
 from app.domain.rounds import Round
@@ -66,6 +66,12 @@ def result(index: int = 1, round: int = 1, id: str = "a", attempt: int = 1, is_e
 
 def words(index: int = 0, round: int = 1, content: str = "faster", attempt: int = 1) -> Block:
     return Block(index, round, attempt, USER_TEXT, content)
+
+
+def elicitation(id: str = "a", round: int = 1, attempt: int = 1) -> Ask:
+    """A question of the tool that call `id` runs."""
+    question = '{"message": "How many?"}'
+    return Ask(round, elicitation_id(id, attempt, 1), "look", "elicitation", "0" * 64, attempt, question=question)
 
 
 def ask(

@@ -113,9 +113,10 @@ class UiEncoder:
                 yield from self._finish(block)
             case ActionRequired(actions=actions):
                 for action in actions:
-                    if action.kind == "approval":
-                        call = action.tool_use_id
-                        approval = self._approvals[call] = approval_id(call, action.digest)
+                    call, approval = action.tool_use_id, approval_id(action.tool_use_id, action.digest)
+                    # An elicitation comes with all that waits, so an approval may come again.
+                    if action.kind == "approval" and self._approvals.get(call) != approval:
+                        self._approvals[call] = approval
                         yield {"type": "tool-approval-request", "approvalId": approval, "toolCallId": call}
             case Reset():
                 yield from self._reset(event.index)

@@ -125,11 +125,14 @@ class ErrorOut(BaseModel):
 
 
 class WantedOut(BaseModel):
-    """A call that waits: a `client` tool for its result, an `approval` for permission to run."""
+    """A call that waits: a `client` tool for its result, an `approval` for permission to run, an `elicitation` for the
+    answer to a question of a tool that runs. `input` is then the question: its `message`, and the `schema` of the
+    answer, or a `url`.
+    """
 
     tool_use_id: str
     name: str
-    type: Literal["client", "approval"]
+    type: Literal["client", "approval", "elicitation"]
     input: Any
     input_digest: Annotated[str, Field(description="SHA-256 of this exact call, to be sent with the decision")]
     expires_at: datetime | None
@@ -210,7 +213,7 @@ class WaitingOut(BaseModel):
     turn: UUID
     tool_use_id: str
     name: Annotated[str, Field(description="the tool")]
-    type: Literal["client", "approval"]
+    type: Literal["client", "approval", "elicitation"]
     input: Annotated[str, Field(description="the beginning of the input, as JSON text")]
     since: datetime
     expires_at: datetime | None

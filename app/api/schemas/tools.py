@@ -134,7 +134,23 @@ class DenyIn(Body):
     reason: Annotated[Storable, Field(max_length=10_000, description="sent to the model")] = ""
 
 
-ActionIn = Annotated[ResultIn | ApproveIn | DenyIn, Field(discriminator="type")]
+class AnswerIn(Body):
+    """The answer to an elicitation. `content` meets the schema of the question; it is sent to the tool."""
+
+    type: Literal["answer"]
+    tool_use_id: Storable
+    input_digest: Annotated[str, Field(description="of the question that was shown, from the action")]
+    action: Literal["accept", "decline", "cancel"]
+    content: JsonObject | None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.content is not None and self.action != "accept":
+            raise ValueError("must have no `content` with this `action`")
+        return self
+
+
+ActionIn = Annotated[ResultIn | ApproveIn | DenyIn | AnswerIn, Field(discriminator="type")]
 
 
 class ActionsIn(Body):

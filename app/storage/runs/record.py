@@ -178,13 +178,15 @@ ASK = Statement(
     + """
     , asked AS (
         INSERT INTO asks
-            (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, answer, answered_at)
+            (turn_id, round, tool_use_id, name, kind, digest, attempt, expires_at, tool_digest, question,
+             answer, answered_at)
         SELECT fenced.id, :round, a.tool_use_id, a.name, a.kind, a.digest, :attempt, a.expires_at, a.tool_digest,
-            a.answer, CASE WHEN a.answer IS NOT NULL THEN now() END
+            a.question, a.answer, CASE WHEN a.answer IS NOT NULL THEN now() END
         FROM fenced, unnest(
             CAST(:tool_use_ids AS text[]), CAST(:names AS text[]), CAST(:kinds AS text[]), CAST(:digests AS text[]),
-            CAST(:expiries AS timestamptz[]), CAST(:tool_digests AS text[]), CAST(:answers AS json[])
-        ) AS a (tool_use_id, name, kind, digest, expires_at, tool_digest, answer)
+            CAST(:expiries AS timestamptz[]), CAST(:tool_digests AS text[]), CAST(:questions AS json[]),
+            CAST(:answers AS json[])
+        ) AS a (tool_use_id, name, kind, digest, expires_at, tool_digest, question, answer)
         ON CONFLICT DO NOTHING
     )
     UPDATE turns SET asked = :asked FROM fenced WHERE turns.id = fenced.id
@@ -367,6 +369,7 @@ class Records:
             digests=[ask.digest for ask in asks],
             expiries=[ask.expires_at for ask in asks],
             tool_digests=[ask.tool_digest for ask in asks],
+            questions=[ask.question for ask in asks],
             answers=[None if ask.answer is None else to_json(ask.answer) for ask in asks],
             asked=asked,
         )

@@ -23,7 +23,8 @@ class McpServer:
 
     `prefix` stands before the names of its tools. `tools` are offered, or all with None. The names in `tools`,
     `read_only` and `policies` are those of the server, without the prefix. `trusted`: hints that a tool is read-only or
-    idempotent are taken as true. `env` and `headers` hold secrets: environment variables are filled in already.
+    idempotent are taken as true. A question of the server waits `elicitation` seconds for a person; None: it may not
+    ask. `env` and `headers` hold secrets: environment variables are filled in already.
     """
 
     name: str
@@ -37,6 +38,7 @@ class McpServer:
     tools: tuple[str, ...] | None = None
     read_only: frozenset[str] = frozenset()
     trusted: bool = False
+    elicitation: float | None = 300.0
     policy: Policy = field(default_factory=Policy)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
@@ -166,6 +168,7 @@ def _server(name: str, table: McpTable, file: ToolsFile, variables: _Variables) 
         tools=None if table.tools is None else tuple(table.tools),
         read_only=frozenset(table.read_only),
         trusted=table.trusted,
+        elicitation=None if table.elicitation is False else table.elicitation,
         policy=Policy(**table.options()),
     )
     prefix, policies = server.name_prefix, {}

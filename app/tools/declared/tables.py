@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -106,6 +106,7 @@ class McpTable(PolicyTable):
     tools: list[str] | None = None
     read_only: list[str] = []
     trusted: bool = False
+    elicitation: Annotated[float, Field(gt=0)] | Literal[False] = 300.0
     policy: dict[str, PolicyTable] = {}
 
     @model_validator(mode="after")

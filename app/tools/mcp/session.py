@@ -4,26 +4,43 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx2
+import structlog
 from mcp import MCPError, StdioServerParameters, stdio_client, types
-from mcp.client import Client, IncomingMessage
+from mcp.client import (
+    Client,
+    ClientRequestContext,
+    IncomingMessage,
+)
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
+from msgspec.json import encode as to_json
 
+from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
+from app.tools.schemas import InputSchema
+from app.tools.tool import AskPerson, PersonQuestion
+
+log = structlog.get_logger(__name__)
 
 _MAX_PAGES = 100
 _LISTEN_AGAIN = 5.0  # seconds
 _TIMEOUT = httpx2.Timeout(30, read=None)  # no limit for reading: the policy of a tool limits its calls
 _GOODBYE = httpx2.Timeout(2)
+
+
+# The way to ask the person about the call that is being made. A request of the server is handled in the context of the
+# call, unless the server is one over stdio from before 2026-07-28.
+asking: ContextVar[AskPerson | None] = ContextVar("asking", default=None)
 
 
 class McpSession:
@@ -32,8 +49,10 @@ class McpSession:
     `doubted`: a call failed as calls do when the server is gone; listing the tools again shows whether it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: McpServer) -> None:
         self.client: Client
+        self._server = server
+        self._asking: list[AskPerson | None] = []
         self.doubted = False
         self._ended = False
         self._calls = 0
@@ -78,8 +97,31 @@ class McpSession:
                 self._refresh.set()
                 await asyncio.sleep(_LISTEN_AGAIN)
 
+    async def elicit(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002, the SDK names it
+        params: types.ElicitRequestParams,
+    ) -> types.ElicitResult | types.ErrorData:
+        """Asks the person for the server. Where it is not known for which of several calls it asks, nobody is asked."""
+        ask = asking.get()
+        if ask is None and len(self._asking) > 1:
+            log.warning("mcp.elicitation_unclear", server=self._server.name, calls=len(self._asking))
+            return types.ElicitResult(action="cancel")
+        ask = ask or next(iter(self._asking), None)
+        question = _question_of(params, self._server.elicitation or 0)
+        if ask is None or question is None:
+            return types.ElicitResult(action="decline")
+        answer = await ask(question)
+        if answer is None:
+            return types.ElicitResult(action="decline")
+        return types.ElicitResult(
+            action=answer.action, content=None if answer.content is None else dict(answer.content)
+        )
+
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT) -> types.CallToolResult:
         self._calls += 1
+        ask = asking.get()
+        self._asking.append(ask)
         cancelled = False
         try:
             return await self.client.call_tool(tool, dict(arguments), progress_callback=progress)
@@ -93,17 +135,32 @@ class McpSession:
             raise
         finally:
             self._calls -= 1
+            self._asking.remove(ask)
             if cancelled and not self._calls:  # a call may have timed out: is the server only slow, or stuck?
                 self._refresh.set()
+
+
+def _question_of(sent: types.ElicitRequestParams, seconds: float) -> PersonQuestion | None:
+    """None for a schema that is not valid, or a URL that no person should open."""
+    message = storable(sent.message)
+    if isinstance(sent, types.ElicitRequestURLParams):
+        is_web = urlsplit(sent.url).scheme in {"http", "https"}
+        return PersonQuestion(message, seconds, url=storable(sent.url)) if is_web else None
+    try:
+        schema = InputSchema.checked(storable(to_json(sent.requested_schema).decode()))
+    except ValueError:
+        return None
+    return PersonQuestion(message, seconds, schema=schema.text)
 
 
 @asynccontextmanager
 async def session_with(server: McpServer) -> AsyncIterator[McpSession]:
     """Must be left in the task that entered it."""
-    session = McpSession()
+    session = McpSession(server)
     client = Client(
         _transport(server, session.end),
         message_handler=session.receive,
+        elicitation_callback=None if server.elicitation is None else session.elicit,
         client_info=types.Implementation(name="turnstream", version=version("turnstream")),
         cache=None,
     )

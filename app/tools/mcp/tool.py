@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from app.domain.turns import ToolSpec
 from app.kit.text import storable
 from app.tools.declared.declarations import McpServer
+from app.tools.mcp.session import asking
 from app.tools.policy import Policy, ResultForm
 from app.tools.serialize import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome, OutcomePart, ToolContext, is_name, join_texts
@@ -39,6 +40,7 @@ class McpTool:
         async def show(progress: float, total: float | None, message: str | None) -> None:
             context.progress(message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}"))
 
+        asking.set(context.ask)
         result = await self.call(self, from_json(input_json), show)
         return outcome_of(result, self.policy.results)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
+from time import monotonic
 
 import structlog
 
@@ -12,7 +13,7 @@ from app.domain.turns import ToolSpec
 from app.kit.circuit import Circuit
 from app.tools.policy import Policy
 from app.tools.running.tries import Backoff, Notes, Try, broken, retry
-from app.tools.tool import Outcome, Tool, ToolContext
+from app.tools.tool import AskPerson, Outcome, PersonAnswer, PersonQuestion, Tool, ToolContext
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,43 @@ class ToolStates:
                     del self._states[oldest]
 
 
+class TimeLimit:
+    """The time limit of one call, in seconds. It does not run while a person is asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._asking = 0
+        self._changed = asyncio.Event()
+
+    def paused(self, ask: AskPerson) -> AskPerson:
+        """The same as `ask`, during which the time does not run."""
+
+        async def asking(question: PersonQuestion) -> PersonAnswer | None:
+            self._asking += 1
+            self._changed.set()
+            try:
+                return await ask(question)
+            finally:
+                self._asking -= 1
+                self._changed.set()
+
+        return asking
+
+    async def wait(self, task: asyncio.Task[Try]) -> None:
+        """Waits until the task is done, or its time is up."""
+        while not task.done() and (self._asking or self._left > 0):
+            start, asking = monotonic(), self._asking
+            self._changed.clear()
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                timeout = None if asking else self._left
+                await asyncio.wait({task, changed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if not asking:
+                self._left -= monotonic() - start
+
+
 class Limiter:
     """Runs `max_parallel` calls at once. A cancelled tool has `patience` seconds to stop; then it is abandoned."""
 
@@ -102,10 +140,13 @@ class Limiter:
         return Outcome(text, kind="unavailable", notes={**notes, "breaker": "open"})
 
     async def _time(self, tool: Tool, input_json: str, context: ToolContext, notes: Notes) -> Try:
+        limit = TimeLimit(tool.policy.timeout)
+        if context.ask is not None:
+            context = replace(context, ask=limit.paused(context.ask))
         tries = retry(tool, input_json, context, notes, self._backoff)
         task = asyncio.create_task(tries, name=f"tool {tool.spec.name}")
         try:
-            await asyncio.wait({task}, timeout=tool.policy.timeout)
+            await limit.wait(task)
             in_time = task.done()
         finally:
             await self._stop(task)

@@ -36,7 +36,8 @@ export function askForm(action, written, answer) {
     for (const button of element.querySelectorAll('button')) button.disabled = false
     trouble.textContent = refused ?? ''
   }
-  const fieldsFor = action.type === 'approval' ? approval : (CLIENT_TOOLS[action.name] ?? anyClientTool)
+  const forms = { approval, elicitation }
+  const fieldsFor = forms[action.type] ?? CLIENT_TOOLS[action.name] ?? anyClientTool
   const element = h(
     'form',
     { class: 'ask', onsubmit: (event) => event.preventDefault() },
@@ -133,6 +134,67 @@ function memberBoxes(input) {
 function conditionOf(only, input) {
   const ticked = [...(only?.querySelectorAll('input:checked') ?? [])].map((box) => box.value)
   return ticked.length ? { when: Object.fromEntries(ticked.map((name) => [name, { const: input[name] }])) } : {}
+}
+
+// --- questions of a tool that runs -----------------------------------------------------------------------------------
+
+function elicitation({ name, input, input_digest }, send) {
+  const { message, schema, url } = input
+  const fields = Object.entries(schema?.properties ?? {}).map(([member, of]) =>
+    fieldOf(member, of, Boolean(schema.required?.includes(member))),
+  )
+  const answer = (action, more = {}) => send({ type: 'answer', input_digest, action, ...more })
+  const accept = (event) => {
+    if (!event.currentTarget.form.reportValidity()) return
+    const given = fields.map(({ member, value }) => [member, value()]).filter(([, value]) => value !== undefined)
+    answer('accept', url ? {} : { content: Object.fromEntries(given) })
+  }
+  const isWeb = url && /^https?:/i.test(url)
+  return [
+    h('p', {}, h('strong', {}, name), ' asks you:'),
+    h('p', { dir: 'auto' }, message),
+    isWeb && h('p', {}, h('a', { href: url, target: '_blank', rel: 'noopener noreferrer' }, url)),
+    ...fields.map(({ element }) => element),
+    h(
+      'div',
+      { class: 'choices' },
+      h('button', { type: 'button', class: 'primary', onclick: accept }, url ? 'I have done that' : 'Answer'),
+      h('button', { type: 'button', class: 'danger', onclick: () => answer('decline') }, 'Decline'),
+    ),
+  ]
+}
+
+/** The field for a member of an answer: text, number, yes or no, or one of several values. */
+function fieldOf(member, /** @type {any} */ { type, title, description, default: preset, ...of }, required) {
+  const label = title ?? member
+  const choices = of.enum ?? of.oneOf?.map((one) => one.const)
+  const names = of.enumNames ?? of.oneOf?.map((one) => one.title)
+  if (type === 'boolean') {
+    const box = h('input', { type: 'checkbox', name: member })
+    box.checked = preset === true
+    const element = h('label', { class: 'tick' }, box, h('span', {}, description ?? label))
+    return { member, element, value: () => box.checked }
+  }
+  const input = choices
+    ? h('select', { name: member }, ...choices.map((one, place) => h('option', { value: one }, names?.[place] ?? one)))
+    : h('input', { name: member, ...inputOf(type, of) })
+  input.required = required
+  if (choices && !required) input.prepend(h('option', { value: '' }, '—'))
+  if (preset !== undefined) input.value = preset
+  const isNumber = type === 'number' || type === 'integer'
+  const value = () => (input.value === '' ? undefined : isNumber ? Number(input.value) : input.value)
+  return {
+    member,
+    value,
+    element: h('label', {}, label, input, description && h('span', { class: 'hint' }, description)),
+  }
+}
+
+function inputOf(type, { minimum: min, maximum: max, minLength: minlength, maxLength: maxlength, format }) {
+  const given = (options) => Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined))
+  if (type === 'integer') return { type: 'number', step: 1, ...given({ min, max }) }
+  if (type === 'number') return { type: 'number', step: 'any', ...given({ min, max }) }
+  return { type: { email: 'email', uri: 'url', date: 'date' }[format] ?? 'text', ...given({ minlength, maxlength }) }
 }
 
 // --- tools of this page ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ export type Round = {
 export type Action = {
   tool_use_id: string
   name: string
-  type: 'client' | 'approval'
+  type: 'client' | 'approval' | 'elicitation'
   input: any
   input_digest: string
   expires_at: string | null

@@ -1,10 +1,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.cursor import START, Cursor
 from app.domain.degraded import ALL_TOOLS_FAILED, Degraded
@@ -23,9 +25,19 @@ from app.domain.events import (
     TurnEnd,
     TurnStart,
 )
-from app.domain.log import LONGEST_DELTA, action_required, end_cursor, marks_of, next_event, required_actions_of, resume
+from app.domain.log import (
+    LONGEST_DELTA,
+    action_required,
+    elicited,
+    end_cursor,
+    marks_of,
+    next_event,
+    open_actions_of,
+    required_actions_of,
+    resume,
+)
 from app.domain.turns import Limits, Turn
-from tests.support.turns import ask, begun, call, result, sealed, text, turn_of, voided, words
+from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided, words
 
 TWO_ROUNDS = turn_of(
     text(0, 1, "let me look"),
@@ -344,3 +356,29 @@ def test_a_log_read_in_two_goes_is_the_log(first: list[str], second: list[str], 
     assert reset is None
     assert whole[:cut] + _read(log, place) == whole
     assert _texts([event for event, _ in whole]) == {block.index: block.text for block in blocks}
+
+
+# --- elicitations ----------------------------------------------------------------------------------------------------
+
+
+def test_an_elicitation_is_open_while_its_call_runs_in_its_attempt() -> None:
+    turn = turn_of(call(0), rounds=[sealed()], asks=[elicitation()])
+    (action,) = open_actions_of(turn)
+    assert (action.kind, action.tool_use_id, action.input) == ("elicitation", "a", '{"message": "How many?"}')
+    assert elicited(turn) == ActionRequired(1, 1, (action,))
+    answered = replace(elicitation(), answer=AskAnswer("result", "{}"))
+    for gone in (
+        replace(turn, attempt=2),
+        replace(turn, status="waiting"),
+        replace(turn, asks=(answered,)),
+        replace(turn, blocks=(call(0), result(1))),
+    ):
+        assert open_actions_of(gone) == ()
+        assert elicited(gone) is None
+
+
+def test_an_elicitation_and_an_ask_that_a_grant_has_answered_leave_no_mark() -> None:
+    allowed = replace(ask("a", kind="approval"), answer=AskAnswer("approve", grant=uuid4()))
+    plain = turn_of(call(0), rounds=[sealed()])
+    assert marks_of(replace(plain, asks=(allowed, elicitation()))) == marks_of(plain)
+    assert (allowed.is_marked, allowed.call_id, elicitation().call_id) == (False, "a", "a")

@@ -375,7 +375,7 @@ def test_an_approval_without_a_change_is_noted_and_not_shown_to_the_model() -> N
     assert with_approval(outcome, AskAnswer("approve")) == Outcome("paid", notes=noted)
 
 
-def test_a_changed_input_is_shown_to_the_model_and_noted() -> None:
+def test_a_changed_input_is_marked_to_the_model_and_noted() -> None:
     outcome = with_approval(Outcome("paid", is_error=True, notes={"seconds": 0.1}), EDITED)
     assert outcome.text == 'The user changed the input to {"euros":1} before allowing the call.\n\npaid'
     assert outcome.is_error
@@ -408,7 +408,7 @@ def test_a_grant_answers_the_asks_that_it_covers_and_the_others_are_left() -> No
     first, second = with_grants(asks, calls, [grant])
     assert first.answer is None
     assert second.answer == AskAnswer("approve", grant=grant.id)
-    assert (first.is_shown, second.is_shown) == (True, False)
+    assert (first.is_marked, second.is_marked) == (True, False)
     assert gate_of(*calls, asks=[first, second]).decide(calls[1]) == RunCall(calls[1].text, second.answer)
 
 
@@ -422,3 +422,9 @@ def test_only_an_approval_can_be_remembered() -> None:
     block = named("where")
     (asked,) = gate_of(block).asks([block], NOW)
     assert (asked.kind, asked.tool_digest) == ("client", None)
+
+
+def test_a_question_of_a_tool_that_runs_already_keeps_no_call_of_the_round_from_being_asked_about() -> None:
+    calls = [named("look", 0, id="a"), named("pay", 1, id="b", input='{"n":9}')]
+    question = Ask(1, "a#1.1", "look", "elicitation", "0" * 64, 1, question="{}")
+    assert [ask.tool_use_id for ask in gate_of(*calls, asks=[question]).asks(calls, NOW)] == ["b"]

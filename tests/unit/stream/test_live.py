@@ -13,7 +13,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Turn
 from app.stream import live
 from app.stream.live import LiveView
-from tests.support.turns import ask, begun, call, result, sealed, text, turn_of, voided
+from tests.support.turns import ask, begun, call, elicitation, result, sealed, text, turn_of, voided
 
 PIECES = st.lists(st.text(st.sampled_from("a\u00e9\U0001f6a2"), min_size=1, max_size=4), min_size=1, max_size=12)
 
@@ -90,10 +90,12 @@ def test_only_the_last_notices_are_kept_and_each_is_returned_once() -> None:
     assert view.notices_after(0) == ()
     for number in range(40):
         view.notify(Notice("status", {"n": number}))
-    assert [placed.notice.data["n"] for placed in view.notices_after(0)] == list(range(8, 40))
+    assert [placed.notice.data["n"] for placed in view.notices_after(0) if isinstance(placed.notice, Notice)] == list(
+        range(8, 40)
+    )
     assert view.notices_after(40) == ()
     view.notify(Notice("status", {"n": 40}))
-    assert [(placed.number, placed.notice.data["n"]) for placed in view.notices_after(40)] == [(41, 40)]
+    assert [(placed.number, placed.notice) for placed in view.notices_after(40)] == [(41, Notice("status", {"n": 40}))]
 
 
 def test_asks_have_the_mark_that_the_rows_give() -> None:
@@ -219,3 +221,24 @@ def test_a_view_stays_provisional_until_it_adopts_rows_that_are_not_older() -> N
     assert mirror.provisional
     mirror.adopt(mirror.turn, None)
     assert not mirror.provisional
+
+
+def test_an_elicitation_is_shown_by_a_notice_and_has_no_mark() -> None:
+    view = LiveView(turn_of(call(0), call(1, id="b"), rounds=[sealed()], asks=[ask("b", kind="approval")]))
+    marks, question = list(view.marks), elicitation()
+    view.ask([question])
+    view.notify_actions()
+    assert view.marks == marks == marks_of(view.turn)
+    (placed,) = view.notices_after(0)
+    assert isinstance(placed.notice, ActionRequired)
+    assert [(action.kind, action.tool_use_id) for action in placed.notice.actions] == [
+        ("approval", "b"),
+        ("elicitation", "a"),
+    ]
+
+
+def test_readers_on_another_replica_are_asked_when_the_rows_have_an_elicitation() -> None:
+    turn = turn_of(call(0), rounds=[sealed()])
+    view = LiveView(turn)
+    view.adopt(replace(turn, asks=(elicitation(),)), None)
+    assert [type(placed.notice) for placed in view.notices_after(0)] == [ActionRequired]

@@ -8,14 +8,25 @@ import pytest
 from app.api.events import frame
 from app.domain.cursor import START, Cursor
 from app.domain.errors import NotFound, StorageUnavailable
-from app.domain.events import BlockDelta, BlockStart, BlockStop, Event, Notice, Reset, TurnEnd, TurnStart
+from app.domain.events import (
+    ActionRequired,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Event,
+    Notice,
+    Reset,
+    RoundStop,
+    TurnEnd,
+    TurnStart,
+)
 from app.domain.log import LONGEST_DELTA, end_cursor
 from app.domain.turns import Turn
 from app.stream import reader as tail
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from tests.support.stream_client import Client, decode, encode
-from tests.support.turns import begun, sealed, text, turn_of, voided
+from tests.support.turns import begun, call, elicitation, sealed, text, turn_of, voided
 
 COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
 
@@ -348,3 +359,12 @@ async def test_an_invented_cursor_of_an_ended_turn_is_reset() -> None:
     assert events[0] == Reset(1, 0)
     assert isinstance(events[-1], TurnEnd)
     assert not any(isinstance(event, TurnStart) for event in events)
+
+
+async def test_a_reader_that_comes_after_an_elicitation_gets_it_behind_what_it_has_missed() -> None:
+    view = LiveView(turn_of(call(0), rounds=[sealed()], asks=[elicitation()]))
+    reader = tail.TurnReader(Directory(), view, _never, START, encode)
+    before, question = _events(reader.look()), _events(reader.look())
+    assert isinstance(before[-1], RoundStop)
+    assert [type(event) for event in question] == [ActionRequired]
+    assert reader.look() == b""

@@ -174,3 +174,39 @@ def test_the_time_left_to_answer_is_shown(left: timedelta, remark: str) -> None:
     person = Person("s")
     person.prompt.ask(call(expires_at=(NOW + left).isoformat()), 0)
     assert person.seen.splitlines()[1] == f"? book_room asks to run · {remark}"
+
+
+def question(**input: Any) -> Json:
+    return call("elicitation", {"message": "How long?", **input})
+
+
+def test_a_question_of_a_tool_is_answered_member_by_member() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "nights": {"type": "integer", "title": "Nights"},
+            "price": {"type": "number"},
+            "quiet": {"type": "boolean", "description": "away from the road"},
+            "bed": {"type": "string", "enum": ["single", "double"]},
+            "note": {"type": "string"},
+        },
+    }
+    person = Person("a", "2", "9.5", "y", "single", "")
+    assert person.prompt.ask(question(schema=schema), 0) == {
+        "type": "answer",
+        **DECIDED,
+        "action": "accept",
+        "content": {"nights": 2, "price": 9.5, "quiet": True, "bed": "single"},
+    }
+    assert "How long?" in person.seen
+    assert person.prompts[1:4] == ["Nights (integer): ", "price (number): ", "quiet (away from the road, boolean): "]
+    several = Person("a", "two", "cheap", "perhaps", "x", "y").prompt.ask(question(schema=schema), 0)
+    assert several is not None
+    assert list(several["content"].values()) == ["two", "cheap", "perhaps", "x", "y"], "the server says what is wrong"
+
+
+def test_a_question_with_a_page_shows_its_address_and_may_be_declined() -> None:
+    person = Person("a")
+    assert person.prompt.ask(question(url="https://x.example"), 0) == {"type": "answer", **DECIDED, "action": "accept"}
+    assert "https://x.example" in person.seen
+    assert Person("d").prompt.ask(question(), 0) == {"type": "answer", **DECIDED, "action": "decline"}
