@@ -50,3 +50,12 @@ async def test_one_line_shows_shortened_results_and_the_verdict_on_an_output_wit
     values = await facts.locator("dd").all_inner_texts()
     assert values[:2] == ["round 1 of this answer", f"round {last} of this answer"]
     await ada.sees_what_is_stored(api)
+
+
+async def test_a_limit_that_was_reached_stands_below_the_answer(people: SitDown, site: Server, api: Client) -> None:
+    chat = await use(api, site.scripts.model(reads(1), message_of(text("A quiet day."))))
+    said = await api.ask(f"/api/chats/{chat}", "What happened?", limits={"max_rounds": 1})
+    (reached,) = said.assistant["degraded"]
+    assert (reached["what"], reached["limit"], reached["used"]) == ("max_rounds", 1, 1)
+    ada = await people(site.url, chat)
+    await ada.sees("The limit of tool rounds was reached (1 of 1).")

@@ -148,8 +148,10 @@ class DegradedOut(BaseModel):
     round: int | None
     output_tokens: Annotated[int | None, Field(description="of a reply that was cut off: what it cost")]
     estimated: Annotated[bool, Field(description="true where the provider did not report `output_tokens`")]
-    limit: Annotated[float | None, Field(description="of a limit that was reached, which `what` names: its amount")]
-    used: Annotated[float | None, Field(description="of a limit that was reached: how much was used")]
+    limit: Annotated[
+        int | float | None, Field(description="of a limit that was reached, which `what` names: its amount")
+    ]
+    used: Annotated[int | float | None, Field(description="of a limit that was reached: how much was used")]
 
 
 class PreliminaryOut(BaseModel):

@@ -50,6 +50,14 @@ def test_the_degraded_line_groups_by_tool() -> None:
     assert degraded_line([]) == ""
 
 
+def test_the_degraded_line_names_a_limit_that_was_reached_with_its_figures() -> None:
+    rounds = {"what": "max_rounds", "tool": None, "limit": 5, "used": 5}
+    cost = {"what": "budget_cost", "tool": None, "limit": 0.5, "used": 0.61}
+    assert degraded_line([rounds, cost]) == (
+        "degraded: limit of tool rounds reached (5 of 5), budget used up (0.61 of 0.5)"
+    )
+
+
 def test_the_degraded_line_names_the_cost_of_what_was_cut_off() -> None:
     continued = {"what": "continued", "tool": None, "round": 1, "output_tokens": 1200, "estimated": True}
     rewritten = {"what": "rewritten", "tool": None, "round": 2, "output_tokens": 7, "estimated": False}
