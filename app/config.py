@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, AliasGenerator, Field, HttpUrl, SecretStr, ValidationError
@@ -165,11 +165,20 @@ class Settings(BaseSettings):
     )
 
 
+# The variable that names a file with the value of a secret, and the field.
+_SECRET_FILES = {
+    f"{_variable(name)}_FILE": name
+    for name, field in Settings.model_fields.items()
+    if field.annotation == SecretStr | None
+}
+
+
 def read_settings() -> Settings:
     """Raises ConfigError with a sentence for every setting that is wrong."""
     _refuse_unknown()
+    secrets = _secrets_in_files()
     try:
-        return Settings()
+        return Settings(**secrets)
     except ValidationError as error:
         sentences = [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
         raise ConfigError(" ".join(sentences)) from None
@@ -181,9 +190,28 @@ def read_environment() -> Mapping[str, str]:
     return {**{name: value for name, value in found.items() if value is not None}, **os.environ}
 
 
+def _secrets_in_files() -> dict[str, Any]:
+    """The values of secrets that stand in files, by field. Raises ConfigError."""
+    environment = read_environment()
+    found: dict[str, Any] = {}
+    for variable, field in _SECRET_FILES.items():
+        if not (path := environment.get(variable)):
+            continue
+        name = variable.removesuffix("_FILE")
+        if environment.get(name):
+            raise ConfigError(f"{name} and {variable} are both set; set one of them.")
+        try:
+            found[field] = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{variable}: {path} cannot be read: {error}.") from None
+        if not found[field]:
+            raise ConfigError(f"{variable}: {path} is empty; it must hold the value of {name}.")
+    return found
+
+
 def _refuse_unknown() -> None:
     """Raises ConfigError for a misspelt name, which would be a setting without an effect."""
-    known = list(map(_variable, Settings.model_fields))
+    known = [*map(_variable, Settings.model_fields), *_SECRET_FILES]
     for name in read_environment():
         if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
             where = "" if name in os.environ else ".env: "

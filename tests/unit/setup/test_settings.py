@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config import read_settings
+from app.config import _SECRET_FILES, read_settings
 from app.domain.errors import ConfigError
 from tests.support.server_process import clean_environment
 
@@ -57,3 +57,39 @@ def test_a_wrong_setting_is_refused_in_a_sentence(
     with pytest.raises(ConfigError) as refused:
         read_settings()
     assert str(refused.value) == sentence
+
+
+def test_a_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-ant-1\n")
+    monkeypatch.setenv("ANTHROPIC_API_KEY_FILE", str(tmp_path / "key"))
+    (tmp_path / ".env").write_text("TURNSTREAM_WEBHOOK_SECRET_FILE=key\n")
+    settings = read_settings()
+    assert [
+        secret and secret.get_secret_value() for secret in (settings.anthropic_api_key, settings.webhook_secret)
+    ] == ["sk-ant-1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "sentence"),
+    [
+        ("sk-1", "sk-2", "OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set; set one of them"),
+        ("\n", None, "OPENAI_API_KEY_FILE: key is empty; it must hold the value of OPENAI_API_KEY"),
+        (None, None, r"OPENAI_API_KEY_FILE: key cannot be read: \[Errno 2\] No such file or directory"),
+    ],
+)
+def test_a_secret_that_cannot_be_read_from_its_file_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None, given: str | None, sentence: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    monkeypatch.setenv("OPENAI_API_KEY_FILE", "key")
+    if given:
+        monkeypatch.setenv("OPENAI_API_KEY", given)
+    with pytest.raises(ConfigError, match=sentence):
+        read_settings()
+
+
+def test_the_page_names_every_secret_that_may_stand_in_a_file() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    assert [name for name in _SECRET_FILES if f"`{name}`" not in page] == []
+    assert len(_SECRET_FILES) == 5
