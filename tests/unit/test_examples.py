@@ -16,6 +16,7 @@ import pytest
 
 from app.api.schemas.requests import ChatChanges
 from app.api.schemas.responses import ExcerptOut, Problem
+from app.api.schemas.tools import ActionsIn
 from app.config import Settings
 from app.engine.upkeep.webhooks import body_of
 from app.lab.comparison import Question, read_plan
@@ -153,6 +154,7 @@ CHECKED = {
     ("docs/tools.md", "MCP servers", "toml"): f"{HERE}test_the_mcp_servers_of_the_page_can_be_declared",
     ("docs/tools.md", "MCP servers", "sh"): OWN_TOOLS,
     ("docs/tools.md", "MCP servers", "text"): OWN_TOOLS,
+    ("docs/tools.md", "Questions of an MCP server", "json"): f"{HERE}test_the_answer_to_a_question_is_accepted",
     ("docs/tools.md", "Client tools", "sh"): CLIENT_TOOL,
     ("docs/tools.md", "The provider's own tools", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_provider_tool_works",
     ("docs/tools.md", "Which tools a turn has", "sh"): f"{TOOLS_PAGE}test_the_example_of_a_choice_of_tools_works",
@@ -293,3 +295,9 @@ def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:
     turn, chat = UUID(shown["turn"]), UUID(shown["chat"])
     webhook = Webhook(turn, chat, shown["owner"], "waiting", None, None, None, since, None, 1, 1, shown["calls"], since)
     assert json.loads(body_of(webhook, "waiting")) == json.loads(example)
+
+
+def test_the_answer_to_a_question_is_accepted() -> None:
+    (answer,) = blocks("docs/tools.md", "Questions of an MCP server", "json")
+    given = ActionsIn.model_validate({"actions": [json.loads(answer)]})
+    assert given.actions[0].type == "answer"
