@@ -3,7 +3,7 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.chats import OnBusy, Placement, place_message
+from app.domain.chats import OnBusy, Placement, place_message, title_from
 from app.domain.errors import Conflict
 from app.domain.turns import Status
 from tests.support.turns import turn_of
@@ -51,3 +51,11 @@ def test_a_rejected_message_names_the_open_turn_and_the_remedies(status: Status,
     turn = replace(NEWER, status=status)
     with pytest.raises(Conflict, match=rf"Turn {turn.id} .*{reason}.* or send another `on_busy`"):
         place_message(turn, [ENDED, turn], "reject")
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [(" \n", None), ("Two\n words ", "Two words"), ("x" * 60, "x" * 60), ("x" * 61, "x" * 59 + "…")],
+)
+def test_the_beginning_of_a_text_is_a_title(text: str, title: str | None) -> None:
+    assert title_from(text) == title

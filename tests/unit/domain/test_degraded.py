@@ -4,8 +4,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import Block
-from app.domain.degraded import ALL_TOOLS_FAILED, Degraded, degraded
+from app.domain.degraded import (
+    ALL_TOOLS_FAILED,
+    ASSEMBLED_ANSWER,
+    FALLBACK_MODEL,
+    HOOK_FAILURES,
+    Degraded,
+    degraded,
+)
 from app.domain.turns import Limits
 from tests.support.turns import call, result, sealed, text, turn_of, voided, words
 
@@ -56,3 +64,14 @@ def test_a_reply_that_was_cut_off_is_named_with_what_it_cost() -> None:
         Degraded("continued", round=1, output_tokens=12, estimated=True),
         Degraded("rewritten", round=2, output_tokens=30),
     )
+
+
+def test_another_model_for_an_answer_is_a_fallback_and_for_a_summary_none() -> None:
+    rounds = [replace(sealed(1, "compacted"), model="small"), replace(sealed(2, "end_turn"), model="model")]
+    assert degraded(turn_of(rounds=rounds)) == ()
+    assert degraded(turn_of(rounds=[replace(rounds[1], model="other")])) == (Degraded(FALLBACK_MODEL),)
+
+
+def test_an_assembled_answer_and_hooks_that_failed_are_named_for_the_turn() -> None:
+    turn = replace(turn_of(rounds=[sealed(1, ASSEMBLED)]), hook_failures=2)
+    assert degraded(turn) == (Degraded(ASSEMBLED_ANSWER), Degraded(HOOK_FAILURES))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.compaction import size_of_block
-from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of
+from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of, summary_costs
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
 PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type": "application/pdf"}}
@@ -49,3 +50,11 @@ def test_all_words_are_one_text_and_the_layout_says_where_the_files_are() -> Non
 def test_a_file_counts_as_about_so_many_tokens_as_a_picture_has() -> None:
     assert size_of_block(row(["x" * 400])) == 101
     assert 2 * 1600 < size_of_block(row([IMAGE, PDF])) < 2 * 1600 + 100
+
+
+def test_the_costs_of_summaries_are_in_the_notes_of_their_results() -> None:
+    note = {"summarised": {"of": 9000, "model": "small", "usage": {"output_tokens": 7}}}
+    summarised = Block(0, 1, 1, "tool_result", "In short.", notes=json.dumps(note))
+    others = [replace(summarised, notes=notes) for notes in (None, '{"cut":{}}')]
+    others.append(replace(summarised, type="text"))
+    assert list(summary_costs([*others, summarised])) == [("small", {"output_tokens": 7})]

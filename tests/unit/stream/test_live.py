@@ -1,13 +1,15 @@
 from dataclasses import replace
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.blocks import Block
+from app.domain.asks import AskAnswer
+from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import Cursor
-from app.domain.events import ActionRequired, BlockDelta, BlockStart, BlockStop, Notice, RoundStart
+from app.domain.events import ActionRequired, BlockDelta, BlockStart, BlockStop, Notice, RoundStart, preliminary_notice
 from app.domain.log import LONGEST_DELTA, end_cursor, marks_of, next_event, resume
 from app.domain.rounds import Round
 from app.domain.turns import Turn
@@ -242,3 +244,24 @@ def test_readers_on_another_replica_are_asked_when_the_rows_have_an_elicitation(
     view = LiveView(turn)
     view.adopt(replace(turn, asks=(elicitation(),)), None)
     assert [type(placed.notice) for placed in view.notices_after(0)] == [ActionRequired]
+
+
+def test_what_running_tools_show_is_taken_over_from_rows_and_goes_with_its_round() -> None:
+    one, two = (PreliminaryOutput(1, "a", "look", words) for words in ("one", "two"))
+    turn = turn_of(call(), rounds=[sealed(1)])
+    view = LiveView(turn)
+    view.adopt(replace(turn, preliminary=(one,)), None)
+    view.adopt(replace(turn, preliminary=(one,)), None)
+    view.adopt(replace(turn, preliminary=(two,), blocks=(call(), text(1))), None)
+    assert [placed.notice for placed in view.notices] == [preliminary_notice(one), preliminary_notice(two)]
+    assert view.turn.preliminary == (two,)
+    open_round = LiveView(replace(turn_of(call(), rounds=[begun()]), preliminary=(one,)))
+    open_round.void_round(voided(1), replace(open_round.turn, attempt=2))
+    assert open_round.turn.preliminary == ()
+
+
+def test_an_ask_that_is_not_shown_makes_no_mark() -> None:
+    view = LiveView(turn_of(call(), rounds=[sealed(1)]))
+    marks = len(view.marks)
+    view.ask([replace(ask(), answer=AskAnswer("approve", grant=UUID(int=1)))])
+    assert len(view.marks) == marks

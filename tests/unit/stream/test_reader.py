@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from app.api.events import frame
+from app.domain.blocks import PreliminaryOutput
 from app.domain.cursor import START, Cursor
 from app.domain.errors import NotFound, StorageUnavailable
 from app.domain.events import (
@@ -19,6 +20,7 @@ from app.domain.events import (
     RoundStop,
     TurnEnd,
     TurnStart,
+    preliminary_notice,
 )
 from app.domain.log import LONGEST_DELTA, end_cursor
 from app.domain.turns import Turn
@@ -368,3 +370,18 @@ async def test_a_reader_that_comes_after_an_elicitation_gets_it_behind_what_it_h
     assert isinstance(before[-1], RoundStop)
     assert [type(event) for event in question] == [ActionRequired]
     assert reader.look() == b""
+
+
+async def test_a_reader_who_comes_while_a_tool_runs_gets_what_it_has_behind_the_events_and_once() -> None:
+    output = PreliminaryOutput(1, "a", "look", "so far", {"rows": 1})
+    turn = replace(turn_of(call(), rounds=[sealed(1)]), preliminary=(output,))
+    directory, view = Directory(), LiveView(turn)
+    with directory.host(view, "ada"):
+        async with aclosing(_read(directory, view)) as frames:
+            assert isinstance(_events(await anext(frames))[0], TurnStart)
+            shown = {"tool_use_id": "a", "name": "look", "text": "so far", "data": {"rows": 1}}
+            assert _events(await anext(frames)) == [Notice("tool_output", shown)]
+            waiting = await _next(frames)
+            view.notify(preliminary_notice(replace(output, text="more", data=None)))
+            news = {"tool_use_id": "a", "name": "look", "text": "more"}
+            assert _events(await waiting) == [Notice("tool_output", news)]
