@@ -177,7 +177,7 @@ export class Conversation extends EventTarget {
   }
 
   #apply(turn, event) {
-    if (event.id) apply(turn, event)
+    if (event.id || event.event === 'action_required') apply(turn, event) // without an id: a tool asks while it runs
     if (hasEnded(turn)) this.#complete(turn)
     this.#emit('turn', turn, event)
   }
