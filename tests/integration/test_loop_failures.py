@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from app.domain.degraded import Degraded, degraded
 from app.domain.errors import PermanentError, TransientError
@@ -90,8 +91,11 @@ async def test_a_call_that_was_accepted_and_then_broke_is_made_again_and_its_usa
 @pytest.mark.parametrize("reply", [[], list(message_of())[:1]])
 async def test_retries_come_to_an_end(harness: Harness, reply: list[Step]) -> None:
     provider = ScriptedProvider(lambda _: [*reply, overloaded()])
+    counted = {"reason": "overloaded_error"}
+    before = REGISTRY.get_sample_value("turnstream_provider_retries_total", counted) or 0
     async with harness.replica(provider) as replica:
         turn = await harness.finish(replica, await harness.ask())
+    assert REGISTRY.get_sample_value("turnstream_provider_retries_total", counted) == before + QUICK.most
     assert turn.status == turn.stop_reason == "error"
     assert turn.error is not None
     assert (turn.error.type, turn.error.request_id) == ("overloaded_error", "req_1")
