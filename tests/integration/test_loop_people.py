@@ -14,6 +14,7 @@ from app.domain.blocks import Block
 from app.domain.degraded import degraded
 from app.domain.errors import Conflict
 from app.domain.kinds import TEXT, USER_TEXT
+from app.domain.log import open_actions_of
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.engine.upkeep.recovery import ReplicaMonitor
@@ -24,7 +25,7 @@ from app.storage.actions import Actions, Decision
 from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal
 from app.storage.runs.record import Records
-from app.tools.tool import ToolError, tool, tools_of
+from app.tools.tool import PersonQuestion, ToolContext, ToolError, tool, tools_of
 from tests.support.harness import OWNER, Asked, Harness, Replica, assert_is_whole, results_of
 from tests.support.stream_client import Client
 
@@ -226,6 +227,55 @@ async def test_an_approved_call_that_was_running_at_a_crash_is_not_run_again(har
     async with harness.replica(ScriptedProvider([answer()]), tools_of(office), address=HERE) as replica:
         turn = await harness.finish(replica, asked)
     assert (office.done, results_of(turn)["a"].text) == (["launched"], OUTCOME_UNKNOWN)
+
+
+@tool()
+async def register(context: ToolContext, ship: str) -> str:
+    """Register a ship, after a question to its owner."""
+    assert context.ask is not None
+    answer = await context.ask(PersonQuestion(f"Who sails the {ship}?", 60, '{"type":"object"}'))
+    return f"{answer}"
+
+
+async def until_questioned(harness: Harness, asked: Asked) -> Turn:
+    while not open_actions_of(turn := await harness.turn(asked)):  # noqa: ASYNC110, a row has no event for it
+        await asyncio.sleep(0.001)
+    return turn
+
+
+async def test_a_question_of_a_tool_dies_with_its_replica_and_takes_no_answer_any_more(harness: Harness) -> None:
+    asked = await harness.ask(tools=[register])
+    reply = calls(("register", "a", {"ship": "Swan"}))
+    async with harness.replica(ScriptedProvider([reply]), [register], address=HERE) as replica:
+        replica.worker.wake()
+        (question,) = (await until_questioned(harness, asked)).asks
+        await replica.kill()
+    pause = Pause()
+    async with harness.replica(ScriptedProvider([[pause, *answer()]]), [register], address=HERE) as replica:
+        replica.worker.wake()
+        await pause.reached.wait()
+        assert open_actions_of(await harness.turn(asked)) == ()
+        late = Decision(question.tool_use_id, None, AskAnswer("result", "{}"), "actions.0", elicited=True)
+        with pytest.raises(Conflict, match="Call a does not wait for this answer any more"):
+            await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [late], None)
+        pause.go.set()
+        turn = await harness.finish(replica, asked)
+    assert results_of(turn)["a"].text == OUTCOME_UNKNOWN
+
+
+async def test_an_answer_to_a_question_reaches_the_replica_that_runs_the_call(harness: Harness) -> None:
+    asked = await harness.ask(tools=[register])
+    provider = ScriptedProvider([calls(("register", "a", {"ship": "Swan"})), answer()])
+    async with harness.replica(provider, [register]) as replica:
+        replica.worker.wake()
+        (question,) = (await until_questioned(harness, asked)).asks
+        said = AskAnswer("result", '{"action":"accept","content":{"captain":"Ada"}}')
+        decision = Decision(question.tool_use_id, None, said, "actions.0", elicited=True)
+        await Actions(harness.database).answer(OWNER, asked.chat, asked.turn, [decision], None)
+        await replica.worker.refresh(asked.turn)
+        turn = await harness.finish(replica, asked)
+    assert results_of(turn)["a"].text == "PersonAnswer(action='accept', content={'captain': 'Ada'})"
+    assert (turn.status, turn.attempt) == ("complete", 1)
 
 
 async def test_a_call_over_its_limit_is_refused_and_makes_no_ask(harness: Harness, office: Office) -> None:
