@@ -15,6 +15,7 @@ import pytest
 
 from app.api.codec import block_json, degraded_json, error_json, to_json
 from app.api.events import frame
+from app.domain.assembly import ASSEMBLED
 from app.domain.cursor import Cursor
 from app.domain.degraded import degraded
 from app.domain.kinds import TOOL_RESULT
@@ -229,13 +230,16 @@ def _limits(random: Random) -> Limits:
         on_max_rounds=random.choice(["answer", "stop"]),
         recovery=random.choice(["retry", "continue"]),
         max_recoveries=random.choice([0, 2, 5]),
+        hard_max_rounds=random.choice([None, 4]),
+        max_calls=random.choice([None, 3]),
+        tell_rounds=random.choice([False, True]),
     )
 
 
 def _assert_says_what_the_provider_said(turn: Turn, plays: Sequence[Play]) -> None:
     """Every reply that came whole is a sealed round that holds it, and the other way round."""
-    cut_short = ("interrupted", "error", "cancelled")
-    rounds = [round for round in turn.rounds if round.sealed and round.stop_reason not in cut_short]
+    not_whole = ("interrupted", "error", "cancelled", ASSEMBLED)
+    rounds = [round for round in turn.rounds if round.sealed and round.stop_reason not in not_whole]
     whole = [play for play in plays if play.ending == "whole"]
     if turn.status == "cancelled":
         whole = whole[: len(rounds)]
