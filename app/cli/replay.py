@@ -1,6 +1,7 @@
 """`turnstream replay`."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import msgspec
 
 from app.api.codec import block_json
 from app.config import Settings, read_settings
+from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError
 from app.domain.kinds import TOOL_RESULT
@@ -132,7 +134,9 @@ def divergences(original: Turn, recordings: Sequence[Recording], repeated: Rerun
 
 
 def _blocks_of(turn: Turn) -> object:
-    blocks = [block_json(block) for block in _in_call_order(turn.blocks)]
+    # The text of an assembled answer names times.
+    assembled = {round.number for round in turn.rounds if round.stop_reason == ASSEMBLED}
+    blocks = [block_json(block) for block in _in_call_order(turn.blocks) if block.round not in assembled]
     compared = [{name: value for name, value in block.items() if name not in _NOT_COMPARED} for block in blocks]
     return msgspec.json.decode(msgspec.json.encode(compared))
 
@@ -149,4 +153,6 @@ def _in_call_order(blocks: Sequence[Block]) -> Iterator[Block]:
 
 def _end_of(turn: Turn) -> str:
     reason = turn.error.type if turn.error else turn.stop_reason
+    if reason == ASSEMBLED:
+        reason = f"{reason}, {json.loads(turn.blocks[-1].notes or '')[ASSEMBLED]['error']}"
     return f"{turn.status} ({reason})" if reason else turn.status

@@ -227,7 +227,7 @@ async def test_a_round_without_a_recording_is_reported(harness: Harness, target:
     told = divergences_of(await again(harness, target, tmp_path, asked))
     assert told[0].startswith("round 2 of attempt 1 has no recording")
     assert told[1] == "1 requests were recorded, now there were 2"
-    assert told[-1] == "the turn was complete (end_turn), now it is error (end_of_recording)"
+    assert told[-1] == "the turn was complete (end_turn), now it is complete (assembled, end_of_recording)"
 
 
 @pytest.mark.timeout(300)
