@@ -130,6 +130,15 @@ class Settings(BaseSettings):
         None,
         description="types of the providers' own tools that turns may name, separated by commas; all unless it is set",
     )
+    owner_running_turns: int | None = Field(
+        None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
+    )
+    owner_queued_turns: int | None = Field(
+        None, ge=1, description="turns of one owner that wait in the queue; a message beyond them is refused (429)"
+    )
+    owner_streams: int | None = Field(
+        None, ge=1, description="SSE streams of one owner on one replica; a stream beyond them is refused (429)"
+    )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")

@@ -16,6 +16,7 @@ from app.api.http.errors import HANDLERS
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
+from app.api.streams.response import OwnerStreams
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.engine.hooks import Hooks
@@ -133,7 +134,14 @@ async def running(
                 allowed,
                 allowed_provider_tools(settings),
             ),
-            HttpSettings(settings.max_body_bytes, settings.max_upload_bytes, settings.stream_life, settings.heartbeat),
+            HttpSettings(
+                settings.max_body_bytes,
+                settings.max_upload_bytes,
+                settings.stream_life,
+                settings.heartbeat,
+                settings.owner_queued_turns,
+            ),
+            OwnerStreams(settings.owner_streams),
             engine.failed,
             is_ready=lambda: not worker.draining,
             drain=worker.drain,

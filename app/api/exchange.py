@@ -13,7 +13,7 @@ from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from app.api.services import Services
 from app.domain.chats import Chat, title_from
-from app.domain.errors import Conflict, RequestRefused
+from app.domain.errors import Conflict, RequestRefused, TooMany
 from app.domain.fork import cut_after
 from app.domain.turns import Turn
 from app.storage.branches import Fork
@@ -43,6 +43,7 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
     """The same in a chat that is created with it. Raises Conflict where the chat exists."""
     try:
+        await _check_queue(services, chat.owner)
         blocks = await user_blocks(new.blocks, chat.owner, services)
         request = services.resolver.resolve(new, chat, None)
         check_attachments(services.resolver.models.check(request.model), blocks)
@@ -62,6 +63,7 @@ async def generate_again(
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
+        await _check_queue(services, owner)
         request = services.resolver.again(options, before.request)
         async with storage.exchanges.beside(owner, before, key) as draft:
             answer = await draft.create_sibling(request)
@@ -90,6 +92,7 @@ async def fork_turn(
                 raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
+            await _check_queue(services, owner)
             request = services.resolver.again(TurnOptions(), before.request)
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
@@ -125,12 +128,20 @@ async def _write(
                 async with exchanges.after(target, key, preview) as draft:
                     return draft, await draft.steer(blocks)
         else:
+            await _check_queue(services, target.owner)
             request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
             check_attachments(resolver.models.check(request.model), blocks)
             with suppress(PlaceMoved):
                 async with exchanges.after(target, key, preview) as draft:
                     return draft, await draft.create(blocks, request, _title_of(new))
     raise Conflict("The chat changes faster than a message can be checked against it; try again.")
+
+
+async def _check_queue(services: Services, owner: str) -> None:
+    """Raises TooMany where as many turns of the owner as may wait in the queue do."""
+    most = services.http.owner_queued_turns
+    if most is not None and await services.storage.exchanges.queued(owner) >= most:
+        raise TooMany(f"There are {most} turns in the queue, the most of an owner: wait for one.", retry_after=5)
 
 
 async def _made_before(

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from app.api.http.auth import Authenticator
 from app.api.resolve import Resolver
+from app.api.streams.response import OwnerStreams
 from app.storage.actions import Actions
 from app.storage.branches import Branches
 from app.storage.chat_changes import ChatUpdates
@@ -91,6 +92,7 @@ class HttpSettings:
     max_upload_bytes: int
     stream_life: float
     heartbeat: float
+    owner_queued_turns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Services:
     live: Live
     resolver: Resolver
     http: HttpSettings
+    streams: OwnerStreams
     failed: asyncio.Event
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]

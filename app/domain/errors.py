@@ -3,7 +3,8 @@
 TurnstreamError
 ├── RequestRefused        the caller: the request is wrong; has a status, a field and a reason
 │   ├── NotFound          … names nothing the caller may see
-│   └── Conflict          … does not fit the present state
+│   ├── Conflict          … does not fit the present state
+│   └── TooMany           … must wait: a limit of the owner is reached
 ├── ProviderError         the provider refused or failed
 │   ├── TransientError    … trying again may help (rate limit, overload, 5xx, connection, silence)
 │   └── PermanentError    … trying again will not (auth, invalid request)
@@ -45,6 +46,17 @@ class Conflict(RequestRefused):
 
     status = 409
     title = "Conflict with the present state"
+
+
+class TooMany(RequestRefused):
+    """A limit of the owner is reached. After `retry_after` seconds there may be room again."""
+
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, detail: str, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
 
 
 class ProviderError(TurnstreamError):

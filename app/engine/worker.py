@@ -31,13 +31,15 @@ UPDATED = "told"  # the rows have an answer or words of a user
 
 # The most turns of one claim: a burst is shared between replicas, and between iterations of the event loop.
 _CLAIM = 50
+_ANY_NUMBER = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds."""
+    """`poll_interval` and `grace_period` are seconds. At most `owner_turns` turns of one owner run, on all replicas."""
 
     concurrent_turns: int = 1000
+    owner_turns: int | None = None
     poll_interval: float = 1.0
     grace_period: float = 10.0
     model: ModelPolicy = field(default_factory=ModelPolicy)
@@ -155,11 +157,14 @@ class Worker:
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
-        room = 0 if self._draining else min(_CLAIM, self._policy.concurrent_turns - len(self._runs))
+        free = self._policy.concurrent_turns - len(self._runs)
+        room = 0 if self._draining else min(_CLAIM, free)
+        # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
+        most = self._policy.owner_turns or (_ANY_NUMBER if free <= _CLAIM else None)
         claimed: Sequence[UUID] = ()
         try:
             if room > 0:
-                claimed = await self._queue.claim(room)
+                claimed = await self._queue.claim(room, most)
             elif self._notify_when_full:
                 self._notify_when_full = False
                 await self._notify_replicas(QUEUED)
@@ -207,7 +212,7 @@ class Worker:
             log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns:
+            if len(self._runs) >= self._policy.concurrent_turns or self._policy.owner_turns is not None:
                 self._woken.set()  # turns may wait for this place
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]

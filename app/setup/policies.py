@@ -21,6 +21,7 @@ def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
     retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
     return WorkerPolicy(
         concurrent_turns=settings.concurrent_turns,
+        owner_turns=settings.owner_running_turns,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
         model=ModelPolicy(

@@ -118,6 +118,13 @@ KEEP_KEY = Statement(
     """
 )
 
+COUNT_QUEUED = Statement(
+    """
+    SELECT count(*) AS queued FROM turns JOIN chats ON chats.id = chat_id
+    WHERE turns.status = 'queued' AND owner = :owner
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
@@ -250,6 +257,12 @@ class Exchanges:
             await self._turns.get(owner, chat, row["turn_id"]),
             steered=row["steer_id"] is not None,
         )
+
+    async def queued(self, owner: str) -> int:
+        """The number of the owner's turns in the queue."""
+        rows = await self._database.rows(COUNT_QUEUED, owner=owner)
+        count: int = rows[0]["queued"]
+        return count
 
     async def preview(self, target: Target) -> Preview:
         """Reads the place of a message without a lock. Raises NotFound, RequestRefused, Conflict as `after` does."""

@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.domain.errors import StorageUnavailable
+from app.domain.errors import StatementRefused, StorageUnavailable
 from app.storage import database
 from app.storage.database import Database, Statement, connect
 
@@ -27,7 +27,7 @@ async def _works_as_new(database: Database) -> None:
 
 async def test_a_value_that_the_driver_does_not_understand(database_url: str) -> None:
     async with connect(database_url, size=1) as database:
-        with pytest.raises(asyncpg.DataError):
+        with pytest.raises(StatementRefused):
             await database.rows(NUMBER, number="many")
         await _works_as_new(database)
 
@@ -37,7 +37,7 @@ async def test_a_statement_that_is_cancelled_between_its_two_messages(
 ) -> None:
     prepared = asyncio.Event()
 
-    async def stop_half_way(connection: Any, sql: str, *_: object) -> None:
+    async def stop_half_way(connection: Any, sql: str, *_: object, **_timeout: object) -> None:
         await connection.prepare(sql)
         prepared.set()
         await asyncio.Event().wait()

@@ -58,6 +58,9 @@ DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable":
 WEBHOOK: Row = {"turn_id": ASSISTANT}
 DELETED_TURN: Row = {"turn_id": NEW, "chat_id": CHAT, "place": 1, "deleted_at": NOW}
 DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
+GRANT: Row = {"id": NEW, "chat_id": CHAT, "tool": "n", "digest": "0", "turn_id": ASSISTANT, "tool_use_id": "c"}
+WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
+CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
 VALID: list[tuple[str, Row]] = [
@@ -80,6 +83,9 @@ VALID: list[tuple[str, Row]] = [
     ("webhooks", WEBHOOK),
     ("deleted_chats", DELETED_CHAT),
     ("deleted_turns", DELETED_TURN),
+    ("grants", GRANT),
+    ("waiting_webhooks", WAITING),
+    ("tool_cache", CACHED),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -89,6 +95,17 @@ WRONG: dict[str, list[Row]] = {
     "pk_deleted_chats": [DELETED_CHAT],
     "pk_deleted_turns": [DELETED_TURN],
     "fk_deleted_turns_chat_id": [{**DELETED_TURN, "turn_id": USER, "chat_id": NEW}],
+    "pk_grants": [GRANT],
+    "fk_grants_chat_id": [{**GRANT, "id": USER, "chat_id": NEW}],
+    "pk_waiting_webhooks": [WAITING],
+    "fk_waiting_webhooks_turn_id": [{**WAITING, "turn_id": NEW}],
+    "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],
+    "pk_tool_cache": [CACHED],
+    "ck_tool_cache_key_is_sha256": [{**CACHED, "key": b"x"}],
+    "ck_asks_elicitation_has_question": [
+        {**ASK, "tool_use_id": "d", "kind": "elicitation"},
+        {**ASK, "tool_use_id": "d", "question": "{}"},
+    ],
     "pk_documents": [DOCUMENT],
     "pk_webhooks": [WEBHOOK],
     "fk_webhooks_turn_id": [{**WEBHOOK, "turn_id": NEW}],

@@ -64,6 +64,7 @@ async def resume_answer(request: Request) -> Response:
     turn = await services.storage.turns.get(owner, id, newest) if newest else None
     if turn is None or (turn.ended_at is not None and turn.ended_at < datetime.now(UTC) - _RECENTLY):
         return Response(status_code=204)
+    services.streams.check(owner)
     return ui_stream(services, owner, turn)
 
 

@@ -28,7 +28,13 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
     if services.live.directory.running(turn.id) is not view:
         view.adopt(turn, None)  # the mirror of a waiting turn may not have the answers yet
     cursor = START if known is None else _cursor_after_wait(view, known)
-    response = FrameResponse(_frames(services, view, load, cursor), _LIFE, services.http.heartbeat, cuts=True)
+    response = FrameResponse(
+        _frames(services, view, load, cursor),
+        _LIFE,
+        services.http.heartbeat,
+        services.streams.counted(owner),
+        cuts=True,
+    )
     response.headers.update(HEADERS)
     return response
 

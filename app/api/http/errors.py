@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.domain.errors import RequestRefused, StorageUnavailable
+from app.domain.errors import RequestRefused, StorageUnavailable, TooMany
 from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
@@ -66,6 +66,8 @@ async def refused(_request: Request, error: Exception) -> Response:
         detail = sentence(error.detail, error.field)
         errors = [{"field": error.field, "message": detail}] if error.field else []
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+    if isinstance(error, TooMany):
+        headers["Retry-After"] = str(error.retry_after)
     return problem(error.status, error.title, detail, errors, headers)
 
 

@@ -38,6 +38,7 @@ _REASONS = {
     413: "The body is too large",
     415: "The body has the wrong media type",
     422: "A field is not valid",
+    429: "A limit of the owner is reached",
     500: "The server failed",
     503: "Try again: the server is not ready, or the database is away",
 }
@@ -49,6 +50,7 @@ _HEADERS = {
 }
 _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
+    429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
 _IDS = {"chat", "grant", "turn", "upload"}
@@ -167,6 +169,8 @@ def problems(endpoint: Endpoint) -> set[int]:
         common |= {413, 415}
     if isinstance(endpoint.takes, type):
         common |= {400, 422}
+    if endpoint.streams or endpoint.gives == STREAM:
+        common |= {429}
     return common | set(endpoint.problems)
 
 

@@ -27,13 +27,16 @@ from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
 async def stream_chat(request: Request) -> Response:
     services, owner = await begin(request)
+    services.streams.check(owner)
     chat = id_of(request, "chat")
     field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())
     try:
         reader = await open_reader(services, owner, chat, cursor)
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
-    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat)
+    return FrameResponse(
+        reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
+    )
 
 
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:

@@ -18,9 +18,12 @@ from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 async def stream_feed(request: Request) -> Response:
     services, owner = await begin(request)
+    services.streams.check(owner)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)
-    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat)
+    return FrameResponse(
+        reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
+    )
 
 
 def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:

@@ -1,13 +1,15 @@
 """The response of every stream: frames as they come, heartbeats, and an end that the client can come back from."""
 
 import random
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 
 import anyio
 from sse_starlette import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from app.domain.errors import TooMany
 from app.telemetry import STREAMS_OPEN
 
 # The first bytes go out at once, so that proxies and clients know that the stream is open. A client reconnects after so
@@ -16,6 +18,29 @@ HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _END_TIMEOUT = 1.0  # seconds to send the end of a body, at a shutdown too; a client that is stuck does not get it
 _END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class OwnerStreams:
+    """The open streams on this replica by owner. A stream that is asked for by itself is refused beyond `most`."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    def check(self, owner: str) -> None:
+        """Raises TooMany. Not for the stream of a message, which is written by then."""
+        if self._most is not None and self._open[owner] >= self._most:
+            raise TooMany(f"There are {self._most} open streams, the most of an owner: close one.", retry_after=5)
+
+    @contextmanager
+    def counted(self, owner: str) -> Iterator[None]:
+        self._open[owner] += 1
+        try:
+            yield
+        finally:
+            self._open[owner] -= 1
+            if not self._open[owner]:
+                del self._open[owner]
 
 
 class FrameResponse(EventSourceResponse):
@@ -27,14 +52,22 @@ class FrameResponse(EventSourceResponse):
     """
 
     def __init__(
-        self, frames: AsyncGenerator[bytes, None], life: float, heartbeat: float, *, cuts: bool = False
+        self,
+        frames: AsyncGenerator[bytes, None],
+        life: float,
+        heartbeat: float,
+        counted: AbstractContextManager[None],
+        *,
+        cuts: bool = False,
     ) -> None:
-        """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
-        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished where the stream ends before its
-        frames do, for clients that take every complete body for a complete answer.
+        """`counted` is entered while the stream is open. After `life` seconds it ends, and the client comes back with
+        its cursor if it still lives. There is a heartbeat every `heartbeat` seconds. With `cuts` the body stays
+        unfinished where the stream ends before its frames do, for clients that take every complete body for a complete
+        answer.
         """
         super().__init__(self._events(), headers=HEADERS, ping=heartbeat, sep="\n")
         self._frames = frames
+        self._counted = counted
         self._cuts = cuts
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
@@ -49,7 +82,7 @@ class FrameResponse(EventSourceResponse):
             is_open = message["type"] == "http.response.start" or message["more_body"]
 
         try:
-            with STREAMS_OPEN.track_inprogress(), anyio.move_on_after(self._life):
+            with self._counted, STREAMS_OPEN.track_inprogress(), anyio.move_on_after(self._life):
                 await super().__call__(scope, receive, observed_send)
         finally:
             if is_open and not self._cuts:

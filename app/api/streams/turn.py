@@ -23,6 +23,7 @@ Start = TypeVar("Start")
 
 async def stream_turn(request: Request) -> Response:
     services, owner = await begin(request)
+    services.streams.check(owner)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     field, cursor = requested_cursor(request, Cursor.parse, START)
     view = services.live.directory.running_for(owner, chat, turn_id)
@@ -49,7 +50,9 @@ def stream_response(
         raise BadRequest(str(error), field=field) from None
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
-    return FrameResponse(reader.frames(first), services.http.stream_life, services.http.heartbeat)
+    return FrameResponse(
+        reader.frames(first), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
+    )
 
 
 def requested_cursor(

@@ -12,19 +12,46 @@ from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
 
 # A turn that was enqueued behind an open one is not claimed before that one has ended.
-CLAIM_TURNS = Statement(
-    f"""
+_CLAIMABLE = f"""
+    status = 'queued' AND NOT EXISTS (
+        SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
+        WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
+    )
+"""
+_CLAIM = """
     UPDATE turns
     SET status = 'running', attempt = attempt + 1, replica = :replica, started_at = coalesce(started_at, now())
-    WHERE id IN (
-        SELECT id FROM turns AS next
-        WHERE status = 'queued' AND NOT EXISTS (
-            SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
-            WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
-        )
-        ORDER BY id FOR UPDATE SKIP LOCKED LIMIT :limit
+    WHERE id IN (SELECT id FROM chosen)
+    RETURNING id, created_at
+"""
+# By the time of the database: ids have the time of the replica that made them.
+CLAIM_TURNS = Statement(
+    f"""
+    WITH chosen AS (
+        SELECT id FROM turns AS next WHERE {_CLAIMABLE}
+        ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
-    RETURNING id
+    {_CLAIM}
+    """
+)
+# The owner with the fewest running turns comes first, so no owner waits behind all turns of another one. Two replicas
+# that claim at the same moment may pass `most` by what the other one claims.
+CLAIM_TURNS_FAIRLY = Statement(
+    f"""
+    WITH busy AS (
+        SELECT owner, count(*) AS running FROM turns JOIN chats ON chats.id = chat_id
+        WHERE status = 'running' GROUP BY owner
+    ), ranked AS (
+        SELECT next.id, coalesce(running, 0)
+            + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
+        FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
+        WHERE {_CLAIMABLE}
+    ), chosen AS (
+        SELECT turns.id FROM turns JOIN ranked USING (id)
+        WHERE status = 'queued' AND rank <= CAST(:most AS int)
+        ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
+    )
+    {_CLAIM}
     """
 )
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
@@ -83,10 +110,15 @@ class Queue:
         self._address = address
         self._session = session
 
-    async def claim(self, limit: int) -> Sequence[UUID]:
-        """Claims up to `limit` queued turns for this replica, oldest first."""
-        rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
-        return sorted(row["id"] for row in rows)
+    async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
+        """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
+        between their owners, of whom none has more than that running.
+        """
+        if most_of_owner is None:
+            rows = await self._database.rows(CLAIM_TURNS, replica=self.replica, limit=limit)
+        else:
+            rows = await self._database.rows(CLAIM_TURNS_FAIRLY, replica=self.replica, limit=limit, most=most_of_owner)
+        return [row["id"] for row in sorted(rows, key=lambda row: (row["created_at"], row["id"]))]
 
     async def claimed(self) -> Mapping[UUID, bool]:
         """The turns that this replica owns by their rows; true for those whose cancellation is requested."""

@@ -1,7 +1,7 @@
 """The document is true: what it lists is answered, and nothing else is, which every client of these tests checks."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, get_args
@@ -18,6 +18,7 @@ from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import ForkIn
 from app.api.schemas.tools import ActionsIn
+from app.api.streams.response import OwnerStreams
 from app.domain import events as domain
 from app.domain.blocks import Block, PreliminaryOutput
 from app.domain.cursor import Cursor
@@ -269,6 +270,17 @@ async def wrong_field(world: World, endpoint: Endpoint) -> None:
     await world.api.request(endpoint.method, path, params={"limit": "0"}, content=content, headers=JSON)
 
 
+async def too_many(world: World, endpoint: Endpoint) -> None:
+    path = await (world.user_turn(endpoint) if endpoint.takes is ForkIn else world.fill(endpoint))
+    services = world.server.services
+    limited = replace(services, http=replace(services.http, owner_queued_turns=0), streams=OwnerStreams(0))
+    world.server.app.state.services = limited
+    try:
+        await world.api.request(endpoint.method, path, **body_of(endpoint))
+    finally:
+        world.server.app.state.services = services
+
+
 PROVOKED: dict[int, Provoke] = {
     400: unreadable,
     401: without_token,
@@ -277,6 +289,7 @@ PROVOKED: dict[int, Provoke] = {
     413: too_large,
     415: wrong_kind,
     422: wrong_field,
+    429: too_many,
 }
 
 

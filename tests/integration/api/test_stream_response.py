@@ -6,6 +6,7 @@ These tests would notice a version of sse-starlette that does otherwise.
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 
 import pytest
 from sse_starlette import EventSourceResponse
@@ -69,7 +70,9 @@ class Frames:
 
 async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end() -> None:
     connection = Connection()
-    await FrameResponse(Frames(3)(), life=60, heartbeat=60)(GET, connection.receive, connection.send)
+    await FrameResponse(Frames(3)(), life=60, heartbeat=60, counted=nullcontext())(
+        GET, connection.receive, connection.send
+    )
     assert [message["type"] for message in connection.messages] == ["http.response.start", *["http.response.body"] * 5]
     assert [message["body"] for message in connection.messages[1:]] == [HELLO, BLOCK, BLOCK, BLOCK, b""]
     assert [message["more_body"] for message in connection.messages[1:]] == [True, True, True, True, False]
@@ -82,7 +85,7 @@ async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end()
 
 async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
     connection = Connection()
-    response = FrameResponse(Frames(1, "silence")(), life=60, heartbeat=0.01)
+    response = FrameResponse(Frames(1, "silence")(), life=60, heartbeat=0.01, counted=nullcontext())
     streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
     await connection.wait_for(b": ping - ")
     assert connection.body.startswith(HELLO + BLOCK)
@@ -94,7 +97,7 @@ async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
 @pytest.mark.parametrize("cuts", [False, True])
 async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool) -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    response = FrameResponse(frames(), life=0.02, heartbeat=60, cuts=cuts)
+    response = FrameResponse(frames(), life=0.02, heartbeat=60, counted=nullcontext(), cuts=cuts)
     await response(GET, connection.receive, connection.send)
     assert frames.closed
     assert connection.body == HELLO + BLOCK
@@ -104,13 +107,15 @@ async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool
 @pytest.mark.parametrize("cuts", [False, True])
 async def test_frames_that_end_by_themselves_are_a_complete_body(cuts: bool) -> None:
     connection = Connection()
-    await FrameResponse(Frames(1)(), life=60, heartbeat=60, cuts=cuts)(GET, connection.receive, connection.send)
+    await FrameResponse(Frames(1)(), life=60, heartbeat=60, counted=nullcontext(), cuts=cuts)(
+        GET, connection.receive, connection.send
+    )
     assert connection.is_complete
 
 
 async def test_a_client_that_disconnects_ends_the_stream_at_once() -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    response = FrameResponse(frames(), life=60, heartbeat=60)
+    response = FrameResponse(frames(), life=60, heartbeat=60, counted=nullcontext())
     streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
     await connection.wait_for(BLOCK)
     connection.disconnected.set()
@@ -128,7 +133,7 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
 
     async def stream() -> None:
         connection, frames = Connection(), Frames(1, "silence")
-        response = FrameResponse(frames(), life=60, heartbeat=60)
+        response = FrameResponse(frames(), life=60, heartbeat=60, counted=nullcontext())
         streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
         await connection.wait_for(BLOCK)
         server.should_exit = True
@@ -146,13 +151,15 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
 async def test_frames_that_fail_are_the_failure_of_the_response() -> None:
     connection, frames = Connection(), Frames(1, "fail")
     with pytest.raises(LookupError):
-        await FrameResponse(frames(), life=60, heartbeat=60)(GET, connection.receive, connection.send)
+        await FrameResponse(frames(), life=60, heartbeat=60, counted=nullcontext())(
+            GET, connection.receive, connection.send
+        )
     assert frames.closed
 
 
 async def test_a_head_request_is_answered_without_a_stream() -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    await FrameResponse(frames(), life=60, heartbeat=60)(
+    await FrameResponse(frames(), life=60, heartbeat=60, counted=nullcontext())(
         {"type": "http", "method": "HEAD"}, connection.receive, connection.send
     )
     assert connection.body == b""
@@ -169,7 +176,7 @@ async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(mo
             is_stuck.set()
             await asyncio.Event().wait()
 
-    await FrameResponse(frames(), life=0.02, heartbeat=60)(GET, Connection().receive, send)
+    await FrameResponse(frames(), life=0.02, heartbeat=60, counted=nullcontext())(GET, Connection().receive, send)
     assert is_stuck.is_set()
     assert frames.closed
 
