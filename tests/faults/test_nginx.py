@@ -9,6 +9,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from app.storage.database import connect
+from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.proxy import Proxy, nginx
 from tests.faults.replicas import Replica, two_replicas
@@ -32,6 +34,7 @@ class Site:
     replicas: tuple[Replica, Replica]
     proxy: Proxy
     client: Client
+    token: str
     words: str
 
     async def begin(self) -> Said:
@@ -46,25 +49,27 @@ class Site:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(
     shared_database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Model, tuple[Replica, Replica]]]:
+) -> AsyncIterator[tuple[Model, tuple[Replica, Replica], str]]:
+    async with connect(shared_database_url, size=1) as database:
+        token = await Tokens(database).create("test", "ada")  # what a proxy passes on needs one
     folder = tmp_path_factory.mktemp("replicas")
     async with (
         model_api(held) as model,
         two_replicas(shared_database_url, folder, model, TURNSTREAM_HEARTBEAT="0.25") as replicas,
     ):
-        yield model, replicas
+        yield model, replicas, token
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def it(
-    running: tuple[Model, tuple[Replica, Replica]], tmp_path: Path, request: pytest.FixtureRequest
+    running: tuple[Model, tuple[Replica, Replica], str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Site]:
-    model, replicas = running
+    model, replicas, token = running
     async with (
         nginx(tmp_path, [replica.address for replica in replicas]) as proxy,
-        Client(proxy.url) as client,
+        Client(proxy.url, token=token) as client,
     ):
-        yield Site(model, replicas, proxy, client, request.node.name)
+        yield Site(model, replicas, proxy, client, token, request.node.name)
 
 
 async def test_the_first_delta_arrives_while_the_model_still_streams(it: Site) -> None:
@@ -98,7 +103,7 @@ async def test_the_answer_to_a_post_that_asks_for_a_stream_is_not_buffered_eithe
 
 async def test_heartbeats_carry_a_silent_stream_through_the_idle_timeout(it: Site, tmp_path: Path) -> None:
     addresses = [replica.address for replica in it.replicas]
-    async with nginx(tmp_path, addresses, read_timeout=2) as proxy, Client(proxy.url) as client:
+    async with nginx(tmp_path, addresses, read_timeout=2) as proxy, Client(proxy.url, token=it.token) as client:
         turn = await it.begin()
         reader = Reader(client, turn.stream_url)
         async with asyncio.TaskGroup() as group:
@@ -112,7 +117,10 @@ async def test_heartbeats_carry_a_silent_stream_through_the_idle_timeout(it: Sit
 async def test_a_stream_without_heartbeats_is_cut_by_the_same_timeout(it: Site, tmp_path: Path) -> None:
     address = it.model.url.removeprefix("http://")
     ask = {"messages": [{"role": "user", "content": it.words}]}
-    async with nginx(tmp_path, [address, address], read_timeout=1) as proxy, Client(proxy.url) as client:
+    async with (
+        nginx(tmp_path, [address, address], read_timeout=1) as proxy,
+        Client(proxy.url, token=it.token) as client,
+    ):
         with pytest.raises(httpx2.RemoteProtocolError):
             await client.post("/v1/messages", json=ask)
     assert it.model.reached["held", it.words] == 1
