@@ -9,7 +9,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.config import Settings
-from app.domain.errors import ConfigError
 from app.lab.recordings import Recordings
 from app.llm.scripted import text
 from app.main import application, running
@@ -68,12 +67,3 @@ async def test_a_server_that_fails_on_purpose_says_so_loudly(database_url: str) 
     (line,) = [line for line in logs if line["event"] == "model.chaos"]
     assert (line["log_level"], line["share"], line["seed"]) == ("critical", 1.0, 3)
     assert "chaos.fault" in [line["event"] for line in logs]
-
-
-async def test_the_demo_cannot_fail_on_purpose(database_url: str) -> None:
-    settings = Settings(
-        _env_file=None, database_url=database_url, anthropic_api_key=None, openai_api_key=None, chaos=0.5
-    )
-    with pytest.raises(ConfigError, match="TURNSTREAM_CHAOS"):
-        async with running(settings):
-            pass
