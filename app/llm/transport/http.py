@@ -89,12 +89,12 @@ class Adapter(ABC):
                     await _drain(body)
             if parts := wire.end():
                 yield parts
-            if isinstance(wire.failure, BadStream):
-                log.warning("provider.unreadable", reason=str(wire.failure))
-                message = "The provider sent data that is not JSON in the middle of its answer."
-                raise TransientError("bad_stream", message, request_id=wire.request_id)
-            if wire.failure is not None:
-                raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
+        if isinstance(wire.failure, BadStream):
+            log.warning("provider.unreadable", reason=str(wire.failure))
+            message = "The provider sent data that is not JSON in the middle of its answer."
+            raise TransientError("bad_stream", message, request_id=wire.request_id)
+        if wire.failure is not None:
+            raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
