@@ -22,7 +22,7 @@ CLIENT_TOOL: Final[Json] = {
     "description": "TurnProbe out of a window.",
     "input_schema": {"type": "object", "properties": {"window": {"type": "string"}}},
 }
-CHOICES: Final = "(a)llow, (d)eny, (e)dit, (s)kip?"
+CHOICES: Final = "(a)llow, allow for this (c)hat, (d)eny, (e)dit, (s)kip?"
 CLEAR_LINE: Final = "\x15"  # Ctrl-U
 
 

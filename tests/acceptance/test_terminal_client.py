@@ -33,7 +33,10 @@ async def open_terminal(tmp_path: Path) -> AsyncIterator[OpenTerminal]:
 
 
 def text_of(turn: Json) -> str:
-    return "\n\n".join(block["text"] for block in turn["blocks"] if block["type"] == "text") + "\n"
+    """The passages of a turn. A text that was cut off goes on in the next one, in mid-sentence."""
+    texts = [block for block in turn["blocks"] if block["type"] == "text"]
+    ends = ["" if block.get("interrupted") else "\n\n" for block in texts[:-1]] + ["\n"]
+    return "".join(block["text"] + end for block, end in zip(texts, ends, strict=True))
 
 
 def answering(turn: Json) -> bool:

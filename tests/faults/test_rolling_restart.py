@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.storage.database import connect
+from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
 from tests.faults.proxy import nginx
 from tests.faults.replicas import Replica, two_replicas
@@ -42,6 +44,7 @@ class Load:
     """Turns that go through the proxy, and their readers."""
 
     url: str
+    token: str
     client: Client
     group: asyncio.TaskGroup
     readers: dict[str, Reader] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Load:
         self.group.create_task(self._read(turn))
 
     async def _read(self, turn: Json) -> None:
-        async with Client(self.url) as client:  # one client has a hundred connections at most
+        async with Client(self.url, token=self.token) as client:  # which has a hundred connections at most
             reader = self.readers[turn["id"]] = Reader(client, f"{turn_url(turn)}/stream")
             await reader.follow()
 
@@ -97,15 +100,17 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
 ) -> None:
     watch = Watch(database_url)
     await watch.begin()
+    async with connect(database_url, size=1) as database:
+        token = await Tokens(database).create("test", "ada")  # what a proxy passes on needs one
     settings = {"TURNSTREAM_GRACE_PERIOD": str(GRACE * slowdown()), "TURNSTREAM_LEASE": str(LEASE)}
     async with (
         model_api(script) as model,
         two_replicas(database_url, tmp_path, model, **settings) as replicas,
         nginx(tmp_path, [replica.address for replica in replicas]) as proxy,
-        Client(proxy.url) as client,
+        Client(proxy.url, token=token) as client,
     ):
         async with asyncio.TaskGroup() as group:
-            load = Load(proxy.url, client, group)
+            load = Load(proxy.url, token, client, group)
             names = [f"{kind} {number}" for number in range(TURNS // len(KINDS)) for kind in KINDS]
             model.open("effect", [name for name in names if name.startswith("pauses")])
             await asyncio.gather(*map(load.begin, names))

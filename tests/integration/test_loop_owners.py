@@ -429,7 +429,7 @@ async def test_a_frozen_replica_that_was_taken_over_wakes_up_and_does_no_harm(ha
         harness.replica(ScriptedProvider([reply]), [look]) as late,
         harness.replica(ScriptedProvider([answer("Anew.")]), [look]) as next_one,
     ):
-        asked = await harness.ask(tools=[look])
+        asked = await harness.ask(tools=[look], limits=RETRY)
         late.worker.wake()
         await pause.reached.wait()
         client = Client()
@@ -449,7 +449,7 @@ async def test_a_replica_that_was_taken_over_may_claim_its_own_turn_again(harnes
     other = Pause()
     provider = ScriptedProvider([reply, [other, *answer("Other.")], answer("Anew.")])
     async with harness.replica(provider) as replica:
-        asked = await harness.ask()
+        asked = await harness.ask(limits=RETRY)  # whether a row of the text was stored by then, is not said
         replica.worker.wake()
         await pause.reached.wait()
         busy = await harness.ask()

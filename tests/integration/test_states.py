@@ -42,6 +42,7 @@ class Write:
 
 WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10}]),
+    "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10, "most": 5}]),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),

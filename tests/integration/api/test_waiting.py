@@ -149,7 +149,8 @@ async def test_a_turn_waits_for_every_client_tool_and_goes_on_with_their_results
     await answer(api, turn, {**result("a", {"names": ["Tom"]}), "data": {"nodes": [7]}})
     ended = await finished(api, turn)
     assert ended["status"] == "complete"
-    assert [block.get("data") for block in ended["blocks"] if block["type"] == "tool_result"] == [None, {"nodes": [7]}]
+    data = {block["tool_use_id"]: block.get("data") for block in ended["blocks"] if block["type"] == "tool_result"}
+    assert data == {"a": {"nodes": [7]}, "b": None}
     assert results_of(ended) == {"a": ('{"names":["Tom"]}', False), "b": ("Rex", False)}
     sent = provider.requests[-1].messages[-1]
     assert [block.tool_use_id for block in sent.blocks] == ["a", "b"]
