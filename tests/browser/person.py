@@ -123,13 +123,18 @@ def _seen(turn: dict[str, Any]) -> dict[str, str]:
 
 
 def _written(turn: dict[str, Any]) -> dict[str, str]:
+    """As stored. A text that was cut off and the text that goes on behind it are shown as one."""
     calls = {(block["round"], block.get("id")): block["index"] for block in turn["blocks"]}
-    found = {}
+    found: dict[str, str] = {}
+    cut_off = None
     for block in turn["blocks"]:
         if block["type"] == "tool_result":
             found[f"result of {calls[block['round'], block['tool_use_id']]}"] = _bare(block["text"])
+        elif block["type"] == "text" and cut_off is not None:
+            found[cut_off] += _bare(block["text"])
         else:
             found[f"{block['index']}"] = _bare(block["text"] or "{}")
+        cut_off = f"{block['index']}" if block["type"] == "text" and block.get("interrupted") else None
     return found
 
 

@@ -79,7 +79,7 @@ async def test_settings_are_kept_with_the_chat(people: SitDown, site: Server, ap
     await ada.sees_end()
     (asked,) = provider.requests
     assert (asked.system, asked.params) == ("Be brief.", {"max_tokens": 77})
-    names = ["tide_table", "ferries", "logbook", "chart", "book_berth", "confirm", "geolocation"]
+    names = ["tide_table", "ferries", "logbook", "chart", "book_berth", "register", "confirm", "geolocation"]
     assert [tool.name for tool in asked.tools] == names
 
 

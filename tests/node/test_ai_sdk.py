@@ -160,7 +160,7 @@ async def test_a_page_resumes_after_the_process_that_held_its_connection_is_gone
     await server.start()
     state = await page("resume")
     assert state["status"] == "ready", state["error"]
-    assert [part["text"] for part in parts_of(state) if part["type"] == "text"] == ["That is it."]
+    assert "".join(part["text"] for part in parts_of(state) if part["type"] == "text") == "That is it."
     await page.assert_shows_what_is_stored()
 
 
