@@ -12,6 +12,8 @@ FLOCK := $(shell command -v flock)
 # One more than there are CPUs: a part of the tests waits for other processes and for timers.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # Bytecode is kept whatever the environment says: a server that is compiled anew takes three times as long to start.
+# An installation compiles what the server imports, and not the other nine tenths of the libraries.
+WARM = import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, app.storage.turn_copies, alembic.command
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 PYTEST_ARGS ?=
 
@@ -30,7 +32,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
-	@exec $(BIN)/turnstream serve
+	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
 test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm and stream
 	@$(BIN)/python -m tests.support.programs
@@ -99,6 +101,7 @@ define install
 		export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 		$(BIN)/python -m pip install -qq --require-hashes --only-binary :all: --no-compile -r $(1); \
 		$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .; \
+		PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "$(WARM)"; \
 		rm $(VENV)/unfinished; touch $(2)'
 endef
 

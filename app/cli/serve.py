@@ -52,6 +52,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
+            settle_garbage_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
         """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""
@@ -86,7 +87,6 @@ def serve() -> None:
 async def _serve(settings: Settings) -> None:
     with _bound(settings) as own_socket:
         async with running(settings) as services:
-            settle_garbage_collector()
             config = uvicorn.Config(
                 application(services),
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),

@@ -1,45 +1,25 @@
 """Branches: copies of a path by a fork, and the deletion of a turn with all that follows it."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
 from uuid import UUID
 
-from sqlalchemy import Table
-
 from app.domain.errors import NotFound, RequestRefused
-from app.domain.fork import FORKED, CutTurn
-from app.domain.history import with_new_ids
-from app.domain.kinds import SHORTENED, SUMMARY
+from app.domain.fork import CutTurn
 from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
-from app.storage import tables
 from app.storage.chat_changes import PLACE
-from app.storage.database import Database, Statement, Transaction
+from app.storage.database import Database, Statement
 from app.storage.exchanges import CREATE_SIBLING, KEEP_KEY, TICK, Exchanges, IdempotencyKey, KeyTaken
-from app.storage.rows import block_from, columns_of, sql_list, to_json
-from app.storage.runs.record import INSERT_BLOCKS
-from app.storage.turns import BLOCK_COLUMNS
+from app.storage.rows import to_json
 
 # The most turns that one transaction deletes, so that the chat is not locked for long.
 _BATCH = 200
 # The most turns that a fork copies.
 _MOST_COPIED = 10_000
 
-
-def _copied(table: Table, *others: str) -> str:
-    """The columns of a table that a copy takes over: all but `others`, which it gives values of its own."""
-    return ", ".join(f'"{column.name}"' for column in table.columns if column.name not in others)
-
-
-_OF_TURNS: Final = _copied(
-    tables.turns,
-    *("id", "chat_id", "parent_id", "parent_role", "status", "stop_reason", "error", "created_at", "ended_at"),
-    # What only an open turn has, and what the original has cost: nothing is paid for a copy.
-    *("recoveries", "replica", "cancel_requested", "asked", "arrivals", "usage", "forked_from"),
-)
-_OF_BLOCKS: Final = _copied(tables.blocks, "turn_id")
-_OF_ROUNDS: Final = _copied(tables.rounds, "turn_id", "stop_reason")
 
 GET_PATH_IDS = Statement(
     """
@@ -61,54 +41,6 @@ COPY_CHAT = Statement(
     RETURNING id
     """
 )
-# The last turn may be cut, and its original may be open. In the same chat the copy has a time of its own: readers
-# of the chat are sent it as new.
-COPY_TURNS = Statement(
-    f"""
-    WITH touched AS (UPDATE chats SET {TICK} WHERE id = :chat RETURNING updated_at)
-    INSERT INTO turns (
-        id, chat_id, parent_id, status, stop_reason, error, created_at, ended_at, forked_from, {_OF_TURNS}
-    )
-    SELECT copy.id, :chat, copy.parent,
-        CASE WHEN turns.id = :last THEN :status ELSE status END,
-        CASE WHEN turns.id = :last THEN :stop_reason ELSE stop_reason END,
-        CASE WHEN turns.id = :last THEN CAST(:error AS json) ELSE error END,
-        CASE WHEN turns.chat_id = :chat THEN updated_at ELSE created_at END,
-        coalesce(ended_at, updated_at), turns.id, {_OF_TURNS}
-    FROM touched, unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[]), CAST(:parents AS uuid[]))
-        AS copy (original, id, parent)
-    JOIN turns ON turns.id = copy.original
-    RETURNING id
-    """
-)
-COPY_BLOCKS = Statement(
-    f"""
-    INSERT INTO blocks (turn_id, {_OF_BLOCKS})
-    SELECT copy.id, {_OF_BLOCKS}
-    FROM unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[])) AS copy (original, id)
-    JOIN blocks ON turn_id = copy.original
-    WHERE turn_id <> :last OR index < :count
-    """
-)
-COPY_ROUNDS = Statement(
-    f"""
-    INSERT INTO rounds (turn_id, stop_reason, {_OF_ROUNDS})
-    SELECT copy.id, CASE WHEN turn_id = :last AND number = :cut THEN '{FORKED}' ELSE stop_reason END, {_OF_ROUNDS}
-    FROM unnest(CAST(:originals AS uuid[]), CAST(:copies AS uuid[])) AS copy (original, id)
-    JOIN rounds ON turn_id = copy.original
-    WHERE sealed_by IS NOT NULL AND (turn_id <> :last OR number = ANY(CAST(:numbers AS int[])))
-    """
-)
-ADD_BLOCKS = Statement("WITH fenced AS (SELECT CAST(:turn AS uuid) AS id)" + INSERT_BLOCKS + " RETURNING turn_id")
-# Blocks that name turns.
-GET_NAMING_BLOCKS = Statement(
-    f"""
-    SELECT {BLOCK_COLUMNS} FROM blocks
-    WHERE turn_id = ANY(CAST(:copies AS uuid[])) AND type IN {sql_list((SUMMARY, SHORTENED))}
-    """
-)
-CHANGE_DATA = Statement("UPDATE blocks SET data = CAST(:data AS json) WHERE turn_id = :turn AND index = :index")
-
 # A user turn does not stay without an answer: nothing could follow it.
 GET_ROOT = Statement(
     """
@@ -159,6 +91,9 @@ class Branches:
 
     async def fork(self, owner: str, fork: Fork, key: IdempotencyKey | None) -> tuple[UUID, UUID]:
         """Returns the chat of the copy and its last assistant turn. Raises NotFound, RequestRefused, KeyTaken."""
+        await asyncio.to_thread(import_module, "app.storage.turn_copies")  # with SQLAlchemy: a tenth of a second
+        from app.storage.turn_copies import copy_turns  # noqa: PLC0415
+
         original = fork.cut.turn
         source, before = original.chat_id, original.parent_id
         async with self._exchanges.locked(owner, source, key) as (connection, _):
@@ -174,7 +109,7 @@ class Branches:
             else:
                 chat, before = new_id(), None
                 await connection.row(COPY_CHAT, copy=chat, chat=source, title=fork.title)
-            leaf = await _copy(connection, fork.cut, chat, path, before)
+            leaf = await copy_turns(connection, fork.cut, chat, path, before)
             if fork.request is not None:
                 row = await connection.row(
                     CREATE_SIBLING, id=new_id(), chat=chat, parent=leaf, request=to_json(fork.request)
@@ -203,26 +138,3 @@ class Branches:
                 rows = await connection.rows(DELETE_LAST, chat=chat, turn=root, most=_BATCH)
             count = len(rows)
             yield count, [row["id"] for row in rows if row["running"]]
-
-
-async def _copy(connection: Transaction, cut: CutTurn, chat: UUID, path: Sequence[UUID], before: UUID | None) -> UUID:
-    """Copies the turns `path` into `chat`, behind the turn `before`, the last one as `cut` has it. Returns its copy."""
-    last, copies = cut.turn, [new_id() for _ in path]
-    both = {"originals": path, "copies": copies, "last": last.id}
-    await connection.rows(
-        COPY_TURNS,
-        chat=chat,
-        parents=[before, *copies[:-1]],
-        status=last.status,
-        stop_reason=last.stop_reason,
-        error=to_json(last.error) if last.error else None,
-        **both,
-    )
-    await connection.rows(COPY_BLOCKS, count=cut.kept, **both)
-    await connection.rows(COPY_ROUNDS, numbers=[round.number for round in last.rounds], cut=cut.cut_round, **both)
-    await connection.rows(ADD_BLOCKS, turn=copies[-1], **columns_of(last.blocks[cut.kept :]))
-    ids = dict(zip(path, copies, strict=True))
-    for row in await connection.rows(GET_NAMING_BLOCKS, copies=copies):
-        block = with_new_ids(block_from(row), ids)
-        await connection.rows(CHANGE_DATA, turn=row["turn_id"], index=block.index, data=block.data)
-    return copies[-1]

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from app.domain.errors import ConfigError
-from app.storage.migrations import FOLDER, alembic_config, downgrade, upgrade, upgrade_in_thread
+from app.storage.migrations import FOLDER, alembic_config, downgrade, newest_revision, upgrade, upgrade_in_thread
 from app.storage.tables import metadata
 from tests.support.locks import Locker
 
@@ -77,8 +77,8 @@ def engine(url: str) -> AsyncEngine:
     return create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
 
 
-def test_there_is_one_newest_revision() -> None:
-    assert len(ScriptDirectory.from_config(alembic_config("")).get_heads()) == 1
+def test_there_is_one_newest_revision_and_the_names_of_the_files_tell_it() -> None:
+    assert ScriptDirectory.from_config(alembic_config("")).get_heads() == [newest_revision()]
 
 
 async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
@@ -118,6 +118,16 @@ async def test_an_address_may_say_more_as_it_does_for_psql(empty_database_url: s
     await upgrade_in_thread(address._replace(scheme="postgresql+asyncpg", query=more).geturl())
     for query in (COLUMNS, CONSTRAINTS, INDEXES):
         assert await look(database_url, query) == await look(empty_database_url, query)
+
+
+async def test_a_database_of_this_version_is_not_given_to_alembic(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise AssertionError("one SELECT is enough")
+
+    monkeypatch.setattr("app.storage.migrations.upgrade", refuse)
+    await upgrade_in_thread(database_url)
 
 
 async def test_a_database_of_a_newer_version_is_refused_with_what_to_do(database_url: str) -> None:

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from sqlalchemy import Constraint, Index, Table
+from sqlalchemy import Constraint, Index, Table, text
+from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 import app
 from app.storage.database import Statement, connect
@@ -258,6 +259,19 @@ def statements() -> dict[str, Statement]:
         for name, value in vars(module).items()
         if isinstance(value, Statement)
     }
+
+
+def test_parameters_are_found_where_sqlalchemy_finds_them() -> None:
+    for sql in (
+        "SELECT :a, :b, :a WHERE :c IS NULL AND x::text = :a::text AND y[:b] = ':d' AND z = CAST(:e_1 AS int[])",
+        "SELECT 'a:b', a::int, :a - :b",
+    ):
+        compiled = text(sql).compile(dialect=dialect())  # type: ignore[no-untyped-call]
+        statement = Statement(sql)
+        assert statement.sql == str(compiled)
+        names = compiled.positiontup
+        assert names is not None
+        assert statement.arguments({name: name for name in names}) == names
 
 
 async def test_every_statement_is_accepted_by_the_migrated_database(database_url: str) -> None:

@@ -1,0 +1,23 @@
+"""The start of the process: what it imports, and what it leaves for the moment in which it is needed."""
+
+import pytest
+
+from tests.acceptance.conftest import StartServer
+from tests.support.server_process import Server
+
+# Not needed to listen: together they take twice as long to import as everything else.
+LATER = {"alembic", "rich.console", "sqlalchemy"}
+
+
+def imported(running: Server) -> set[str]:
+    """The modules that the process has imported, by the interpreter's own report."""
+    lines = [line for line in running.logs.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize("settings", [{}, {"ANTHROPIC_API_KEY": "a key", "OPENAI_API_KEY": "a key"}])
+async def test_a_start_imports_no_library_that_it_does_not_need(server: StartServer, settings: dict[str, str]) -> None:
+    running = await server(PYTHONPROFILEIMPORTTIME="1", **settings)
+    modules = imported(running)
+    assert {"app.main", "asyncpg", "starlette"} <= modules
+    assert modules & LATER == set()
