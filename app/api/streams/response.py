@@ -6,10 +6,12 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 
 import anyio
+from anyio.lowlevel import checkpoint
 from sse_starlette import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from app.domain.errors import TooMany
+from app.stream.reader import PORTION
 from app.telemetry import STREAMS_OPEN
 
 # The first bytes go out at once, so that proxies and clients know that the stream is open. A client reconnects after so
@@ -94,7 +96,13 @@ class FrameResponse(EventSourceResponse):
         the next event, this sends the frames itself. The end of the body is the library's again.
         """
         yield HELLO
-        send = self._send
+        send, sent = self._send, 0
         async with aclosing(self._frames) as frames:
             async for data in frames:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+                # Sending does not wait for a client that reads fast or has disconnected: other tasks run in between,
+                # and the end of the connection is noticed.
+                sent += len(data)
+                if sent >= PORTION:
+                    sent = 0
+                    await checkpoint()

@@ -13,6 +13,7 @@ from sse_starlette import EventSourceResponse
 from starlette.types import Message
 
 from app.api.streams.response import HELLO, FrameResponse
+from app.stream.reader import PORTION
 
 GET = {"type": "http", "method": "GET"}
 BLOCK = b'event: block_delta\ndata: {"text":"\xf0\x9f\x9a\xa2\\r\\n"}\n\n'
@@ -121,6 +122,22 @@ async def test_a_client_that_disconnects_ends_the_stream_at_once() -> None:
     connection.disconnected.set()
     await streaming
     assert frames.closed
+
+
+async def test_little_is_made_for_a_client_that_disconnects_in_the_middle_of_a_long_text() -> None:
+    connection, made = Connection(), 0
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        nonlocal made
+        while made < 1000:  # none of them waits
+            made += 1
+            if made == 3:
+                connection.disconnected.set()
+            yield bytes(PORTION)
+
+    response = FrameResponse(frames(), life=60, heartbeat=60, counted=nullcontext())
+    await response(GET, connection.receive, connection.send)
+    assert made < 10
 
 
 async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
