@@ -18,6 +18,7 @@ MODULES: Mapping[str, str] = {
     "chat": "app.cli.chat",
     "docs": "app.cli.documents",
     "tokens": "app.cli.tokens",
+    "owners": "app.cli.owners",
     "migrate": "app.cli.migrate",
     "doctor": "app.cli.doctor",
     "replay": "app.cli.replay",

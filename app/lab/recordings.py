@@ -2,9 +2,11 @@
 
 import os
 import queue
+import re
+import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,7 @@ _KEPT: Final = frozenset(
 )
 _KEYS: Final = ("authorization", "x-api-key", "api-key")
 _OTHERS: Final = "other"
+_NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
 class Recordings:
@@ -74,19 +77,42 @@ class Recordings:
                 raise ConfigError(f"{path}: {error}") from None
         return recordings
 
+    def files(self, turn: UUID) -> Iterator[tuple[str, bytes]]:
+        """Name and bytes of each recording of a turn."""
+        for path in sorted((self.folder / str(turn)).glob("*.jsonl")):
+            yield path.name, path.read_bytes()
+
+    def keep(self, turn: UUID, name: str, content: bytes) -> bool:
+        """Stores a recording of `files`. False where there is one, or where it is none of ours."""
+        path = self.folder / str(turn) / name
+        if not _NAME.fullmatch(name) or path.exists():
+            return False
+        _write(path, content)
+        return True
+
+    def delete(self, turn: UUID) -> int:
+        """Deletes the recordings of a turn. Their number."""
+        folder = self.folder / str(turn)
+        count = len([*folder.glob("*.jsonl")])
+        shutil.rmtree(folder, ignore_errors=True)
+        return count
+
     def _write_all(self) -> None:
         for make in iter(self._waiting.get, None):
             try:
                 recording = make()
-                path = _free_name(self.folder, recording)
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Under a temporary name at first, so that nobody reads half a file. Only our account can read it.
-                unfinished = path.with_suffix(".part")
-                with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(encode(recording))
-                unfinished.rename(path)
+                _write(_free_name(self.folder, recording), encode(recording))
             except OSError as error:
                 log.error("recording.failed", error=str(error))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes under a temporary name at first, so that nobody reads half a file. Only our account can read it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    unfinished.rename(path)
 
 
 def _free_name(folder: Path, recording: Recording) -> Path:

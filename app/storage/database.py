@@ -84,6 +84,12 @@ class Transaction:
         rows = await self.rows(statement, **values)
         return rows[0] if rows else None
 
+    async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
+        """The rows in portions of `size`, however many there are; none is kept here."""
+        cursor = await self._raw.cursor(statement.sql, *statement.arguments(values), timeout=statement.timeout)
+        while rows := await cursor.fetch(size, timeout=statement.timeout):
+            yield rows
+
 
 class Database:
     """A pool of connections. A statement called on it directly is a transaction of its own. A connection is waited for

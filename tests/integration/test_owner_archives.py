@@ -1,0 +1,379 @@
+"""What an owner has: exported, imported, erased; cut off at any step and taken up again."""
+
+import asyncio
+import io
+import os
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+
+import asyncpg
+import httpx2
+import pytest
+from click.testing import CliRunner
+from pydantic import SecretStr
+
+from app.cli import commands
+from app.cli.owners import _erase, _export, _import
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.kit.ids import new_id
+from app.kit.tar import END, tar_member, tar_members
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text
+from app.storage.documents import Documents
+from app.storage.owners import Owners
+from app.storage.tables import metadata
+from app.storage.tokens import Tokens
+from app.storage.uploads import Uploads
+from tests.support.harness import OWNER, Asked, Harness
+from tests.support.http_client import Client
+from tests.support.http_server import pausing, serving
+from tests.support.openapi_document import Document
+
+HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))
+
+
+@pytest.fixture(autouse=True)
+def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server runs in most of these tests, so an erasure need not wait for one."""
+    monkeypatch.setattr("app.cli.owners.BELIEVED", 0)
+
+
+@pytest.fixture
+async def asked(harness: Harness, tmp_path: Path) -> Asked:
+    """An owner with a row of every kind, and another owner who has some, too."""
+    async with harness.replica(HELLO) as replica:
+        first = await harness.ask()
+        await harness.finish(replica, first)
+        second = await harness.ask("And again?", after=first)
+        await harness.finish(replica, second)
+        await harness.finish(replica, await harness.ask("Another chat"))
+    upload = await Uploads(harness.database).put(OWNER, "text/plain", b"some bytes \x00\xff")
+    await Documents(harness.database).put(OWNER, "notes/tides.md", "The moon.\nAnd the sun.")
+    await Documents(harness.database).put("other", "notes/tides.md", "Another's.")
+    await Tokens(harness.database).create("phone", OWNER)
+    connection = await asyncpg.connect(harness.url)
+    turn = second.turn
+    await connection.execute(
+        """INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
+        VALUES ($1, 9, 1, 1, 'document', '', $2)""",
+        turn,
+        f'{{"source": {{"type": "upload",\r\n "id": "{upload.id}"}},  "n": 1.50}}',
+    )
+    await connection.execute(
+        """INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, answer, answered_at)
+        VALUES ($1, 1, 't', 'send', 'approval', 'd', 1, '{"kind":"approve"}', now())""",
+        turn,
+    )
+    await connection.execute(
+        "INSERT INTO steers (id, turn_id, blocks, taken_at) VALUES ($1, $2, '[]', now())", new_id(), turn
+    )
+    await connection.execute(
+        """INSERT INTO grants (id, chat_id, tool, digest, "when", turn_id, tool_use_id)
+        VALUES ($1, $2, 'send', 'd', '{"to":{"const":"ada"}}', $3, 't')""",
+        new_id(),
+        first.chat,
+        turn,
+    )
+    await connection.execute(
+        "INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at, settled_at)"
+        " VALUES ($1, 1, 't', 'send', 1, 'settled', now(), now())",
+        turn,
+    )
+    await connection.execute(
+        "INSERT INTO idempotency_keys (owner, key, digest, turn_id) VALUES ($1, 'k', 'd', $2)", OWNER, turn
+    )
+    await connection.execute(
+        "INSERT INTO tool_cache (owner, key, tool, content, size, expires_at)"
+        " VALUES ($1, decode(repeat('00', 32), 'hex'), 'send', 'x', 1, now())",
+        OWNER,
+    )
+    await connection.execute("INSERT INTO webhooks (turn_id) VALUES ($1)", turn)
+    await connection.execute("INSERT INTO open_text VALUES ($1, 1, 0, 0, 1, 'text', NULL, NULL, 'open')", turn)
+    await connection.close()
+    recordings = tmp_path / "recordings" / str(turn)
+    recordings.mkdir(parents=True)
+    (recordings / "attempt-001-round-001-try-01.jsonl").write_text('{"recorded": 1}\n')
+    return second
+
+
+@pytest.fixture
+def settings(harness: Harness, tmp_path: Path) -> Settings:
+    return Settings(_env_file=None, database_url=harness.url, record=tmp_path / "recordings")
+
+
+async def _rows(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """All rows of a database by their tables."""
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            name: [row[0] for row in rows]
+            for name in sorted(metadata.tables)
+            if name not in without and (rows := await connection.fetch(f"SELECT {name}::text FROM {name} ORDER BY 1"))
+        }
+    finally:
+        await connection.close()
+
+
+def _names(archive: bytes) -> list[str]:
+    return tarfile.open(fileobj=io.BytesIO(archive)).getnames()
+
+
+LEFT_OUT = ("tokens", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas")
+
+
+async def test_an_archive_restores_what_was_erased(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    before = await _rows(harness.url, without=LEFT_OUT)
+    kinds = {"documents", "uploads", "chats", "turns", "rounds", "blocks", "tool_calls", "asks", "steers", "grants"}
+    assert before.keys() == kinds | {"idempotency_keys"}
+    await _export(settings, OWNER, tmp_path / "ada.tar", None)
+    await _erase(settings, OWNER)
+    assert not any((tmp_path / "recordings").iterdir())
+    counts = await _import(settings, tmp_path / "ada.tar", None)
+    assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
+    assert counts.whole
+    # A line break between two tokens of JSON is the one thing that an archive does not keep.
+    whole = {table: [row.replace("\r\n", "  ") for row in rows] for table, rows in before.items()}
+    assert await _rows(harness.url, without=LEFT_OUT) == whole
+    await _export(settings, OWNER, tmp_path / "again.tar", None)
+    assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "ada.tar").read_bytes()
+
+
+async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
+    harness: Harness, asked: Asked, settings: Settings
+) -> None:
+    async with harness.locker() as locker:
+        await locker.connection.execute(
+            "INSERT INTO uploads SELECT $1, 'other', digest, media_type, content FROM uploads", new_id()
+        )
+    await _erase(settings, OWNER)
+    async with harness.locker() as locker:
+        assert await locker.connection.fetchval("SELECT count(*) FROM open_text WHERE attempt > 0") == 0
+    rows = await _rows(harness.url, without=("open_text",))
+    assert rows.keys() == {"documents", "uploads"}
+    assert all("other" in row for rows in rows.values() for row in rows)
+    assert await Owners(harness.database).is_erased(OWNER)
+    assert not await Owners(harness.database).is_erased("other")
+    assert await _erase(settings, OWNER) == {}
+
+
+async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
+    """Also one that is added later: it carries its owner, or goes with a turn or a chat."""
+    reached = {name for name, table in metadata.tables.items() if "owner" in table.columns}
+    while more := {
+        name
+        for name, table in metadata.tables.items()
+        for key in table.foreign_keys
+        if name not in reached and key.column.table.name in reached and key.ondelete == "CASCADE"
+    }:
+        reached |= more
+    assert metadata.tables.keys() - reached == {"open_text", "replicas"}
+
+
+async def test_an_export_that_was_cut_off_anywhere_is_continued(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    archive = tmp_path / "ada.tar"
+    await _export(settings, OWNER, archive, None)
+    whole = archive.read_bytes()
+    assert len(_names(whole)) > 15
+    for length in range(0, len(whole) - 1024, 700):
+        archive.write_bytes(whole[:length])
+        if 0 < length < 512:
+            with pytest.raises(ConfigError, match="is no archive"):
+                await _export(settings, OWNER, archive, None)
+            continue
+        await _export(settings, OWNER, archive, None)
+        assert archive.read_bytes() == whole, length
+    with pytest.raises(ConfigError, match="is a whole archive; name another file"):
+        await _export(settings, OWNER, archive, None)
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="is no archive of this owner"):
+        await _export(settings, "other", archive, None)
+    archive.write_bytes(b"a letter")
+    with pytest.raises(ConfigError, match="is no archive of this owner"):
+        await _export(settings, OWNER, archive, None)
+
+
+async def test_an_import_that_was_cut_off_anywhere_is_repeated(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    archive, part = tmp_path / "ada.tar", tmp_path / "part.tar"
+    await _export(settings, OWNER, archive, None)
+    whole = archive.read_bytes()
+    before = await _rows(harness.url, without=LEFT_OUT)
+    stored = 0
+    for length in range(3000, len(whole) - 1024, 4000):
+        await _erase(settings, OWNER)
+        part.write_bytes(whole[:length])
+        counts = await _import(settings, part, None)
+        assert not counts.whole
+        again = await _import(settings, archive, None)
+        assert again.whole
+        assert {kind: counts.made[kind] + again.made[kind] for kind in ("documents", "uploads")} == {
+            "documents": 1,
+            "uploads": 1,
+        }
+        now = await _rows(harness.url, without=LEFT_OUT)
+        assert {name: len(rows) for name, rows in now.items()} == {name: len(rows) for name, rows in before.items()}
+        stored += counts.made["chats"]
+    assert stored > 1  # some of the archives ended behind a chat
+
+
+async def test_ids_that_another_owner_has_are_new(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    await _export(settings, OWNER, tmp_path / "ada.tar", None)
+    counts = await _import(settings, tmp_path / "ada.tar", "bob")
+    assert counts.made == {"documents": 1, "uploads": 1, "chats": 2, "recordings": 1}
+    moved = counts.moved[asked.chat]
+    await _export(settings, "bob", tmp_path / "bob.tar", None)
+    assert (await _import(settings, tmp_path / "ada.tar", "bob")).made["chats"] == 0  # once more: it is all there
+    async with harness.locker() as locker:
+        fetch = locker.connection.fetch
+        (upload,) = await fetch("SELECT id FROM uploads WHERE owner = 'bob'")
+        blocks = await fetch(
+            "SELECT type, text, data FROM blocks JOIN turns ON turns.id = turn_id WHERE chat_id = $1"
+            " ORDER BY created_at, turns.id, index",
+            moved,
+        )
+        assert [block["text"] for block in blocks] == ["Hello", "Hello.", "And again?", "Hello.", ""]
+        assert str(upload["id"]) in blocks[-1]["data"]
+        (grant,) = await fetch("SELECT turn_id FROM grants WHERE chat_id = $1", moved)
+        assert await fetch("SELECT FROM turns WHERE id = $1 AND chat_id = $2", grant["turn_id"], moved)
+    await _erase(settings, "bob")
+    assert len((await _rows(harness.url))["chats"]) == 2
+    assert (await harness.turn(asked)).blocks[0].text == "Hello."
+
+
+async def test_open_turns_are_cancelled_by_an_import_and_cost_nothing(
+    harness: Harness, settings: Settings, tmp_path: Path
+) -> None:
+    provider, pause = ScriptedProvider(lambda _: pausing(pause, "One ", "two.")), Pause()
+    async with harness.replica(provider) as replica:
+        running = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        queued = await harness.ask("Later")
+        await _export(settings, OWNER, tmp_path / "ada.tar", None)
+        pause.go.set()
+        await harness.follow(replica, running)
+        await replica.idle(running)
+    calls = len(provider.requests)
+    await _erase(settings, OWNER)
+    await _import(settings, tmp_path / "ada.tar", None)
+    async with harness.replica(provider) as replica:
+        for asked in (running, queued):
+            assert (await harness.finish(replica, asked)).status == "cancelled"
+    assert len(provider.requests) == calls
+
+
+async def test_one_chat_is_exported_with_its_uploads(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    await Uploads(harness.database).put(OWNER, "text/plain", b"of no chat")
+    await _export(settings, OWNER, tmp_path / "chat.tar", asked.chat)
+    await _erase(settings, OWNER)
+    counts = await _import(settings, tmp_path / "chat.tar", None)
+    assert counts.made == {"documents": 0, "uploads": 1, "chats": 1, "recordings": 1}
+    assert len((await harness.turn(asked)).blocks) == 2
+
+
+async def test_an_archive_reaches_no_other_chat(
+    harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
+) -> None:
+    await _export(settings, OWNER, tmp_path / "ada.tar", None)
+    await _erase(settings, OWNER)
+    async with harness.replica(HELLO) as replica:
+        others = await harness.ask()
+        await harness.finish(replica, others)
+    files = ("documents", "uploads")
+    before = await _rows(harness.url, without=files)
+    forged = tmp_path / "forged.tar"
+    content = (tmp_path / "ada.tar").read_bytes()
+    for table in ("turns", "blocks", "grants"):
+        parts = [*tar_members(io.BytesIO(content))]
+        changed = [
+            (name, data.replace(str(mine).encode(), str(theirs).encode()) if f"-{table}-" in name else data)
+            for name, data in parts
+            for mine, theirs in [(asked.turn, others.turn) if table == "blocks" else (asked.chat, others.chat)]
+        ]
+        forged.write_bytes(b"".join(tar_member(*each) for each in changed) + END)
+        with pytest.raises(ConfigError, match=f"a row of {table} is not of this chat"):
+            await _import(settings, forged, None)
+        assert await _rows(harness.url, without=files) == before
+
+
+async def test_other_files_are_refused(settings: Settings, tmp_path: Path) -> None:
+    head = b'{"format":"turnstream","version":%d,"owner":"a","columns":{%s}}'
+    for content, reason in (
+        (b"", "must begin with archive.json"),
+        (b"x" * 2000, "must begin with archive.json"),
+        (tar_member("archive.json", b"{}"), "is no archive of turnstream"),
+        (tar_member("archive.json", head % (2, b"")), "newer turnstream"),
+        (tar_member("archive.json", head % (1, b'"chats":["mood"]')), "chats.mood"),
+    ):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(ConfigError, match=reason):
+            await _import(settings, tmp_path / "file", None)
+
+
+async def test_an_erasure_cancels_the_turn_that_runs(database_url: str) -> None:
+    pause = Pause()
+    async with serving(database_url) as server, httpx2.AsyncClient(base_url=server.url, trust_env=False) as anybody:
+        document = Document((await anybody.get("/openapi.json")).json())
+        async with Client(server.url, document, await server.token(OWNER), OWNER) as api:
+            turn = await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "One ", "two.")))
+            await pause.reached.wait()
+            reading = asyncio.create_task(api.events(turn.stream_url))
+            erased = await _erase(Settings(_env_file=None, database_url=SecretStr(database_url)), OWNER)
+            assert erased["chats"] == erased["tokens"] == 1
+            events = [event.name for event in await reading]
+            assert events[-1] == "turn_cancelled"
+        assert await Owners(server.services.storage.database).is_erased(OWNER)
+
+
+async def test_an_erasure_that_was_killed_at_any_step_is_taken_up_again(
+    harness: Harness, asked: Asked, settings: Settings
+) -> None:
+    """Each call ends after two steps, as a process does that is killed there."""
+    owners, calls = Owners(harness.database), 0
+    while not await owners.is_erased(OWNER):
+        steps = owners.erase(OWNER)
+        with suppress(StopAsyncIteration):
+            await anext(steps)
+            await anext(steps)
+        await steps.aclose()
+        calls += 1
+    assert calls >= 5
+    assert await _erase(settings, OWNER) == {}
+
+
+async def test_the_commands_name_what_they_have_done(
+    harness: Harness, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.environ", {**os.environ, "DATABASE_URL": harness.url})
+
+    async def call(*arguments: str, status: int = 0) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, commands, ["owners", *arguments])
+        assert done.exit_code == status, done.output
+        return f"{done.output}{done.exception or ''}"
+
+    listed = await call("list")
+    assert f"{OWNER}\t2 chats\t1 uploads\t13 bytes\t1 documents\t1 tokens" in listed
+    assert "there is no owner nobody" in await call("export", "nobody", "x.tar", status=1)
+    await call("export", OWNER, "ada.tar")
+    piped = await asyncio.to_thread(CliRunner().invoke, commands, ["owners", "export", OWNER, "-"])
+    assert piped.stdout_bytes == (tmp_path / "ada.tar").read_bytes()
+    moved = await call("import", "ada.tar", "--owner", "bob")
+    assert f"chat {asked.chat} is now " in moved
+    assert "chats: 2\n" in moved
+    assert "chats: 0 (2 were there)" in await call("import", "ada.tar")
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "ada.tar").read_bytes()[:9000])
+    assert "cut.tar ends too early" in await call("import", "cut.tar", status=1)
+    assert "Aborted" in await call("erase", OWNER, status=1)
+    assert f"Erased {OWNER}: nothing is left" in await call("erase", OWNER, "--yes")
+    assert OWNER not in await call("list")
