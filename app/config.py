@@ -162,6 +162,20 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         None, description="key that signs webhooks: base64, with or without whsec_ before it"
     )
+    retain_chats_days: float | None = Field(
+        None, gt=0, description="days without a change after which a chat is deleted; never unless it is set"
+    )
+    retain_uploads_days: float | None = Field(
+        None,
+        gt=0,
+        description="days after which an upload is deleted, also where a chat refers to it; never unless it is set",
+    )
+    retain_recordings_days: float | None = Field(
+        None, gt=0, description="days after which a recording is deleted; unless it is set it goes with its turn"
+    )
+    retain_idempotency_keys_days: float = Field(
+        30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
+    )
     demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
     record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
     record_turns: Literal["all", "asked"] = Field(

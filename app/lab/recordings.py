@@ -1,12 +1,14 @@
 """Recording of model calls: an interceptor, and the folder that a thread writes. It neither delays nor fails a call."""
 
+import asyncio
 import os
 import queue
 import re
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -39,6 +41,7 @@ _KEPT: Final = frozenset(
 )
 _KEYS: Final = ("authorization", "x-api-key", "api-key")
 _OTHERS: Final = "other"
+_STEP: Final = 100  # folders
 _NAME: Final = re.compile(r"attempt-\d+-round-\d+-try-\d+\.jsonl")
 
 
@@ -96,6 +99,29 @@ class Recordings:
         count = len([*folder.glob("*.jsonl")])
         shutil.rmtree(folder, ignore_errors=True)
         return count
+
+    async def sweep(self, present: Callable[[Sequence[UUID]], Awaitable[set[UUID]]], days: float | None) -> int:
+        """Deletes recordings of turns that are gone, and those older than `days`. `present` returns those of the turns
+        that there are. How many recordings there were.
+        """
+        before = float("-inf") if days is None else time.time() - days * 86_400
+        kept = await asyncio.to_thread(self._turns)
+        count = 0
+        for start in range(0, len(kept), _STEP):
+            some = kept[start : start + _STEP]
+            there = await present([turn for turn, _ in some])
+            for turn, changed_at in some:
+                if turn not in there or changed_at < before:
+                    count += await asyncio.to_thread(self.delete, turn)
+        return count
+
+    def _turns(self) -> list[tuple[UUID, float]]:
+        """The turns that have recordings, with the times of the last ones."""
+        found = []
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            with suppress(ValueError, FileNotFoundError):  # another folder, or one that is just being deleted
+                found.append((UUID(path.name), path.stat().st_mtime))
+        return found
 
     def _write_all(self) -> None:
         for make in iter(self._waiting.get, None):

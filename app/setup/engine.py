@@ -19,17 +19,19 @@ from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
-from app.engine.upkeep.sweeps import sweep_deleted_chats, sweep_tool_cache, sweep_uploads
+from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
 from app.engine.worker import Worker
 from app.kit.ids import new_id
+from app.lab.recordings import Recordings
 from app.llm.models.catalog import Models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
 from app.storage.chat_changes import ChatUpdates
 from app.storage.database import Database
 from app.storage.owner_changes import OwnerChanges
+from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
@@ -118,15 +120,36 @@ async def started(
                 chat_wakeups.broadcast.run,
                 chat_wakeups.watch,
                 feed.broadcast.run,
-                partial(sweep_uploads, Uploads(database)),
-                partial(sweep_deleted_chats, changes),
-                partial(sweep_tool_cache, ToolCache(database)),
+                *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
                 *(each.run for each in deliveries),
                 *(each.run for each in titles),
             )
         )
         await stack.enter_async_context(background(failed, worker.run))
         yield Engine(worker, directory, chat_wakeups, feed, failed)
+
+
+def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
+    """What is removed by itself, and how often that is looked for. Recordings are files of this machine: their sweep
+    has its name.
+    """
+    uploads, changes, cache = Uploads(database), OwnerChanges(database), ToolCache(database)
+    sweeps = [
+        Sweep("unused uploads", 6 * HOURS, at_once(lambda: uploads.sweep(UNUSED_UPLOADS_KEPT))),
+        Sweep("deleted chats", 6 * HOURS, at_once(changes.sweep)),
+        Sweep("tool cache", HOURS / 6, at_once(cache.sweep)),
+    ]
+    if settings.retain_chats_days is not None:
+        sweeps.append(Sweep("old chats", HOURS, OldChats(database, settings.retain_chats_days).step))
+    if settings.retain_uploads_days is not None:
+        sweeps.append(Sweep("old uploads", HOURS, AgedRows(database, "uploads", settings.retain_uploads_days).step))
+    keys = AgedRows(database, "idempotency_keys", settings.retain_idempotency_keys_days)
+    sweeps.append(Sweep("old idempotency keys", HOURS, keys.step))
+    if settings.record is not None:
+        recordings = Recordings(settings.record)
+        step = partial(recordings.sweep, partial(present_turns, database), settings.retain_recordings_days)
+        sweeps.append(Sweep(f"recordings on {socket.gethostname()}", HOURS, at_once(step)))
+    return sweeps
 
 
 @asynccontextmanager

@@ -375,6 +375,14 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
 )
 
+# Sweeps, and when each is due again. The replica that does one keeps moving that time on.
+sweeps = Table(
+    "sweeps",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("due_at", DateTime(timezone=True), nullable=False),
+)
+
 uploads = Table(
     "uploads",
     metadata,

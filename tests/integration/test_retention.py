@@ -1,0 +1,185 @@
+"""What is removed by its age: in small steps, by one replica at a time."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.config import Settings
+from app.engine.upkeep.sweeps import Sweep, at_once
+from app.kit.ids import new_id
+from app.lab.recordings import Recordings
+from app.setup.engine import sweeps_of
+from app.storage.documents import Documents
+from app.storage.retention import AgedRows, OldChats, Sweeps, present_turns
+from app.storage.uploads import Uploads
+from tests.support.harness import OWNER, Asked, Harness
+
+DAYS = 30
+
+
+def id_of(days: float) -> UUID:
+    """The id of a row that is so old."""
+    return UUID(int=int((time.time() - days * 86_400) * 1000) << 80 | new_id().int & (1 << 80) - 1)
+
+
+async def _age(harness: Harness, asked: Asked, days: float, status: str = "complete") -> None:
+    async with harness.locker() as locker:
+        await locker.connection.execute(
+            "UPDATE chats SET updated_at = now() - $2::interval WHERE id = $1", asked.chat, timedelta(days=days)
+        )
+        if status != "queued":
+            ends = "status = 'complete', stop_reason = 'end_turn', ended_at = now()"
+            changes = ends if status == "complete" else "status = 'waiting', attempt = 1, asked = 1"
+            await locker.connection.execute(f"UPDATE turns SET {changes} WHERE id = $1", asked.turn)
+
+
+async def _chats(harness: Harness) -> set[UUID]:
+    async with harness.locker() as locker:
+        return {row["id"] for row in await locker.connection.fetch("SELECT id FROM chats")}
+
+
+async def test_chats_are_deleted_by_their_last_change(harness: Harness) -> None:
+    old, fresh, at_work, waiting = await harness.ask(), await harness.ask(), await harness.ask(), await harness.ask()
+    await _age(harness, old, DAYS + 1)
+    await _age(harness, fresh, DAYS - 1)
+    await _age(harness, at_work, DAYS + 1, "queued")
+    await _age(harness, waiting, DAYS + 1, "waiting")
+    assert await OldChats(harness.database, DAYS).step() == 2
+    assert await _chats(harness) == {fresh.chat, at_work.chat}
+
+
+async def test_old_chats_of_many_owners_are_deleted_in_small_steps(harness: Harness) -> None:
+    async with harness.locker() as locker:
+        await locker.connection.execute(
+            """INSERT INTO chats (id, owner, updated_at)
+            SELECT gen_random_uuid(), 'owner ' || owner, now() - make_interval(days => CASE number % 3 WHEN 0 THEN 1
+            ELSE 60 END) FROM generate_series(1, 230) AS owner, generate_series(1, CASE owner WHEN 7 THEN 75 ELSE 2 END)
+            AS number"""
+        )
+        old = await locker.connection.fetchval(
+            "SELECT count(*) FROM chats WHERE updated_at < now() - interval '30 days'"
+        )
+        chats, steps = OldChats(harness.database, DAYS), []
+        while (count := await chats.step()) is not None:
+            steps.append(count)
+        assert sum(steps) == old == 508
+        assert max(steps) <= 210
+        assert await locker.connection.fetchval("SELECT count(*) FROM chats") == 25
+        assert await chats.step() == 0  # begins with the first owner again
+
+
+async def test_uploads_are_deleted_by_their_age_also_those_in_use(harness: Harness) -> None:
+    old, renewed, fresh = id_of(DAYS + 1), id_of(DAYS + 1), id_of(DAYS - 1)
+    async with harness.locker() as locker:
+        for id, days in ((old, DAYS + 1), (renewed, 0), (fresh, DAYS - 1)):
+            await locker.connection.execute(
+                """INSERT INTO uploads (id, owner, digest, media_type, content, created_at)
+                VALUES ($1, $2, sha256($1::uuid::text::bytea), 'text/plain', 'x', now() - $3::interval)""",
+                id,
+                OWNER,
+                timedelta(days=days),
+            )
+    uploads = AgedRows(harness.database, "uploads", DAYS)
+    assert [await uploads.step(), await uploads.step()] == [1, None]
+    assert (await Uploads(harness.database).describe(OWNER, [old, renewed, fresh])).keys() == {renewed, fresh}
+
+
+async def test_idempotency_keys_are_deleted_by_their_age(harness: Harness) -> None:
+    asked = await harness.ask()
+    old = id_of(DAYS + 1)
+    async with harness.locker() as locker:
+        await locker.connection.execute("UPDATE turns SET id = $2 WHERE id = $1", asked.turn, old)
+        await locker.connection.execute(
+            "INSERT INTO idempotency_keys (owner, key, digest, turn_id, created_at)"
+            " SELECT 'ada', key, 'd', $1, now() - make_interval(days => days)"
+            " FROM (VALUES ('old', 31), ('new', 1)) AS keys (key, days)",
+            old,
+        )
+        keys = AgedRows(harness.database, "idempotency_keys", DAYS)
+        assert [await keys.step(), await keys.step()] == [1, None]
+        assert [row["key"] for row in await locker.connection.fetch("SELECT key FROM idempotency_keys")] == ["new"]
+
+
+async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, tmp_path: Path) -> None:
+    kept, aged = await harness.ask(), await harness.ask()
+    recordings = Recordings(tmp_path)
+    for turn in (kept.turn, aged.turn, new_id()):
+        assert recordings.keep(turn, "attempt-001-round-001-try-01.jsonl", b"{}\n")
+    assert not recordings.keep(kept.turn, "../attempt-001-round-001-try-01.jsonl", b"{}\n")
+    (tmp_path / "other").mkdir()
+
+    async def present(turns: Sequence[UUID]) -> set[UUID]:
+        return await present_turns(harness.database, turns)
+
+    assert await recordings.sweep(present, None) == 1
+    os.utime(tmp_path / str(aged.turn), (0, time.time() - 2 * 86_400))
+    assert await recordings.sweep(present, 3) == 0
+    assert await recordings.sweep(present, 1) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"other", str(kept.turn)}
+
+
+async def test_one_replica_sweeps_at_a_time(harness: Harness) -> None:
+    """Two look at once; the third comes before the time of the next sweep."""
+    begun, go, runs = asyncio.Event(), asyncio.Event(), []
+
+    async def step() -> int:
+        runs.append(1)
+        begun.set()
+        await go.wait()
+        return 3
+
+    sweeps = Sweeps(harness.database)
+    replicas = [Sweep("rows", 3600, at_once(step)) for _ in range(3)]
+    first = asyncio.create_task(replicas[0].look(sweeps))
+    await begun.wait()
+    await replicas[1].look(sweeps)
+    go.set()
+    await first
+    await replicas[2].look(sweeps)
+    assert len(runs) == 1
+    async with harness.locker() as locker:
+        await locker.connection.execute("UPDATE sweeps SET due_at = now()")
+    await replicas[2].look(sweeps)
+    assert len(runs) == 2
+
+
+async def test_a_sweep_goes_on_until_nothing_is_left_and_rests_in_between(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("app.engine.upkeep.sweeps.asyncio.sleep", rest)
+    counts = iter([100, 100, 7, None])
+
+    async def step() -> int | None:
+        return next(counts)
+
+    await Sweep("rows", 3600, step).look(Sweeps(harness.database))
+    assert len(rests) == 3
+    assert min(rests) >= 0.05
+
+
+async def test_the_settings_choose_what_is_swept(harness: Harness, tmp_path: Path) -> None:
+    def names(**settings: Any) -> set[str]:
+        return {sweep.name for sweep in sweeps_of(Settings(_env_file=None, **settings), harness.database)}
+
+    always = {"unused uploads", "deleted chats", "tool cache", "old idempotency keys"}
+    assert names() == always
+    more = names(retain_chats_days=1, retain_uploads_days=2, record=tmp_path) - always
+    assert {name.partition(" on ")[0] for name in more} == {"old chats", "old uploads", "recordings"}
+    await Documents(harness.database).put(OWNER, "kept.md", "Nothing sweeps documents.")
+    for sweep in sweeps_of(Settings(_env_file=None, retain_chats_days=1), harness.database):
+        await sweep.look(Sweeps(harness.database))
+    assert await Documents(harness.database).read(OWNER, "kept.md") is not None
