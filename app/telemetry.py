@@ -60,6 +60,12 @@ PERSIST_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
 )
 LOOP_LAG_SECONDS = Gauge("turnstream_event_loop_lag_seconds", "How late the event loop's last timer fired")
+LOOP_HELD_SECONDS = Histogram(
+    "turnstream_event_loop_held_seconds",
+    "How long the event loop did nothing else, by the function that was found at it",
+    ["where"],
+    buckets=(0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
 GC_PAUSE_SECONDS = Histogram(
     "turnstream_gc_pause_seconds",
     "Pauses of the garbage collector",

@@ -239,7 +239,9 @@ class Executor:
             with_tools = isinstance(step, CallModel) and step.tools
             start_early = self._tool_runs.start_early if with_tools else None
             stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
-            reply = self._reply = Reply(self._recorder, self._models.clock, request, start_early, stands)
+            reply = self._reply = Reply(
+                self._recorder, self._models.clock, request, self._models.policy.max_reply_chars, start_early, stands
+            )
             self._recorder.notify_stage("processing")
             timeout = StallTimeout(self._models.policy.stall_timeout)
             try:

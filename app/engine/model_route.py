@@ -29,7 +29,7 @@ class ModelPolicy:
     """The limits of model calls. `stall_timeout` is in seconds; `fallbacks` of a model are tried when it is down, with
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
     the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
-    conversations and of results; without one it is the turn's own.
+    conversations and of results; without one it is the turn's own. A longer reply than `max_reply_chars` is cut off.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -39,6 +39,7 @@ class ModelPolicy:
     breaker: int | None = 10
     breaker_pause: float = 30.0
     summary_model: str | None = None
+    max_reply_chars: int = 4_000_000
 
 
 class ModelBreakers:

@@ -8,6 +8,7 @@ from typing import assert_never
 import structlog
 
 from app.domain.blocks import Block
+from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.rounds import Round
 from app.domain.steps import open_round_number
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 class Reply:
     """The reply to `request`, which goes on with the text that `stands`. `closed` is called with each block once its
-    row is written.
+    row is written. A reply of more than `max_chars` is cut off.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Reply:
         recorder: Recorder,
         clock: FrameClock,
         request: ModelRequest,
+        max_chars: int,
         closed: Callable[[Block], None] | None = None,
         stands: str = "",
     ) -> None:
@@ -40,6 +42,7 @@ class Reply:
         self._clock = clock
         self._request = request
         self._closed = closed
+        self._chars_left = self._max_chars = max_chars
         self._seam = Seam(stands) if stands.strip() else None
         self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
@@ -55,7 +58,7 @@ class Reply:
         return self._message.stop_reason or "end_turn"
 
     async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
-        """Records the stream to its end. Raises the provider's errors."""
+        """Records the stream to its end. Raises the provider's errors, and PermanentError for too long a reply."""
         begun = False
         async for parts in stream:
             stall.pause()
@@ -105,6 +108,11 @@ class Reply:
             self._first_delta_at = datetime.now(UTC)
             self._observe_first_delta(self._first_delta_at)
         self._recorder.append(text)
+        self._chars_left -= len(text)
+        if self._chars_left < 0:
+            raise PermanentError(
+                "reply_too_long", f"The answer of the model has more than {self._max_chars} characters."
+            )
 
     def _observe_first_delta(self, now: datetime) -> None:
         turn = self._recorder.turn

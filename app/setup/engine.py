@@ -17,6 +17,7 @@ from app.config import Settings
 from app.domain.errors import StorageError
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
+from app.engine.loop_watch import LoopWatch
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
@@ -107,6 +108,7 @@ async def started(
         feed.broadcast.receive(payload)
 
     async with AsyncExitStack() as stack:
+        stack.enter_context(LoopWatch())
         await monitor.start()
         stack.push_async_callback(queue.leave)
         await stack.enter_async_context(

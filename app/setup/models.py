@@ -35,7 +35,9 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
             interceptors.append(
                 RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
             )
-        async with connect_providers(_providers(settings), interceptors) as offers:
+        async with connect_providers(
+            _providers(settings), interceptors, max_event_bytes=settings.max_event_bytes
+        ) as offers:
             if not offers:
                 log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")
                 offers.append(_demo(settings.demo_delay, interceptors))

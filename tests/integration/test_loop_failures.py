@@ -13,7 +13,7 @@ from app.domain.errors import PermanentError, TransientError
 from app.domain.turns import Limits, RecoveryPolicy
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.conversation.messages import GO_ON
-from app.llm.provider import BlockOpened, MessageEnded, ModelRequest, Part
+from app.llm.provider import BlockOpened, BlockText, MessageEnded, ModelRequest, Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_blocks, message_of, text, thinking, tool_use
 from app.tools.tool import tool
 from tests.support.harness import POLICY, QUICK, Harness, Replica, results_of, texts_of, with_model
@@ -319,6 +319,19 @@ async def test_a_permanent_error_in_mid_sentence_keeps_what_was_said(harness: Ha
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     assert (turn.status, texts_of(turn)) == ("error", ["I look.", "Half"])
     assert results_of(turn)["a"].text == "This call has no result: the turn ended (error)."
+
+
+async def test_a_reply_without_end_is_cut_off_and_keeps_what_was_said(harness: Harness) -> None:
+    def endless(_: ModelRequest) -> Iterator[Step]:
+        yield from list(message_of(text("")))[:2]
+        while True:
+            yield [BlockText(0, "a" * 100)]
+
+    async with harness.replica(ScriptedProvider(endless), policy=with_model(POLICY, max_reply_chars=1000)) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.error is not None
+    assert (turn.status, turn.error.type) == ("error", "reply_too_long")
+    assert texts_of(turn) == ["a" * 1100]
 
 
 async def test_a_recovery_after_the_last_tool_round_still_may_use_no_tools(harness: Harness) -> None:

@@ -10,7 +10,7 @@ from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire
 from app.llm.provider import ModelRequest
 from app.llm.transport.failures import LOST, connection_error, provider_error
-from app.llm.transport.http import Adapter, decode_token_count, http_client
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, decode_token_count, http_client
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -24,13 +24,14 @@ class AnthropicProvider(Adapter):
         base_url: str | None = None,
         *,
         read_timeout: float | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
     ) -> None:
         transport = http_client(anthropic.DefaultAioHttpClient, interceptors, read_timeout=read_timeout)
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key, base_url=base_url, max_retries=0, http_client=transport
         )
-        super().__init__(self._client)
+        super().__init__(self._client, max_event_bytes)
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:

@@ -16,7 +16,7 @@ from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
 from app.llm.transport.failures import LOST, connection_error, provider_error
-from app.llm.transport.http import Adapter, decode_token_count, http_client
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, decode_token_count, http_client
 from app.llm.transport.interceptor import Interceptor
 from app.llm.transport.wire import Wire
 
@@ -41,6 +41,7 @@ class OpenAIProvider(Adapter):
         quirks: Quirks = OPENAI,
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.name = name
@@ -52,7 +53,7 @@ class OpenAIProvider(Adapter):
             default_headers=headers,
             http_client=http_client(openai.DefaultAioHttpClient, interceptors, read_timeout=read_timeout),
         )
-        super().__init__(self._client)
+        super().__init__(self._client, max_event_bytes)
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import structlog
 
-from app.domain.errors import TransientError
+from app.domain.errors import PermanentError, TransientError
 from app.llm.provider import ModelRequest, Part
 from app.llm.transport.failures import provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 _MAX_DRAIN = 1.0  # seconds
 # Seconds of silence that are allowed after the reason to stop: some servers never send the event that ends a stream.
 _MAX_TAIL = 5.0
+MAX_EVENT_BYTES = 8_000_000
 
 
 def http_client(
@@ -53,11 +54,12 @@ class _Client(Protocol):
 
 class Adapter(ABC):
     """Reader of the answers that an SDK's client requests. Make it once and close it once: the client costs 20 ms and
-    holds the connections.
+    holds the connections. An event of more than `max_event_bytes` ends an answer.
     """
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: _Client, max_event_bytes: int) -> None:
         self._owned = client
+        self._max_event_bytes = max_event_bytes
 
     async def aclose(self) -> None:
         await self._owned.close()
@@ -74,7 +76,11 @@ class Adapter(ABC):
         """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
         async with self._open(request) as (response, wire), aclosing(_chunks(response)) as body:
             if "json" in response.headers.get("content-type", ""):
-                if parts := wire.feed_whole(b"".join([chunk async for chunk in body])):
+                whole = bytearray()
+                async for chunk in body:
+                    whole += chunk
+                    self._check_event(len(whole), wire)
+                if parts := wire.feed_whole(bytes(whole)):
                     yield parts
             else:
                 async for chunk in body:
@@ -82,9 +88,11 @@ class Adapter(ABC):
                         yield parts
                     if wire.finished or wire.over:
                         break
+                    self._check_event(wire.unfinished, wire)
                 while wire.finished and not wire.over and (chunk := await _next_chunk(body)):
                     if parts := wire.feed(chunk):
                         yield parts
+                    self._check_event(wire.unfinished, wire)
                 if wire.ended:
                     await _drain(body)
             if parts := wire.end():
@@ -95,6 +103,12 @@ class Adapter(ABC):
             raise TransientError("bad_stream", message, request_id=wire.request_id)
         if wire.failure is not None:
             raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
+
+    def _check_event(self, size: int, wire: Wire) -> None:
+        """Raises PermanentError: decoding an event without bound would hold up every other stream."""
+        if size > self._max_event_bytes:
+            message = f"The provider sent an event of more than {self._max_event_bytes} bytes."
+            raise PermanentError("event_too_long", message, request_id=wire.request_id)
 
     @abstractmethod
     def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:

@@ -10,9 +10,13 @@ from app.llm.raw_json import repaired_json
 
 
 class EventSplitter:
-    """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR."""
+    """Splits bytes into the data of server-sent events, however the network cut them. Lines end in LF, CRLF or CR.
+
+    `unfinished` is the size, in bytes, of the event that is not complete yet.
+    """
 
     def __init__(self) -> None:
+        self.unfinished = 0
         self._pieces: list[bytes] = []
         self._skip_newline = False
 
@@ -25,10 +29,11 @@ class EventSplitter:
             self._skip_newline = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self._pieces.append(chunk)
+        self.unfinished += len(chunk)
         if b"\n" not in chunk:
             return []
         *frames, rest = (b"".join(self._pieces) if len(self._pieces) > 1 else chunk).split(b"\n\n")
-        self._pieces = [rest] if rest else []
+        self._pieces, self.unfinished = [rest] if rest else [], len(rest)
         return [data for frame in frames if (data := _data(frame))]
 
     def end(self) -> bytes:
@@ -66,6 +71,10 @@ class Wire(ABC):
         self.ended = False
         self.failure: Any = None
         self._splitter = EventSplitter()
+
+    @property
+    def unfinished(self) -> int:
+        return self._splitter.unfinished
 
     @property
     def finished(self) -> bool:

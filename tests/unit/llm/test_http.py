@@ -23,10 +23,15 @@ class Silence:
     """The server sends nothing more, and keeps the connection open."""
 
 
+class NoClient:
+    async def close(self) -> None: ...
+
+
 class Canned(Adapter):
     """Has one answer."""
 
     def __init__(self, response: httpx2.Response, wire: Wire) -> None:
+        super().__init__(NoClient(), max_event_bytes=1000)
         self._answer = response, wire
 
     @asynccontextmanager
@@ -96,3 +101,13 @@ async def test_an_answer_that_is_one_object_is_read_whole() -> None:
     parts, wire, _ = await read_all(body[:10], body[10:], kind="application/json; charset=utf-8")
     assert (words(parts), wire.ended) == ("a", True)
     assert (await read_all(b"", kind="application/json"))[0] == []
+
+
+@pytest.mark.parametrize("before", [[], [text("a")], [text("a"), STOP]])
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_an_event_without_end_is_not_read_on(before: list[bytes], kind: str) -> None:
+    pieces = [b'data: {"choices":[', *[bytes(100)] * 1000]
+    parts, wire, read = await read_all(*before, *pieces, kind=kind)
+    assert read < len(before) + 15
+    assert words(parts) == ("a" if before and "event" in kind else "")
+    assert not wire.ended

@@ -1,0 +1,52 @@
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from app.engine import loop_watch
+from app.engine.loop_watch import LoopWatch
+
+HERE = f"{__name__}.hold_up"
+
+
+def hold_up(seen: threading.Event) -> None:
+    """What no coroutine may do: waits without giving way, until the watch has looked."""
+    assert seen.wait(10)
+
+
+def count(where: str) -> float:
+    return REGISTRY.get_sample_value("turnstream_event_loop_held_seconds_count", {"where": where}) or 0
+
+
+async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, noted, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+    place, observe = loop_watch._place, loop_watch.log.warning
+
+    def look(*arguments: Any) -> str:
+        seen.set()
+        return place(*arguments)
+
+    def warning(*args: object, **fields: object) -> None:
+        observe(*args, **fields)
+        loop.call_soon_threadsafe(noted.set)
+
+    monkeypatch.setattr(loop_watch, "_place", look)
+    monkeypatch.setattr(loop_watch, "_LOGGED", 0)
+    monkeypatch.setattr(loop_watch.log, "warning", warning, raising=False)
+    before = count(HERE)
+    with capture_logs() as logs, LoopWatch("tests"):
+        while not count(HERE) > before:
+            seen.clear()
+            hold_up(seen)
+            await noted.wait()
+    assert {"event": "loop.held", "where": HERE}.items() <= logs[-1].items()
+
+
+async def test_the_watch_ends_with_its_block() -> None:
+    with LoopWatch() as watch:
+        pass
+    await asyncio.to_thread(watch._thread.join, 10)
+    assert not watch._thread.is_alive()
