@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, turns, uploads, waiting
+from app.api import actions, catalog, chats, documents, health, turns, uploads, usage, waiting
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
@@ -32,6 +32,7 @@ from app.api.schemas.responses import (
     TurnsOut,
     UploadDeleted,
     UploadOut,
+    UsageOut,
     WaitingPage,
     WholeOut,
 )
@@ -293,6 +294,19 @@ ENDPOINTS = (
         "For `useChat` of the AI SDK: cancel all turns of the chat that have not ended",
         gives=UiStopped,
         problems=(404,),
+    ),
+    Endpoint(
+        "GET /api/usage",
+        usage.get_usage,
+        "What the owner's model calls have used and cost, also of chats that are deleted",
+        gives=UsageOut,
+        problems=(422,),
+        queries=(
+            Query("by", "groups: `day`, `model`, `chat`, or several with commas; `day` unless it is given"),
+            Query("since", "the first day (of UTC); by default the first of this month"),
+            Query("until", "the last day; by default today"),
+            _limit(100, 1000),
+        ),
     ),
     Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut),
     Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut),

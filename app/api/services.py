@@ -13,6 +13,7 @@ from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.storage.actions import Actions
 from app.storage.branches import Branches
+from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
 from app.storage.chats import Chats
 from app.storage.database import Database
@@ -34,6 +35,7 @@ class Storage:
 
     database: Database
     chats: Chats
+    charges: Charges
     chat_changes: ChatUpdates
     turns: Turns
     turn_counts: TurnCounts
@@ -51,6 +53,7 @@ class Storage:
         return cls(
             database,
             Chats(database),
+            Charges(database),
             ChatUpdates(database),
             Turns(database),
             TurnCounts(database),

@@ -27,7 +27,7 @@ from app.domain.chats import Chat
 from app.domain.degraded import degraded
 from app.domain.log import end_cursor, open_actions_of
 from app.domain.output import output_of, phase_of
-from app.domain.results import summary_costs
+from app.domain.results import summary_notes
 from app.domain.rounds import Round, exact_sum
 from app.domain.turns import Turn
 from app.kit.excerpt import Excerpt
@@ -106,15 +106,21 @@ def _actions(turn: Turn, rows: Turn) -> list[WantedOut]:
 
 
 def _cost(turn: Turn, models: Models) -> float | None:
-    """The cost of all rounds and summaries of results, voided ones included: they were paid for. None where a price is
-    not known. A copy costs nothing.
+    """The cost of all rounds and summaries of results, voided ones included: they were paid for. Each keeps what it
+    cost then; one that is open, or has no price of that time, is priced as of now. None where a price is not known. A
+    copy costs nothing.
     """
     if turn.request is None:
         return None
     if turn.forked_from is not None:
         return 0.0
-    costs = [models.cost(round.model or turn.request.model, round.spent) for round in turn.rounds]
-    costs += [models.cost(model, usage) for model, usage in summary_costs(turn.blocks)]
+    costs = [
+        models.cost(round.model or turn.request.model, round.spent) if round.cost is None else round.cost
+        for round in turn.rounds
+    ]
+    for note in summary_notes(turn.blocks):
+        cost = note.get("cost")
+        costs.append(models.cost(note["model"], note["usage"]) if cost is None else cost)
     known = [cost for cost in costs if cost is not None]
     return exact_sum(known) if known and len(known) == len(costs) else None
 

@@ -19,6 +19,7 @@ MODULES: Mapping[str, str] = {
     "docs": "app.cli.documents",
     "tokens": "app.cli.tokens",
     "owners": "app.cli.owners",
+    "usage": "app.cli.usage",
     "migrate": "app.cli.migrate",
     "doctor": "app.cli.doctor",
     "replay": "app.cli.replay",

@@ -11,11 +11,10 @@ from itertools import groupby
 from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.kinds import TOOL_RESULT
-from app.domain.rounds import exact_sum
+from app.domain.rounds import billed_tokens, exact_sum
 from app.domain.turns import Turn
 
 BUDGET = "budget"  # the name of the failure of a turn whose budget is spent
-FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def spent_budget(turn: Turn, now: datetime | None) -> ReachedLimit | None:
     assert turn.request is not None
     limits = turn.request.limits
     if limits.budget_tokens is not None:
-        tokens = sum(round.spent.get(name) or 0 for round in turn.rounds for name in FIGURES)
+        tokens = sum(billed_tokens(round.spent).total for round in turn.rounds)
         if tokens >= limits.budget_tokens:
             return ReachedLimit("budget_tokens", limits.budget_tokens, tokens)
     if limits.budget_cost is not None:

@@ -57,12 +57,11 @@ def result_as_text(result: Block, instead: str) -> Block:
     return replace(result, text=joined_texts(words), data=None)
 
 
-def summary_costs(results: Iterable[Block]) -> Iterator[tuple[str, Json]]:
-    """Model and usage of each result that was summarised, as its notes have them."""
+def summary_notes(results: Iterable[Block]) -> Iterator[Json]:
+    """The note of each result that was summarised: `model`, `usage` and `cost`."""
     for result in results:
         if result.type == TOOL_RESULT and result.notes is not None and '"summarised"' in result.notes:
-            note = json.loads(result.notes)["summarised"]
-            yield note["model"], note["usage"]
+            yield json.loads(result.notes)["summarised"]
 
 
 def count_files(result: Block) -> int:

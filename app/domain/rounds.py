@@ -7,6 +7,8 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 _MILLION = 1_000_000
+_FIGURES = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+_MOST = 2**53  # of one figure: what a provider reports is added up in columns of a database
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +21,42 @@ class Prices:
     cache_write: float | None = None
 
     def cost_of(self, usage: Mapping[str, Any]) -> float:
-        """Returns the cost of a round's usage. `input_tokens` are those without a cache. The figures of summaries that
-        the provider wrote meanwhile are in `iterations`, and not in those of the message.
-        """
-        iterations = usage.get("iterations") or ()
-        prices = {
-            "input_tokens": self.input,
-            "output_tokens": self.output,
-            "cache_read_input_tokens": self.input if self.cache_read is None else self.cache_read,
-            "cache_creation_input_tokens": self.input if self.cache_write is None else self.cache_write,
-        }
-        figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
+        """Returns the cost of a round's usage."""
+        tokens = billed_tokens(usage)
         paid = (
-            Decimal(str(price)) * Decimal(str(each.get(name) or 0))
-            for each in figures
-            for name, price in prices.items()
+            (self.input, tokens.input),
+            (self.input if self.cache_read is None else self.cache_read, tokens.cache_read),
+            (self.input if self.cache_write is None else self.cache_write, tokens.cache_write),
+            (self.output, tokens.output),
         )
-        return float(sum(paid, Decimal()) / _MILLION)
+        return float(sum((Decimal(str(price)) * count for price, count in paid), Decimal()) / _MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class BilledTokens:
+    """The tokens of model calls by what they are billed as. `input` are those without a cache."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input + self.cache_read + self.cache_write + self.output
+
+
+def billed_tokens(usage: Mapping[str, Any]) -> BilledTokens:
+    """The tokens of a round's usage. The figures of summaries that the provider wrote meanwhile are in `iterations`,
+    and not in those of the message.
+    """
+    iterations = usage.get("iterations") or ()
+    figures = (usage, *(each for each in iterations if each.get("type") == "compaction"))
+    return BilledTokens(*(sum(_count(each.get(name)) for each in figures) for name in _FIGURES))
+
+
+def _count(figure: object) -> int:
+    return max(0, min(figure, _MOST)) if isinstance(figure, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +65,8 @@ class Round:
     provider reported of the message and may need back (container, stop_details). Several attempts may have begun a
     round of the same number; at most one of these is sealed, by attempt `sealed_by`. `model` was called, where known.
     `estimated_tokens`, of a reply that was cut off, is its output by the length of its text: providers report the true
-    figure at the end of a reply.
+    figure at the end of a reply. `cost` is by the prices of the time when the round was sealed or voided; None where
+    they are not known.
     """
 
     number: int
@@ -60,6 +82,7 @@ class Round:
     first_delta_at: datetime | None = None
     sealed_at: datetime | None = None
     estimated_tokens: int | None = None
+    cost: float | None = None
 
     @property
     def sealed(self) -> bool:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import assert_never
 
 import structlog
 
 from app.domain.assembly import ASSEMBLED, assembled_answer, can_be_assembled
 from app.domain.blocks import CUT_SHORT, Block
+from app.domain.charges import charges_of
 from app.domain.compaction import earlier_cut, size_of_reply
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
@@ -36,7 +38,7 @@ from app.domain.steps import (
     text_to_continue,
     unanswered_calls,
 )
-from app.domain.turns import Status, Turn, TurnError, TurnRequest
+from app.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
@@ -280,7 +282,19 @@ class Executor:
         if reply is None or not reply.is_whole:
             tokens = size_of_reply([*self.turn.blocks, *left_open], round.number)
             round = replace(round, estimated_tokens=tokens)
-        return round, left_open
+        cost = self._models.policy.cost(round.model or self.request.model, round.spent)
+        return replace(round, cost=cost), left_open
+
+    async def charge_open_round(self) -> None:
+        """Charges the round that was open when the turn was deleted: no statement about it finds its row any more."""
+        reply, turn = self._reply, self.turn
+        if reply is not None and self._unsealed() is None and reply.has_begun:  # its row came too late
+            self._recorder.view.begin_round(reply.new_round())
+        if self._unsealed() is None:
+            return
+        for charge in charges_of([self._close_reply(DELETED)[0]], turn):
+            add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge)
+            await retry_while_unavailable(add)
 
     async def _seal(self, round: Round, left_open: Sequence[Block], *, recoveries: int) -> None:
         await self._recorder.seal_round(round, left_open, recoveries=recoveries)

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from app.domain.errors import PermanentError, ProviderError, TransientError
+from app.domain.rounds import Prices
 from app.domain.turns import TurnError
 from app.engine.frame_clock import FrameClock
 from app.engine.retries import Retries, RetryPolicy
@@ -30,6 +31,7 @@ class ModelPolicy:
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
     the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
     conversations and of results; without one it is the turn's own. A longer reply than `max_reply_chars` is cut off.
+    `prices` of a model are the present ones.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -40,6 +42,12 @@ class ModelPolicy:
     breaker_pause: float = 30.0
     summary_model: str | None = None
     max_reply_chars: int = 4_000_000
+    prices: Callable[[str], Prices | None] = lambda _: None
+
+    def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
+        """What the usage costs now; None where the prices are not known."""
+        prices = None if model is None else self.prices(model)
+        return None if prices is None else prices.cost_of(usage)
 
 
 class ModelBreakers:

@@ -14,7 +14,7 @@ from app.domain.asks import Ask, Steer
 from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
 from app.domain.events import BlockStart, Notice, preliminary_notice
 from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
-from app.domain.results import summary_costs
+from app.domain.results import summary_notes
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
@@ -244,7 +244,7 @@ class Recorder:
 
     def _usage_of(self, rounds: Sequence[Round]) -> dict[str, Any]:
         """The sum of all model calls: of the rounds, and of the summaries of results."""
-        summaries = (usage for _, usage in summary_costs(self.turn.blocks))
+        summaries = (note["usage"] for note in summary_notes(self.turn.blocks))
         return reduce(add_usage, (*(round.usage for round in rounds), *summaries), {})
 
 

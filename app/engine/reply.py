@@ -50,6 +50,10 @@ class Reply:
         self._first_delta_at: datetime | None = None
 
     @property
+    def has_begun(self) -> bool:
+        return self._message.started
+
+    @property
     def is_whole(self) -> bool:
         return self._message.ended or self._message.stop_reason is not None
 
@@ -86,22 +90,24 @@ class Reply:
         return passed
 
     async def _begin_round(self) -> None:
-        message, turn = self._message, self._recorder.turn
-        number = open_round_number(turn)
-        structlog.contextvars.bind_contextvars(round=number)
-        await self._recorder.begin_round(
-            Round(
-                number=number,
-                attempt=turn.attempt,
-                model=self._request.model,
-                messages=len(self._request.messages),
-                usage=message.usage,
-                request_id=message.request_id,
-                data=message.data,
-                started_at=datetime.now(UTC),
-            )
-        )
+        round = self.new_round()
+        structlog.contextvars.bind_contextvars(round=round.number)
+        await self._recorder.begin_round(round)
         self._recorder.notify_stage("streaming")
+
+    def new_round(self) -> Round:
+        """The round that begins with the reply."""
+        message, turn = self._message, self._recorder.turn
+        return Round(
+            number=open_round_number(turn),
+            attempt=turn.attempt,
+            model=self._request.model,
+            messages=len(self._request.messages),
+            usage=message.usage,
+            request_id=message.request_id,
+            data=message.data,
+            started_at=datetime.now(UTC),
+        )
 
     def _delta(self, text: str) -> None:
         if self._first_delta_at is None:

@@ -4,13 +4,23 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from app.domain.blocks import Block
+from app.domain.charges import Charge
+from app.domain.compaction import tokens_of
 from app.domain.errors import TransientError
 from app.domain.kinds import TEXT
+from app.domain.rounds import Round, billed_tokens
+from app.domain.turns import Turn
+from app.engine.model_route import ModelPolicy
+from app.engine.recorder import to_the_end
+from app.kit.ids import new_id
 from app.llm.accumulator import Accumulator
 from app.llm.provider import Message, ModelRequest, Provider
+from app.storage.charges import Charges
+from app.storage.database import retry_while_unavailable
 
 _SUMMARISE = (
     "Below are a call of a tool and its result, which is too long for the assistant that has made the call. Summarise"
@@ -27,23 +37,53 @@ _MAX_TOKENS = 2_000
 class SideAnswer:
     text: str
     usage: Mapping[str, Any]
+    cost: float | None
 
 
-async def ask(provider: Provider, model: str, prompt: str, max_tokens: int = _MAX_TOKENS) -> SideAnswer:
-    """The answer of `model`, tried once. Raises ProviderError, TimeoutError, or TransientError for an answer that is
-    empty or was cut off.
-    """
-    request = ModelRequest(
-        model, (Message("user", (Block(0, 0, 0, TEXT, prompt),)),), params={"max_tokens": max_tokens}
-    )
-    message, texts = Accumulator(1, 1, 0), list[str]()
-    async with asyncio.timeout(_TIMEOUT), aclosing(provider.stream(request)) as stream:
-        async for parts in stream:
-            texts += [each.text for each in message.feed(parts) if isinstance(each, Block) and each.type == TEXT]
-    text = "\n\n".join(texts).strip()
-    if not text or message.stop_reason not in {None, "end_turn", "stop_sequence"}:
-        raise TransientError("no_summary", f"The model {model} gave no whole answer ({message.stop_reason}).")
-    return SideAnswer(text, message.usage)
+@dataclass(frozen=True, slots=True)
+class SideCalls:
+    """The calls beside the turns of all owners, each charged to the owner of its turn."""
+
+    charges: Charges
+    policy: ModelPolicy
+
+    async def ask(
+        self,
+        kind: Literal["summary", "title"],
+        owner: str,
+        turn: Turn,
+        provider: Provider,
+        model: str,
+        prompt: str,
+        max_tokens: int = _MAX_TOKENS,
+    ) -> SideAnswer:
+        """The answer of `model`, tried once. Raises ProviderError, TimeoutError, or TransientError for an answer that
+        is empty or was cut off.
+        """
+        request = ModelRequest(
+            model, (Message("user", (Block(0, 0, 0, TEXT, prompt),)),), params={"max_tokens": max_tokens}
+        )
+        message, texts, written = Accumulator(1, 1, 0), list[str](), 0
+        try:
+            async with asyncio.timeout(_TIMEOUT), aclosing(provider.stream(request)) as stream:
+                async for parts in stream:
+                    for change in message.feed(parts):
+                        if isinstance(change, str):
+                            written += len(change)
+                        elif isinstance(change, Block) and change.type == TEXT:
+                            texts.append(change.text)
+        finally:
+            cut_off = None if message.stop_reason is not None else tokens_of(written)
+            spent = Round(1, 1, usage=message.usage, estimated_tokens=cut_off).spent
+            cost = self.policy.cost(model, spent)
+            if message.started:
+                charge = Charge(kind, str(new_id()), model, billed_tokens(spent), cost)
+                add = partial(self.charges.add, owner, turn.chat_id, turn.id, charge)
+                await to_the_end(retry_while_unavailable(add))
+        text = "\n\n".join(texts).strip()
+        if not text or message.stop_reason not in {None, "end_turn", "stop_sequence"}:
+            raise TransientError("no_summary", f"The model {model} gave no whole answer ({message.stop_reason}).")
+        return SideAnswer(text, message.usage, cost)
 
 
 def prompt_for(name: str, input_json: str, result: str) -> str:

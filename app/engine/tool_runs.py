@@ -24,7 +24,7 @@ from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
 from app.engine.model_route import ModelAccess
 from app.engine.preliminary import PreliminaryOutputs
-from app.engine.side_calls import ask, prompt_for
+from app.engine.side_calls import SideCalls, prompt_for
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
 from app.kit.media import IMAGES, media_type_of
@@ -205,14 +205,16 @@ class ToolRuns:
             if self._models.is_open(model):
                 raise TransientError("breaker_open", "The last calls of this model have failed.")
             with self._models.call(model) as provider:
-                answer = await ask(provider, model, prompt_for(name, input_json, text))
+                prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
+                side_calls = SideCalls(self._context.charges, self._models.policy)
+                answer = await side_calls.ask("summary", self._context.owner, turn, provider, model, prompt)
         except (ProviderError, TimeoutError) as error:
             reason = error.type if isinstance(error, ProviderError) else "timeout"
             log.warning("tool.not_summarised", tool=name, model=model, error=reason)
             failed = replace(outcome, notes={**outcome.notes, "summary_failed": reason})
             count_policies(self._label(call), {"summary_failed": reason})
             return failed
-        note = {"of": len(text), "model": model, "usage": answer.usage}
+        note = {"of": len(text), "model": model, "usage": answer.usage, "cost": answer.cost}
         count_policies(self._label(call), {"summarised": note})
         count_tokens(answer.usage)
         hint = f"A summary, by {model}, of a result of {len(text):,} characters."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.domain.turns import Turn
 from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
+from app.storage.charges import Charges
 from app.storage.grants import Grants
 from app.storage.tool_cache import ToolCache
 from app.storage.turns import Turns
@@ -27,6 +28,7 @@ class TurnContext:
     uploads: Uploads
     grants: Grants
     cache: ToolCache
+    charges: Charges
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
 

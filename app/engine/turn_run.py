@@ -18,6 +18,7 @@ from app.engine.recorder import Recorder, to_the_end
 from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
+from app.storage.charges import Charges
 from app.storage.database import Database, retry_while_unavailable
 from app.storage.grants import Grants
 from app.storage.runs.journal import Journal
@@ -98,6 +99,7 @@ class TurnRun:
                 uploads,
                 grants,
                 cache,
+                Charges(storage),
                 self.updated,
                 services.notify_owner,
             )
@@ -113,6 +115,7 @@ class TurnRun:
                 if await retry_while_unavailable(lambda: turns.exists(turn.id)):
                     raise
                 log.info("turn.deleted")
+                await executor.charge_open_round()
                 view.vanish()
                 return False
             services.notify_owner(owner)

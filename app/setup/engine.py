@@ -18,6 +18,7 @@ from app.domain.errors import StorageError
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.loop_watch import LoopWatch
+from app.engine.side_calls import SideCalls
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
@@ -29,6 +30,7 @@ from app.lab.recordings import Recordings
 from app.llm.models.catalog import Models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
+from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
 from app.storage.database import Database
 from app.storage.owner_changes import OwnerChanges
@@ -95,8 +97,8 @@ async def started(
         chat_wakeups.notify(chat)
         feed.notify(owner)
 
-    model = settings.title_model
-    titles = [] if model is None else [TitleWriter(database, models.provider_for, model, notify)]
+    model, side_calls = settings.title_model, SideCalls(Charges(database), policy.model)
+    titles = [] if model is None else [TitleWriter(database, models.provider_for, model, side_calls, notify)]
     all_hooks = [*deliveries, *titles, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)

@@ -33,6 +33,7 @@ def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
             settings.model_breaker_pause,
             settings.summary_model,
             settings.max_reply_chars,
+            models.prices,
         ),
     )
 

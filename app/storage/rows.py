@@ -105,6 +105,7 @@ def round_from(row: Row) -> Round:
         first_delta_at=row["first_delta_at"],
         sealed_at=row["sealed_at"],
         estimated_tokens=row["estimated_tokens"],
+        cost=None if row["cost"] is None else float(row["cost"]),
     )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     SmallInteger,
     Table,
     Text,
@@ -183,6 +184,8 @@ rounds = Table(
     Column("first_delta_at", DateTime(timezone=True)),
     Column("sealed_at", DateTime(timezone=True)),
     Column("estimated_tokens", Integer),
+    # By the prices of the time when the round was sealed or voided.
+    Column("cost", Numeric),
     CheckConstraint("number > 0 AND attempt > 0 AND messages > 0", name="counts"),
     CheckConstraint("(sealed_by IS NULL) = (sealed_at IS NULL)", name="sealed_by_and_when"),
     CheckConstraint("sealed_by >= attempt", name="sealed_by_later_attempt"),
@@ -195,6 +198,28 @@ rounds = Table(
         unique=True,
         postgresql_where=literal_column("sealed_by IS NOT NULL"),
     ),
+)
+
+# The ledger: what each model call has used and cost. It outlasts chats and turns, or deleting them would hide what was
+# spent. `call` is "number.attempt" of a round; the id of a call beside the turn, a summary of a result or a title.
+charges = Table(
+    "charges",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("call", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("chat_id", Uuid, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cache_read_tokens", BigInteger, nullable=False),
+    Column("cache_write_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cost", Numeric),
+    Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
+    Index("ix_charges_owner_charged_at", "owner", "charged_at"),
+    Index("ix_charges_charged_at", "charged_at", postgresql_using="brin"),
 )
 
 blocks = Table(

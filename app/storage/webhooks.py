@@ -50,8 +50,13 @@ CLAIM_WEBHOOKS = _statements(
         RETURNING TABLE.*, due.number
     )
     SELECT turns.id, turns.chat_id, chats.owner, turns.status, turns.stop_reason, turns.usage, turns.error,
-        turns.created_at, turns.ended_at, claimed.tries, claimed.number, CALLS AS calls, SINCE AS happened_at
-    FROM claimed JOIN turns ON turns.id = claimed.turn_id JOIN chats ON chats.id = turns.chat_id
+        turns.created_at, turns.ended_at, turns.request->>'model' AS model, charged.cost,
+        claimed.tries, claimed.number, CALLS AS calls, SINCE AS happened_at
+    FROM claimed JOIN turns ON turns.id = claimed.turn_id JOIN chats ON chats.id = turns.chat_id,
+        LATERAL (
+            SELECT CASE WHEN count(*) = count(cost) THEN sum(cost) END AS cost
+            FROM charges WHERE charges.turn_id = turns.id AND kind <> 'title'
+        ) AS charged
     """
 )
 WEBHOOK_DELIVERED = _statements(
@@ -89,7 +94,9 @@ class Webhook:
     owner: str
     status: str
     stop_reason: str | None
+    model: str
     usage: Any
+    cost: float | None
     error: Any
     created_at: datetime
     ended_at: datetime | None
@@ -148,7 +155,9 @@ def _webhook_from(row: Row) -> Webhook:
         owner=row["owner"],
         status=row["status"],
         stop_reason=row["stop_reason"],
+        model=row["model"],
         usage=from_json(row["usage"]),
+        cost=None if row["cost"] is None else float(row["cost"]),
         error=from_json(row["error"]),
         created_at=row["created_at"],
         ended_at=row["ended_at"],

@@ -119,7 +119,7 @@ def _names(archive: bytes) -> list[str]:
     return tarfile.open(fileobj=io.BytesIO(archive)).getnames()
 
 
-LEFT_OUT = ("tokens", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas")
+LEFT_OUT = ("tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas")
 
 
 async def test_an_archive_restores_what_was_erased(

@@ -10,10 +10,12 @@ from structlog.testing import capture_logs
 
 from app.domain.chats import title_from
 from app.domain.errors import TransientError
+from app.engine.side_calls import SideCalls
 from app.engine.upkeep.titles import TitleWriter
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.storage.charges import Charges
 from app.storage.chats import Chats
-from tests.support.harness import OWNER, Asked, Harness, Replica
+from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica
 
 QUESTION = "When is the tide high at Saint-Malo, and how high is it?"
 
@@ -29,7 +31,13 @@ async def titles(
     harness: Harness, *replies: Reply, answers: Iterable[Reply] = ()
 ) -> AsyncIterator[tuple[Titles, Replica]]:
     work = Titles(ScriptedProvider(replies))
-    writer = TitleWriter(harness.database, lambda _: work.model, "small", lambda *whom: work.notified.put_nowait(whom))
+    writer = TitleWriter(
+        harness.database,
+        lambda _: work.model,
+        "small",
+        SideCalls(Charges(harness.database), POLICY.model),
+        lambda *whom: work.notified.put_nowait(whom),
+    )
     working = asyncio.create_task(writer.run())
     main = ScriptedProvider(answers or [message_of(text("At noon, 12 m.")) for _ in range(3)])
     async with harness.replica(main, hooks=[writer]) as replica:

@@ -13,9 +13,10 @@ from uuid import UUID
 import asyncpg
 
 from app.domain.blocks import Block
+from app.domain.charges import Charge, charges_of
 from app.domain.chats import Chat
 from app.domain.kinds import TEXT, TOOL_RESULT
-from app.domain.rounds import add_usage
+from app.domain.rounds import BilledTokens, add_usage
 from app.domain.turns import Limits, ToolSpec, Turn, TurnRequest
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
@@ -27,7 +28,7 @@ from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
 from app.storage.actions import Actions
-from app.storage.database import Database
+from app.storage.database import Database, Statement
 from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
@@ -45,6 +46,7 @@ from tests.support.stream_client import Client, encode
 
 OWNER = "ada"
 TICK = 0.01  # seconds
+GET_CHARGES = Statement("SELECT * FROM charges WHERE turn_id = :turn AND kind = 'round'")
 QUICK = RetryPolicy(most=3, base=0.0001, longest=0.0002, busy=0.0, max_retry_after=0.05)
 # Long intervals: no test passes because of polling, every wait needs its notification.
 POLICY = WorkerPolicy(poll_interval=60, grace_period=60, model=ModelPolicy(QUICK, stall_timeout=60))
@@ -204,7 +206,23 @@ class Harness:
         again = await self.follow(replica, asked)
         again.assert_holds(turn)
         assert_is_whole(turn)
+        assert await self.charged(turn.id) == {each.call: each for each in charges_of(turn.rounds, turn)}
         return turn
+
+    async def charged(self, turn: UUID) -> dict[str, Charge]:
+        """The charges of the rounds of a turn, as the ledger has them."""
+        rows = await self.database.rows(GET_CHARGES, turn=turn)
+        kinds = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
+        return {
+            row["call"]: Charge(
+                row["kind"],
+                row["call"],
+                row["model"],
+                BilledTokens(*(row[kind] for kind in kinds)),
+                None if row["cost"] is None else float(row["cost"]),
+            )
+            for row in rows
+        }
 
 
 def assert_is_whole(turn: Turn) -> None:

@@ -41,6 +41,7 @@ TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_i
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
 BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_and_restored_as_the_page_says"
+USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_all_owners"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
@@ -98,6 +99,7 @@ CHECKED = {
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Who may use it", "text"): TOKEN,
     ("docs/operations.md", "Backup", "sh"): BACKUP,
+    ("docs/operations.md", "What owners use", "sh"): USAGE,
     ("docs/operations.md", "Docker", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
@@ -293,7 +295,8 @@ def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:
     shown = json.loads(example)["data"]
     since = datetime.fromisoformat(shown["since"])
     turn, chat = UUID(shown["turn"]), UUID(shown["chat"])
-    webhook = Webhook(turn, chat, shown["owner"], "waiting", None, None, None, since, None, 1, 1, shown["calls"], since)
+    owner, calls = shown["owner"], shown["calls"]
+    webhook = Webhook(turn, chat, owner, "waiting", None, "demo", None, None, None, since, None, 1, 1, calls, since)
     assert json.loads(body_of(webhook, "waiting")) == json.loads(example)
 
 

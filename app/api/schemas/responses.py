@@ -1,6 +1,6 @@
 """Response models, from which the OpenAPI document is made too."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -244,6 +244,32 @@ class GrantsOut(BaseModel):
 
 class Revoked(BaseModel):
     revoked: UUID
+
+
+class UsageFigures(BaseModel):
+    calls: Annotated[int, Field(description="calls of models: rounds, summaries of results, titles")]
+    input_tokens: Annotated[int, Field(description="neither read from a cache nor written to one")]
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    cost: Annotated[float | None, Field(description="by the prices of their time; null where no call has a price")]
+    unpriced: Annotated[int, Field(description="the calls whose model had no price; they are not in `cost`")]
+
+
+class UsageGroupOut(UsageFigures):
+    """The calls of one day, model or chat, or of several of these together. What is not in `by` is null."""
+
+    day: Annotated[date | None, Field(description="of UTC")]
+    model: str | None
+    chat: Annotated[UUID | None, Field(description="may be deleted")]
+
+
+class UsageOut(BaseModel):
+    since: date
+    until: Annotated[date, Field(description="the last day")]
+    total: UsageFigures
+    groups: Annotated[list[UsageGroupOut], Field(description="the newest day first, and within it the dearest")]
+    more: Annotated[bool, Field(description="true where there are more groups than `limit`")]
 
 
 class PathPage(BaseModel):

@@ -12,7 +12,7 @@ from app.domain.kinds import TEXT
 from app.domain.turns import Turn
 from app.engine.hooks import Hooks, TurnEnded
 from app.engine.metrics import count_tokens
-from app.engine.side_calls import ask
+from app.engine.side_calls import SideCalls
 from app.llm.provider import Provider
 from app.storage.chats import Chats
 from app.storage.database import Database
@@ -39,11 +39,13 @@ class TitleWriter(Hooks):
         database: Database,
         provider_for: Callable[[str], Provider],
         model: str,
+        side_calls: SideCalls,
         notify: Callable[[str, UUID], None],
     ) -> None:
         self._chats, self._turns = Chats(database), Turns(database)
         self._provider_for = provider_for
         self._model = model
+        self._side_calls = side_calls
         self._notify = notify
         self._waiting: asyncio.Queue[TurnEnded] = asyncio.Queue(_MOST_WAITING)
 
@@ -71,7 +73,9 @@ class TitleWriter(Hooks):
         prompt = (
             f"{_PROMPT}\n\n<user>\n{question[:_MOST_READ]}\n</user>\n\n<assistant>\n{said[:_MOST_READ]}\n</assistant>"
         )
-        reply = await ask(self._provider_for(self._model), self._model, prompt, _MAX_TOKENS)
+        reply = await self._side_calls.ask(
+            "title", owner, answer, self._provider_for(self._model), self._model, prompt, _MAX_TOKENS
+        )
         count_tokens(reply.usage)
         title = title_from(reply.text.strip().strip("\"'«»“”„*#. "))
         if title is None:

@@ -13,10 +13,12 @@ import structlog
 
 from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block, CallState, PreliminaryOutput
+from app.domain.charges import charges_of
 from app.domain.errors import ClaimLost
 from app.domain.kinds import TOOL_RESULT
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
+from app.storage.charges import CHARGES, COLUMNS, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.journal import Journal, JournalEntry
@@ -59,6 +61,16 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
+# Repeated writes charge once.
+_CHARGE_ROUNDS = f"""
+    , charged AS (
+        INSERT INTO charges ({COLUMNS})
+        SELECT chats.owner, chat_id, 'round', fenced.id, c.*
+        FROM fenced JOIN chats ON chats.id = chat_id, {CHARGES}
+        ON CONFLICT DO NOTHING
+    )
+"""
+
 _CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
 BEGIN_ROUND = Statement(
@@ -75,8 +87,9 @@ BEGIN_ROUND = Statement(
 CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
 
 SEAL_ROUND = Statement(
-    _whole_fence()
+    _whole_fence(columns="id, chat_id")
     + _CLEAR_JOURNAL
+    + _CHARGE_ROUNDS
     + ", interrupted AS ("
     + INSERT_BLOCKS
     + """
@@ -84,7 +97,7 @@ SEAL_ROUND = Statement(
         UPDATE rounds
         SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
             first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt,
-            estimated_tokens = :estimated_tokens
+            estimated_tokens = :estimated_tokens, cost = CAST(:cost AS float8)
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
     ), counted AS (
@@ -96,24 +109,27 @@ SEAL_ROUND = Statement(
 )
 
 RESTORE = Statement(
-    _fence()
+    _fence(columns="id, chat_id")
+    + _CHARGE_ROUNDS
     + ", restored AS ("
     + INSERT_BLOCKS
     + """
     )
     INSERT INTO rounds
         (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
-            first_delta_at, sealed_at, estimated_tokens)
+            first_delta_at, sealed_at, estimated_tokens, cost)
     SELECT fenced.id, r.*
     FROM fenced, unnest(
         CAST(:numbers AS int[]), CAST(:round_attempts AS int[]), CAST(:messages AS int[]), CAST(:models AS text[]),
         CAST(:stop_reasons AS text[]), CAST(:usages AS json[]), CAST(:request_ids AS text[]),
         CAST(:round_datas AS json[]), CAST(:sealed_bys AS int[]), CAST(:started_ats AS timestamptz[]),
-        CAST(:first_delta_ats AS timestamptz[]), CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[])
+        CAST(:first_delta_ats AS timestamptz[]), CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[]),
+        CAST(:round_costs AS float8[])
     ) AS r
     ON CONFLICT (turn_id, number, attempt) DO UPDATE
     SET stop_reason = EXCLUDED.stop_reason, usage = EXCLUDED.usage, data = EXCLUDED.data,
-        sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at, first_delta_at = EXCLUDED.first_delta_at
+        sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at, first_delta_at = EXCLUDED.first_delta_at,
+        cost = EXCLUDED.cost
     RETURNING turn_id
     """
 )
@@ -129,15 +145,18 @@ VOID_ROUND = Statement(
             SELECT FROM rounds
             WHERE turn_id = :turn AND number = :number AND rounds.attempt = :round_attempt AND stop_reason = 'voided'
         ))
-        """
+        """,
+        columns="id, chat_id",
     )
     + _CLEAR_JOURNAL
+    + _CHARGE_ROUNDS
     + """
     , forgotten AS (
         DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
     ), voided AS (
         UPDATE rounds
-        SET stop_reason = 'voided', usage = CAST(:usage AS json), estimated_tokens = :estimated_tokens
+        SET stop_reason = 'voided', usage = CAST(:usage AS json), estimated_tokens = :estimated_tokens,
+            cost = CAST(:cost AS float8)
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
     )
@@ -322,9 +341,11 @@ class Records:
             first_delta_at=round.first_delta_at,
             sealed_at=round.sealed_at,
             estimated_tokens=round.estimated_tokens,
+            cost=round.cost,
             turn_usage=to_json(turn.usage),
             recoveries=turn.recoveries,
             **columns_of(interrupted),
+            **columns_of_charges(charges_of([round], turn)),
         )
 
     async def void_round(self, round: Round, turn: Turn) -> int:
@@ -345,8 +366,10 @@ class Records:
                 round_attempt=round.attempt,
                 usage=to_json(round.usage),
                 estimated_tokens=round.estimated_tokens,
+                cost=round.cost,
                 turn_usage=to_json(turn.usage),
                 recoveries=turn.recoveries,
+                **columns_of_charges(charges_of([round], turn)),
             )
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
@@ -440,7 +463,9 @@ class Records:
                 first_delta_ats=[round.first_delta_at for round in turn.rounds],
                 sealed_ats=[round.sealed_at for round in turn.rounds],
                 estimates=[round.estimated_tokens for round in turn.rounds],
+                round_costs=[round.cost for round in turn.rounds],
                 **columns_of(turn.blocks),
+                **columns_of_charges(charges_of([each for each in turn.rounds if each.sealed or each.voided], turn)),
             )
             row = await self._write(statement, **counts, **values)
         return row

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.blocks import Block
 from app.domain.compaction import size_of_block
-from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of, summary_costs
+from app.domain.results import ResultPart, content_of, count_files, joined_texts, layout_of, parts_of, summary_notes
 
 IMAGE = {"type": "image", "source": {"type": "upload", "id": "7", "media_type": "image/png"}}
 PDF = {"type": "document", "source": {"type": "upload", "id": "8", "media_type": "application/pdf"}}
@@ -57,4 +57,4 @@ def test_the_costs_of_summaries_are_in_the_notes_of_their_results() -> None:
     summarised = Block(0, 1, 1, "tool_result", "In short.", notes=json.dumps(note))
     others = [replace(summarised, notes=notes) for notes in (None, '{"cut":{}}')]
     others.append(replace(summarised, type="text"))
-    assert list(summary_costs([*others, summarised])) == [("small", {"output_tokens": 7})]
+    assert list(summary_notes([*others, summarised])) == [note["summarised"]]

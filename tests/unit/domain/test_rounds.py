@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.rounds import Round, add_usage, exact_sum, merge_usage
+from app.domain.rounds import BilledTokens, Round, add_usage, billed_tokens, exact_sum, merge_usage
 from tests.support.turns import begun, sealed, voided
 
 COUNTS: st.SearchStrategy[dict[str, Any]] = st.recursive(
@@ -89,3 +89,21 @@ def test_what_a_reply_that_was_cut_off_has_spent_is_the_higher_of_report_and_est
     assert Round(1, 1, usage=usage, estimated_tokens=2).spent == usage
     assert Round(1, 1, usage=usage, estimated_tokens=9).spent == {"input_tokens": 7, "output_tokens": 9}
     assert Round(1, 1, estimated_tokens=9).spent == {"output_tokens": 9}
+
+
+def test_tokens_are_billed_with_those_of_summaries_by_the_provider() -> None:
+    summary = {"type": "compaction", "input_tokens": 7, "output_tokens": 2}
+    usage = {
+        "input_tokens": 1,
+        "cache_read_input_tokens": 20,
+        "cache_creation_input_tokens": 300,
+        "output_tokens": 4000,
+        "iterations": [summary, {"type": "message", "input_tokens": 1}],
+    }
+    assert billed_tokens(usage) == BilledTokens(8, 20, 300, 4002)
+    assert billed_tokens(usage).total == 4330
+
+
+def test_a_figure_that_is_no_count_is_not_billed() -> None:
+    assert billed_tokens({"input_tokens": "many", "cache_read_input_tokens": None, "output_tokens": -3}).total == 0
+    assert billed_tokens({"output_tokens": 10**30}).output == 2**53

@@ -1,0 +1,58 @@
+"""Handler of what an owner's model calls have used and cost."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.http.reading import limit_of
+from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
+from app.api.services import begin
+from app.api.views import json_response
+from app.domain.errors import RequestRefused
+from app.storage.charges import UsageGroup, UsageSum
+
+_GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
+
+
+async def get_usage(request: Request) -> Response:
+    services, owner = await begin(request)
+    limit = limit_of(request, default=100, most=1000)
+    today = datetime.now(UTC).date()
+    since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)
+    if until < since:
+        raise RequestRefused("`until` must not be a day before `since`.", field="until")
+    named = request.query_params.get("by", "day").split(",")
+    if wrong := next((name for name in named if name not in _GROUPS), None):
+        raise RequestRefused(f"`by` must name some of {', '.join(_GROUPS)}, not {wrong!r}.", field="by")
+    by = [group for group in _GROUPS if group in named]
+    total, *groups = await services.storage.charges.usage(owner, by, since, until, limit + 1)
+    return json_response(
+        UsageOut(
+            since=since,
+            until=until,
+            total=UsageFigures(**_figures(total)),
+            groups=[
+                UsageGroupOut(day=group.day, model=group.model, chat=group.chat, **_figures(group))
+                for group in groups[:limit]
+            ],
+            more=len(groups) > limit,
+        )
+    )
+
+
+def _figures(row: UsageSum) -> dict[str, float | None]:
+    tokens = {f"{kind}_tokens": count for kind, count in asdict(row.tokens).items()}
+    return {"calls": row.calls, **tokens, "cost": row.cost, "unpriced": row.unpriced}
+
+
+def _day_in(request: Request, name: str, default: date) -> date:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise RequestRefused(f"`{name}` must be a day, such as {default}.", field=name) from None

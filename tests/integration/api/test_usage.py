@@ -1,0 +1,82 @@
+"""What owners have used and what it cost, for themselves and for operators."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import commands
+from app.llm.scripted import message_of, text
+from tests.integration.api.conftest import NewOwner
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "output_tokens": 20}
+
+
+async def test_an_owner_sees_what_each_day_model_and_chat_has_used_also_when_it_is_deleted(
+    server: Server, new_owner: NewOwner
+) -> None:
+    ada, bob = await new_owner(), await new_owner()
+    model = server.scripts.model(*(message_of(text("Hello."), usage=USAGE) for _ in range(2)))
+    chat = await ada.chat()
+    for words in ("One", "Two"):
+        said = await ada.say(chat, words, model=model)
+        async with ada.follow(f"{said.url}/stream") as events:
+            async for _ in events:
+                pass
+    await ada.json("DELETE", chat)
+    body = await ada.json("GET", "/api/usage?by=day,model,chat")
+    figures = {
+        "calls": 2,
+        "input_tokens": 200,
+        "cache_read_tokens": 20,
+        "cache_write_tokens": 0,
+        "output_tokens": 40,
+        "cost": None,
+        "unpriced": 2,
+    }
+    today = datetime.now(UTC).date().isoformat()
+    assert body["total"] == figures
+    assert body["groups"] == [{"day": today, "model": model, "chat": chat.rpartition("/")[2], **figures}]
+    assert body["more"] is False
+    assert (await bob.json("GET", "/api/usage"))["total"]["calls"] == 0
+    assert (await ada.json("GET", "/api/usage?until=2020-01-01&since=2020-01-01"))["groups"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("by=owner", "by"), ("since=soon", "since"), ("since=2026-02-01&until=2026-01-01", "until"), ("limit=0", "limit")],
+)
+async def test_a_question_that_cannot_be_answered_is_refused(new_owner: NewOwner, query: str, field: str) -> None:
+    ada = await new_owner()
+    refused = await ada.json("GET", f"/api/usage?{query}", expect=422)
+    assert refused["errors"][0]["field"] == field
+
+
+async def test_operators_see_the_usage_of_all_owners(
+    server: Server, new_owner: NewOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = await new_owner()
+    model = server.scripts.model(message_of(text("Hello."), usage=USAGE))
+    said = await ada.say(await ada.chat(), model=model)
+    async with ada.follow(f"{said.url}/stream") as events:
+        async for _ in events:
+            pass
+    monkeypatch.setenv("DATABASE_URL", server.database_url)
+
+    async def usage(*options: str) -> list[list[str]]:
+        result = await asyncio.to_thread(CliRunner().invoke, commands, ["usage", *options])
+        assert result.exit_code == 0, result.output
+        return [line.split("\t") for line in result.stdout.splitlines()]
+
+    head, *rows, total = await usage()
+    assert head == ["owner", "model", "calls", "input", "cache_read", "cache_write", "output", "cost"]
+    assert [ada.owner, model, "1", "100", "10", "0", "20", "-"] in rows
+    assert total[0] == "total"
+    today = datetime.now(UTC).date().isoformat()
+    _, *days, _ = await usage("--owner", ada.owner, "--by", "day", "--since", today, "--until", today)
+    assert days == [[today, "1", "100", "10", "0", "20", "-"]]
+    wrong = await asyncio.to_thread(CliRunner().invoke, commands, ["usage", "--by", "tool"])
+    assert (wrong.exit_code, "owner" in wrong.output) == (2, True)

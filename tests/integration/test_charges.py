@@ -1,0 +1,156 @@
+"""The ledger of model calls: each is charged once, at the prices of its time, whatever becomes of its turn."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.domain.charges import Charge
+from app.domain.errors import TransientError
+from app.domain.rounds import BilledTokens, Prices
+from app.llm.provider import Provider
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from app.storage.charges import Charges
+from app.storage.chats import Chats
+from app.storage.database import Statement
+from app.tools.policy import Summarise
+from app.tools.tool import tool
+from tests.integration.records import begun, records_of, sealed
+from tests.support.harness import OWNER, POLICY, Harness, Replica, with_model
+
+PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0), "small": Prices(0.5, 1.0)}
+USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "cache_creation_input_tokens": 1, "output_tokens": 20}
+GET_ALL = Statement("SELECT kind, model, owner, output_tokens, cost FROM charges ORDER BY kind, call")
+EMPTY = Statement("DELETE FROM rounds")
+
+
+PRICED = with_model(POLICY, prices=PRICES.get)
+
+
+def cut_off(words: str) -> Reply:
+    """A reply that fails in the middle."""
+    return [*list(message_of(text(words), usage=USAGE))[:3], TransientError("overloaded_error", "Later.")]
+
+
+async def test_a_round_keeps_what_it_cost_when_it_was_sealed(harness: Harness) -> None:
+    provider = ScriptedProvider([message_of(text("Hello."), usage=USAGE)])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert turn.rounds[0].cost == 0.000311
+    assert await harness.charged(turn.id) == {
+        "1.1": Charge("round", "1.1", "scripted", BilledTokens(100, 10, 1, 20), 0.000311)
+    }
+
+
+async def test_an_answer_that_was_stopped_is_charged_with_what_was_written(harness: Harness) -> None:
+    pause = Pause()
+    start, *rest = message_of(text("Ahoy! " * 40), usage=USAGE)
+    provider = ScriptedProvider([[start, *rest[:2], pause, *rest[2:]]])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        await replica.cancel(asked)
+        turn = await harness.finish(replica, asked)
+    assert turn.stop_reason == "cancelled"
+    (charge,) = (await harness.charged(turn.id)).values()
+    assert charge.tokens.output == turn.rounds[0].estimated_tokens == 61
+    assert charge.cost == turn.rounds[0].cost
+
+
+async def test_a_call_that_failed_after_its_beginning_is_charged_beside_its_repetition(harness: Harness) -> None:
+    provider = ScriptedProvider([cut_off("Half"), message_of(text("Whole."), usage=USAGE)])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        turn = await harness.finish(replica, await harness.ask())
+    assert sorted(await harness.charged(turn.id)) == ["1.1", "2.1"]
+
+
+async def _delete_while_it_runs(harness: Harness, replica: Replica, pause: Pause) -> None:
+    asked = await harness.ask()
+    replica.worker.wake()
+    await pause.reached.wait()
+    await Chats(harness.database).delete(OWNER, asked.chat)
+    pause.go.set()
+    await replica.idle(asked)
+    while asked.turn in replica.worker._runs:  # noqa: ASYNC110, a worker has no event for it
+        await asyncio.sleep(0)
+
+
+async def test_what_a_deleted_chat_had_cost_stays(harness: Harness) -> None:
+    pause, early = Pause(), Pause()
+    start, *rest = message_of(text("Half. ", "And more."), usage=USAGE)
+    provider = ScriptedProvider([[start, *rest[:2], pause, *rest[2:]], [early, start, *rest]])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        await _delete_while_it_runs(harness, replica, pause)
+        await _delete_while_it_runs(harness, replica, early)
+    charged = await harness.database.rows(GET_ALL)
+    assert [(row["kind"], row["model"], row["owner"]) for row in charged] == [("round", "scripted", OWNER)] * 2
+    assert all(row["cost"] > 0 for row in charged)
+
+
+@tool(read_only=True, summarise=Summarise(above=50, model="small"))
+async def read_page(page: int = 1) -> str:
+    """Read a page."""
+    return "The tide is high at noon. " * 40
+
+
+async def test_summaries_of_results_are_charged_also_those_that_failed(harness: Harness) -> None:
+    main = ScriptedProvider(
+        [
+            message_of(tool_use("read_page", {}, "a"), tool_use("read_page", {"page": 2}, "b")),
+            message_of(text("At noon.")),
+        ]
+    )
+    small = ScriptedProvider(
+        [
+            message_of(text("At noon."), usage={"input_tokens": 300, "output_tokens": 7}),
+            cut_off("As the tables have it"),
+        ]
+    )
+    route: Callable[[str], Provider] = lambda model: small if model == "small" else main  # noqa: E731
+    async with harness.replica(route, [read_page], policy=PRICED) as replica:
+        asked = await harness.ask(tools=[read_page])
+        replica.worker.wake()
+        await harness.follow(replica, asked)
+        await replica.idle(asked)
+    rows = [row for row in await harness.database.rows(GET_ALL) if row["kind"] == "summary"]
+    assert {row["model"] for row in rows} == {"small"}
+    assert sorted(row["output_tokens"] for row in rows) == [5, 7]
+
+
+async def test_a_write_that_is_repeated_charges_once_and_what_a_failover_lost_is_charged_again(
+    harness: Harness,
+) -> None:
+    turn = await begun(harness, await harness.ask())
+    records = await records_of(harness, turn)
+    round = replace(sealed(turn.rounds[0]), usage=USAGE, cost=0.5)
+    done = replace(turn, rounds=(round,))
+    for _ in range(2):
+        await records.seal_round(round, [], done)
+    expected = {"1.1": Charge("round", "1.1", "scripted", BilledTokens(100, 10, 1, 20), 0.5)}
+    assert await harness.charged(turn.id) == expected
+    await harness.database.rows(EMPTY)
+    await harness.database.rows(Statement("DELETE FROM charges"))
+    await records.seal_round(round, [], done)
+    assert await harness.charged(turn.id) == expected
+
+
+async def test_usage_is_summed_by_what_is_asked_for(harness: Harness) -> None:
+    provider = ScriptedProvider([message_of(text(str(n)), usage=USAGE) for n in range(3)])
+    async with harness.replica(provider, policy=PRICED) as replica:
+        first = await harness.ask()
+        await harness.finish(replica, first)
+        await harness.finish(replica, await harness.ask("More", after=first))
+        await harness.finish(replica, await harness.ask(model="unpriced"))
+    charges = Charges(harness.database)
+    row = await harness.database.row(Statement("SELECT CAST(now() AT TIME ZONE 'UTC' AS date) AS today"))
+    assert row is not None
+    today = row["today"]
+    total, *chats = await charges.usage(OWNER, ["chat", "model"], today, today, 10)
+    assert (total.calls, total.unpriced, total.cost) == (3, 1, 0.000622)
+    assert total.tokens == BilledTokens(300, 30, 3, 60)
+    assert [(each.model, each.calls, each.cost) for each in chats] == [("scripted", 2, 0.000622), ("unpriced", 1, None)]
+    assert chats[0].chat == first.chat
+    everybody, owner = await charges.usage(None, ["owner"], today, today, 10)
+    assert (everybody.calls, owner.owner, owner.calls) == (3, OWNER, 3)
+    (nothing,) = await charges.usage("nobody", ["day"], today, today, 10)
+    assert (nothing.calls, nothing.cost, nothing.tokens) == (0, None, BilledTokens())
