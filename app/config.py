@@ -180,6 +180,9 @@ class Settings(BaseSettings):
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
     )
+    retain_audit_days: float = Field(
+        365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
+    )
     demo_delay: float = Field(0.015, ge=0, description="pause between two deltas of the demo model")
     record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
     record_turns: Literal["all", "asked"] = Field(

@@ -142,6 +142,7 @@ async def running(
                 settings.owner_queued_turns,
             ),
             OwnerStreams(settings.owner_streams),
+            engine.refusals.note,
             engine.failed,
             is_ready=lambda: not worker.draining,
             drain=worker.drain,

@@ -100,8 +100,9 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`drain` takes this replica out of service. `failed` is set when a part of the server has failed for good, so that
-    the process must be stopped and started again.
+    """`note_refusal` counts a request that was not authorised, by its address and what was sent as proof. `drain` takes
+    this replica out of service. `failed` is set when a part of the server has failed for good, so that the process must
+    be stopped and started again.
     """
 
     authenticator: Authenticator
@@ -110,6 +111,7 @@ class Services:
     resolver: Resolver
     http: HttpSettings
     streams: OwnerStreams
+    note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]

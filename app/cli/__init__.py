@@ -20,6 +20,7 @@ MODULES: Mapping[str, str] = {
     "tokens": "app.cli.tokens",
     "owners": "app.cli.owners",
     "usage": "app.cli.usage",
+    "audit": "app.cli.audit",
     "migrate": "app.cli.migrate",
     "doctor": "app.cli.doctor",
     "replay": "app.cli.replay",

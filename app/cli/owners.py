@@ -23,6 +23,7 @@ from app.lab.recordings import Recordings
 from app.setup.databases import database_name, open_database, open_present_database
 from app.storage import archives
 from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
+from app.storage.audit import AuditTrail
 from app.storage.database import Database
 from app.storage.owners import Owners
 from app.storage.runs.queue import NOTIFY
@@ -77,6 +78,8 @@ async def _export(settings: Settings, owner: str, archive: Path, chat: UUID | No
             raise NotFound(f"there is no owner {owner}; `turnstream owners list` shows them")
         files = Recordings(settings.record).files if settings.record else lambda _turn: ()
         source = OwnerExport(database, owner, chat, files)
+        scope = {"chat": str(chat)} if chat else {}
+        await AuditTrail(database).note("owner.exported", owner, scope)  # before anything has left
         if str(archive) == "-":
             await _write(source, sys.stdout.buffer, "documents", NIL, from_start=True)
             return
@@ -150,7 +153,9 @@ async def _import(settings: Settings, archive: Path, owner: str | None) -> Impor
     keep = Recordings(settings.record).keep if settings.record else lambda _turn, _name, _content: False
     with click.open_file(str(archive), "rb") as file:
         async with open_database(settings) as database:
-            return await OwnerImport(database, owner, keep).run(_parts_in(file))
+            counts = await OwnerImport(database, owner, keep).run(_parts_in(file))
+            await AuditTrail(database).note("owner.imported", counts.owner, {**counts.made, "whole": counts.whole})
+            return counts
 
 
 def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
@@ -194,6 +199,8 @@ async def _erase(settings: Settings, owner: str) -> Counter[str]:
                     erased["recordings"] += sum(map(recordings.delete, step.turns))
             # A server trusts a token for some seconds after it has gone, and may have written meanwhile.
             if asyncio.get_running_loop().time() >= believed_until and await stored.is_erased(owner):
+                if erased.total():
+                    await AuditTrail(database).note("owner.erased", owner, +erased)
                 return +erased
             await asyncio.sleep(_LOOK)
 

@@ -1,5 +1,8 @@
 """The database of the settings: connection, presence, name."""
 
+import getpass
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,7 +28,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     """The database of the settings, migrated. An embedded one is created where there is none."""
     async with database_url(settings) as url:
         await upgrade_in_thread(url)
-        async with connect(url, size=settings.pool_size) as database:
+        async with connect(url, size=settings.pool_size, actor=_actor()) as database:
             yield database
 
 
@@ -35,6 +38,14 @@ async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
     check_present(settings)
     async with open_database(settings) as database:
         yield database
+
+
+def _actor() -> str:
+    """The person who runs a command, as the audit trail names them."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        return f"{os.getuid()}@{socket.gethostname()}"
 
 
 def check_present(settings: Settings) -> None:

@@ -21,6 +21,7 @@ from app.engine.loop_watch import LoopWatch
 from app.engine.side_calls import SideCalls
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
+from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
@@ -30,6 +31,7 @@ from app.lab.recordings import Recordings
 from app.llm.models.catalog import Models
 from app.setup.policies import worker_policy
 from app.storage.actions import Actions
+from app.storage.audit import AuditTrail
 from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
 from app.storage.database import Database
@@ -68,6 +70,7 @@ class Engine:
     directory: Directory
     chat_wakeups: ChatWakeups
     feed: OwnerFeed
+    refusals: RefusedLogins
     failed: asyncio.Event
 
 
@@ -91,6 +94,7 @@ async def started(
     chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
+    refusals = RefusedLogins(AuditTrail(database))
     policy = worker_policy(settings, models)
 
     def notify(owner: str, chat: UUID) -> None:
@@ -124,13 +128,14 @@ async def started(
                 chat_wakeups.broadcast.run,
                 chat_wakeups.watch,
                 feed.broadcast.run,
+                refusals.run,
                 *(partial(each.run, Sweeps(database)) for each in sweeps_of(settings, database)),
                 *(each.run for each in deliveries),
                 *(each.run for each in titles),
             )
         )
         await stack.enter_async_context(background(failed, worker.run))
-        yield Engine(worker, directory, chat_wakeups, feed, failed)
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed)
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
@@ -143,6 +148,8 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("deleted chats", 6 * HOURS, at_once(changes.sweep)),
         Sweep("tool cache", HOURS / 6, at_once(cache.sweep)),
     ]
+    trail = AuditTrail(database)
+    sweeps.append(Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)))
     if settings.retain_chats_days is not None:
         sweeps.append(Sweep("old chats", HOURS, OldChats(database, settings.retain_chats_days).step))
     if settings.retain_uploads_days is not None:

@@ -7,7 +7,7 @@ ninth of SQLAlchemy's execution per call.
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -184,11 +184,14 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def connect(
-    url: str, *, size: int, statement_timeout: float = 5.0, webhooks: Collection[str] = ()
+    url: str, *, size: int, statement_timeout: float = 5.0, webhooks: Collection[str] = (), actor: str = ""
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
-    `statement_timeout` seconds. `webhooks` are the kinds for which turns that change through it leave rows.
+    `statement_timeout` seconds. `webhooks` are the kinds for which turns that change through it leave rows. `actor` is
+    the operator whom the audit trail names.
     """
+    names = {"ended": "turnstream.webhook", "waiting": "turnstream.waiting_webhook"}
+    options = {**{names[kind]: "on" for kind in webhooks}, **({"turnstream.actor": actor} if actor else {})}
     pool = await asyncpg.create_pool(
         url,
         min_size=min(2, size),
@@ -196,7 +199,7 @@ async def connect(
         timeout=statement_timeout,
         command_timeout=statement_timeout,
         reset=_keep_session_state,
-        init=partial(_want_webhooks, webhooks) if webhooks else None,
+        init=partial(_set_options, options) if options else None,
     )
     try:
         yield Database(pool, statement_timeout)
@@ -210,7 +213,6 @@ async def _keep_session_state(_connection: object) -> None:
     """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
 
 
-async def _want_webhooks(kinds: Collection[str], connection: Any) -> None:
-    for kind in kinds:
-        name = {"ended": "turnstream.webhook", "waiting": "turnstream.waiting_webhook"}[kind]
-        await connection.execute("SELECT set_config($1, 'on', false)", name)
+async def _set_options(options: Mapping[str, str], connection: Any) -> None:
+    for name, value in options.items():
+        await connection.execute("SELECT set_config($1, $2, false)", name, value)

@@ -11,9 +11,9 @@ from app.storage.rows import OPEN_STATUSES
 from app.storage.tables import metadata
 
 # Tables whose rows carry their owner; those of other tables go with a chat. The chats come first, one by one: what
-# their deletion leaves behind is in the other tables.
+# their deletion leaves behind is in the other tables. The audit trail stays: it says that there was an erasure.
 _WITH_OWNER: Final = tuple(
-    table.name for table in metadata.sorted_tables if "owner" in table.columns and table.name != "chats"
+    table.name for table in metadata.sorted_tables if "owner" in table.columns and table.name not in {"chats", "audit"}
 )
 # Rows of one step of an erasure.
 _STEP = 100

@@ -10,6 +10,7 @@ from sqlalchemy import (
     DateTime,
     ForeignKey,
     ForeignKeyConstraint,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -56,6 +57,20 @@ tokens = Table(
     Column("hash", LargeBinary, nullable=False),
     _now(),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+)
+
+# The audit trail. Triggers write of tokens, approvals and grants (migration 0018). It outlasts its owners.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _now(),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text),
+    Column("actor", Text),
+    Column("detail", JSON, nullable=False),
+    Index(None, "owner", "id"),
+    Index(None, "created_at"),
 )
 
 chats = Table(

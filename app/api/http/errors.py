@@ -58,14 +58,19 @@ def problem(
     return Response(to_json(body), status, dict(headers or {}), media_type="application/problem+json")
 
 
-async def refused(_request: Request, error: Exception) -> Response:
+async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestRefused)
     if isinstance(error, Invalid):
         detail, errors = error.detail, error.errors
     else:
         detail = sentence(error.detail, error.field)
         errors = [{"field": error.field, "message": detail}] if error.field else []
-    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else {}
+    headers = {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+        address = request.client.host if request.client else "unknown"
+        sent = "a token" if "authorization" in request.headers else "no token"
+        request.app.state.services.note_refusal(address, sent)
     if isinstance(error, TooMany):
         headers["Retry-After"] = str(error.retry_after)
     return problem(error.status, error.title, detail, errors, headers)

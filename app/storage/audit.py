@@ -1,0 +1,73 @@
+"""The audit trail: who did what, and when. Triggers write of tokens, approvals and grants (migration 0018)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from app.storage.database import LONG, Database, Statement
+from app.storage.rows import from_json, to_json
+
+NOTE = Statement(
+    """
+    INSERT INTO audit (kind, owner, actor, detail)
+    SELECT :kind, CAST(:owner AS text), nullif(current_setting('turnstream.actor', true), ''), CAST(detail AS json)
+    FROM unnest(CAST(:details AS text[])) AS detail
+    """
+)
+LIST_ENTRIES = Statement(
+    """
+    SELECT * FROM audit
+    WHERE (CAST(:owner AS text) IS NULL OR owner = :owner) AND (CAST(:kind AS text) IS NULL OR starts_with(kind, :kind))
+      AND created_at >= now() - CAST(:age AS interval) AND id < :before
+    ORDER BY id DESC LIMIT :limit
+    """,
+    timeout=LONG,
+)
+SWEEP_AUDIT = Statement(
+    """
+    DELETE FROM audit WHERE id IN (
+        SELECT id FROM audit WHERE created_at < now() - CAST(:age AS interval)
+        UNION
+        SELECT id FROM audit WHERE kind = 'login.refused' AND created_at < now() - CAST(:refusals_age AS interval)
+        ORDER BY id LIMIT 1000
+    )
+    RETURNING id
+    """,
+    timeout=LONG,
+)
+_NEWEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """`owner` is the one whose it is, `actor` the operator, where it was a command. `detail` is a JSON value."""
+
+    id: int
+    created_at: datetime
+    kind: str
+    owner: str | None
+    actor: str | None
+    detail: Any
+
+
+class AuditTrail:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any]) -> None:
+        """Writes an entry for each of `details`."""
+        await self._database.rows(NOTE, kind=kind, owner=owner, details=[to_json(each) for each in details])
+
+    async def page(
+        self, owner: str | None, kind: str | None, days: float, limit: int, before: int = _NEWEST
+    ) -> Sequence[AuditEntry]:
+        """The newest entries first, of the last `days`; with those kinds that begin with `kind`."""
+        age = timedelta(days=days)
+        rows = await self._database.rows(LIST_ENTRIES, owner=owner, kind=kind, age=age, limit=limit, before=before)
+        return [AuditEntry(**{**dict(row), "detail": from_json(row["detail"])}) for row in rows]
+
+    async def sweep(self, days: float, refusals_days: float) -> int | None:
+        """Removes old entries. How many, or None where there was none."""
+        ages = {"age": timedelta(days=days), "refusals_age": timedelta(days=min(days, refusals_days))}
+        return len(await self._database.rows(SWEEP_AUDIT, **ages)) or None
