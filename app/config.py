@@ -144,6 +144,11 @@ class Settings(BaseSettings):
         None, ge=1, description="SSE streams of one owner on one replica; a stream beyond them is refused (429)"
     )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
+    max_turn_bytes: int = Field(
+        8_000_000,
+        ge=1000,
+        description="most text of a message, or of the results in a request, with the documents that it names",
+    )
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
     postgres_timeout: float = Field(

@@ -136,6 +136,7 @@ async def running(
             ),
             HttpSettings(
                 settings.max_body_bytes,
+                settings.max_turn_bytes,
                 settings.max_upload_bytes,
                 settings.stream_life,
                 settings.heartbeat,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.attachments import result_parts, user_blocks
+from app.api.attachments import Contents, result_parts, user_blocks
 from app.api.codec import output_text, parsed, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
@@ -85,7 +85,10 @@ async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, servic
                 field=f"actions.{place}.tool_use_id",
             )
         seen.add(action.tool_use_id)
-    decisions = [await _decision(each, turn, owner, services, f"actions.{place}") for place, each in enumerate(actions)]
+    contents = Contents(services.http.max_turn_bytes)
+    decisions = [
+        await _decision(each, turn, owner, services, f"actions.{place}", contents) for place, each in enumerate(actions)
+    ]
     return [*decisions, *_following(decisions, turn)]
 
 
@@ -104,12 +107,14 @@ def _following(decisions: Sequence[Decision], turn: Turn) -> Iterator[Decision]:
                 yield Decision(ask.tool_use_id, ask.digest, AskAnswer("approve"), decision.field, follows=True)
 
 
-async def _decision(action: ActionIn, turn: Turn, owner: str, services: Services, field: str) -> Decision:
+async def _decision(
+    action: ActionIn, turn: Turn, owner: str, services: Services, field: str, contents: Contents
+) -> Decision:
     match action:
         case ResultIn(blocks=blocks):
             text, layout = output_text(action.output), None
             if blocks is not None:
-                parts = result_parts(await user_blocks(blocks, owner, services, f"{field}.blocks"))
+                parts = result_parts(await user_blocks(blocks, owner, services, f"{field}.blocks", contents))
                 text, layout = joined_texts(parts), layout_of(parts)
             data = None if action.data is None else to_json(action.data).decode()
             answer = AskAnswer("result", text, action.is_error, layout=layout, client_data=data)

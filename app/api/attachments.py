@@ -3,6 +3,7 @@
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
@@ -19,6 +20,33 @@ from app.llm.models.catalog import Model
 from app.storage.uploads import Upload
 
 _DOCUMENTS = frozenset({PDF, PLAIN})
+# Bytes of the files of one message, as much as providers take in one request.
+_MOST_FILE_BYTES = 32_000_000
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the blocks of one request hold, each document of the library read once. A short request can name much: a
+    document is copied into the turn wherever it is named, and is sent to each reader of the turn.
+    """
+
+    most_text: int
+    documents: dict[str, str] = field(default_factory=dict)
+    text: int = 0
+    files: int = 0
+
+    def add_text(self, text: str, field: str) -> None:
+        """Raises RequestRefused where the texts have more than `most_text` bytes together."""
+        self.text += len(text.encode())
+        if self.text > self.most_text:
+            detail = f"`{field}` must be shorter: the texts of a request, those of documents included, have at most"
+            raise RequestRefused(f"{detail} {self.most_text:,} bytes.", field=field)
+
+    def add_file(self, size: int, field: str) -> None:
+        self.files += size
+        if self.files > _MOST_FILE_BYTES:
+            detail = f"`{field}` must be left out: the files of a request have at most {_MOST_FILE_BYTES:,} bytes."
+            raise RequestRefused(detail, field=field)
 
 
 def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
@@ -33,10 +61,19 @@ def steer_blocks(blocks: Sequence[BlockIn]) -> tuple[Block, ...]:
 
 
 async def user_blocks(
-    blocks: Sequence[BlockIn], owner: str, services: Services, field: str = "blocks"
+    blocks: Sequence[BlockIn],
+    owner: str,
+    services: Services,
+    field: str = "blocks",
+    contents: Contents | None = None,
 ) -> tuple[Block, ...]:
-    """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept."""
-    return tuple([await _block_of(place, block, owner, services, field) for place, block in enumerate(blocks)])
+    """The blocks of a user turn. Bytes become uploads; of a document of the library the present text is kept.
+    `contents` are those of the other blocks of the request. Raises RequestRefused, also where all are too large.
+    """
+    contents = contents or Contents(services.http.max_turn_bytes)
+    return tuple(
+        [await _block_of(place, block, owner, services, field, contents) for place, block in enumerate(blocks)]
+    )
 
 
 def result_parts(blocks: Sequence[Block]) -> list[ResultPart]:
@@ -61,27 +98,34 @@ def check_attachments(model: Model, blocks: Sequence[Block]) -> None:
             raise RequestRefused(f"`{field}` must not be {block.type}: model {model.id} reads none.", field=field)
 
 
-async def _block_of(place: int, block: BlockIn, owner: str, services: Services, field: str) -> Block:
+async def _block_of(
+    place: int, block: BlockIn, owner: str, services: Services, field: str, contents: Contents
+) -> Block:
     field = f"{field}.{place}.source"
     match block:
         case TextBlockIn():
+            contents.add_text(block.text, field.replace(".source", ".text"))
             return Block(place, 0, 0, TEXT, block.text)
         case ImageBlockIn():
             upload = await _upload(block.source, owner, services, field, IMAGES)
+            contents.add_file(upload.size, field)
             return _block(place, IMAGE, {"source": upload.source})
         case DocumentBlockIn(source=PathIn(path=path)):
             check_path(path, f"{field}.path")
-            text = await services.storage.documents.read(owner, path)
+            text = contents.documents.get(path) or await services.storage.documents.read(owner, path)
             if text is None:
                 raise RequestRefused(
                     f"`{field}.path` must be the path of one of your documents; there is no document {path}.",
                     field=f"{field}.path",
                 )
+            contents.documents[path] = text
+            contents.add_text(text, f"{field}.path")
             source = {"type": "text", "media_type": PLAIN}
             return _block(place, DOCUMENT, {"title": block.title or path, "source": source}, text)
         case DocumentBlockIn():
             assert not isinstance(block.source, PathIn)
             upload = await _upload(block.source, owner, services, field, _DOCUMENTS)
+            contents.add_file(upload.size, field)
             title = {"title": block.title} if block.title else {}
             return _block(place, DOCUMENT, {**title, "source": upload.source})
         case _:

@@ -19,7 +19,7 @@ from app.kit.strict_schema import is_strict
 from app.llm.models.catalog import Model, Models
 from app.llm.parameters import AllowedParams
 from app.tools.outputs import output_tools
-from app.tools.schemas import InputSchema
+from app.tools.schemas import InputSchema, SchemaRoom
 from app.tools.toolset import Toolset
 
 
@@ -76,7 +76,11 @@ class Resolver:
         settings = ChatSettings.model_validate(chat.settings)
         inherited = before.model if before else self.defaults.model
         model = self.models.check(options.model or settings.model or inherited)
-        tools = self._tools(options.tools if options.tools is not None else settings.tools, before)
+        if options.tools is None and settings.tools is not None:
+            # Their schemas were checked when they were stored.
+            tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
+        else:
+            tools = self._tools(options.tools, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
             tools = _Tools()  # neither turn nor chat requests them
         if options.system_prompt is not None:
@@ -121,7 +125,7 @@ class Resolver:
             return {}
         sent = changes.model_dump(exclude_unset=True)
         if changes.tools is not None:
-            self._choose(changes.tools, (), f"{field}.tools")
+            self._choose(changes.tools, (), f"{field}.tools", SchemaRoom())
             sent["tools"] = changes.model_dump(include={"tools"}, exclude_none=True)["tools"]
         merged = _without_nulls({**stored, **sent})
         if changes.model is not None or changes.params is not None:
@@ -175,10 +179,15 @@ class Resolver:
         if items is None and before is not None:
             own = (tool for tool in before.provider_tools if self._may_name(msgspec.json.decode(tool)))
             return _Tools(tuple(spec for spec in before.tools if spec.role is None), tuple(own))
-        return self._choose(self.toolset.names if items is None else items, before.tools if before else (), "tools")
+        named = self.toolset.names if items is None else items
+        return self._choose(named, before.tools if before else (), "tools", SchemaRoom())
 
-    def _choose(self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str) -> _Tools:
-        """The tools of `items`, of which `field` is the list. A tool of the server stays as it was `frozen`."""
+    def _choose(
+        self, items: Sequence[ToolIn], frozen: Sequence[ToolSpec], field: str, room: SchemaRoom | None
+    ) -> _Tools:
+        """The tools of `items`, of which `field` is the list. A tool of the server stays as it was `frozen`. `room` is
+        None for tools whose schemas were checked before.
+        """
         chosen: dict[str, ToolSpec] = {}
         provider: dict[str, None] = {}
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
@@ -197,7 +206,7 @@ class Resolver:
                     (spec,) = self.toolset.specs([item])
                     spec = server.get(item, spec)
                 else:
-                    spec = _declared(item)
+                    spec = _declared(item, room)
                 self.toolset.check(spec)
             except ValueError as error:
                 raise RequestRefused(str(error), field=f"{field}.{place}") from None
@@ -306,9 +315,11 @@ def _has_chosen(params: Mapping[str, Any], tools: _Tools) -> bool:
     return choice.get("type") != "tool" or choice["name"] in tools.names
 
 
-def _declared(item: ClientToolIn | HttpToolIn) -> ToolSpec:
-    """Raises ValueError for an input schema that is not valid."""
-    schema = InputSchema.checked(msgspec.json.encode(item.input_schema).decode()).text
+def _declared(item: ClientToolIn | HttpToolIn, room: SchemaRoom | None) -> ToolSpec:
+    """Raises ValueError for an input schema that is not valid, or for which there is no `room`."""
+    schema = msgspec.json.encode(item.input_schema).decode()
+    if room is not None:
+        InputSchema.checked(schema, room)
     if isinstance(item, ClientToolIn):
         return ToolSpec(item.name, item.description, schema, client=True)
     http = HttpCall(item.url, item.timeout, item.headers)

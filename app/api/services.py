@@ -92,6 +92,7 @@ class HttpSettings:
     """Sizes in bytes, times in seconds."""
 
     max_body_bytes: int
+    max_turn_bytes: int
     max_upload_bytes: int
     stream_life: float
     heartbeat: float

@@ -1,5 +1,6 @@
 """Handlers of turns: post, read, cancel, generate again."""
 
+import asyncio
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.chat_changes import ChatState, place_of
 from app.storage.exchanges import Exchange, Parent, Target
+
+_LONG = 100_000  # characters of a turn as JSON, after which others get their turn on the event loop
 
 
 async def create_turn(request: Request) -> Response:
@@ -94,9 +97,8 @@ async def get_path(request: Request) -> Response:
         end = before or leaf or state.newest
         try:
             if after and end:
-                path = await storage.turns.path_after(owner, chat, after, end, limit + 1)
-                following = path[limit - 1].id if len(path) > limit else None
-                path = path[:limit]
+                path, more = await storage.turns.path_after(owner, chat, after, end, limit)
+                following = path[-1].id if more else None
             else:
                 path = await storage.turns.path(owner, chat, end, limit + bool(before)) if end else []
         except NotFound:
@@ -163,8 +165,15 @@ def _exchange_response(request: Request, services: Services, owner: str, exchang
 
 async def _page(services: Services, path: list[Turn], state: ChatState, following: UUID | None = None) -> Response:
     siblings = await services.storage.turns.siblings([turn.id for turn in path])
-    turns = [turn_out(turn, services, siblings[turn.id]) for turn in path]
-    cursor = cursor_behind(state, turns)
-    return json_response(
-        PathPage(turns=turns, next=path[0].parent_id if path else None, following=following, cursor=cursor)
+    turns, bodies = [], []
+    for turn in path:
+        turns.append(turn_out(turn, services, siblings[turn.id]))
+        bodies.append(turns[-1].model_dump_json())
+        if len(bodies[-1]) > _LONG:
+            await asyncio.sleep(0)
+    page = PathPage(
+        turns=[], next=path[0].parent_id if path else None, following=following, cursor=cursor_behind(state, turns)
+    )
+    return Response(
+        page.model_dump_json().replace('"turns":[]', f'"turns":[{",".join(bodies)}]', 1), media_type="application/json"
     )

@@ -136,5 +136,9 @@ def place_of(turn: Turn) -> int:
     return (turn.created_at - _EPOCH) // timedelta(microseconds=1) * 2 + (turn.role == "assistant")
 
 
+def is_answer(place: int) -> bool:
+    return place % 2 == 1
+
+
 def _time_of(place: int) -> datetime:
     return _EPOCH + timedelta(microseconds=place // 2)

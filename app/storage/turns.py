@@ -15,6 +15,8 @@ from app.storage.rows import OPEN_STATUSES, PRELIMINARY, ask_from, block_from, r
 T = TypeVar("T")
 
 WHOLE_PATH = 1_000_000
+# Bytes of the turns of one page.
+_PAGE_BYTES = 8_000_000
 
 _COLUMNS = f"""turns.id, turns.chat_id, turns.parent_id, turns.role, turns.status, turns.request, turns.attempt,
     turns.cancel_requested, turns.recoveries, turns.asked, turns.arrivals,
@@ -40,15 +42,26 @@ GET_NEWEST_THROUGH = Statement(
     SELECT id FROM below ORDER BY created_at DESC, id DESC LIMIT 1
     """
 )
+# About the bytes that a turn has in memory: those of its longest columns, and some for each block.
+_SIZE = """coalesce(octet_length(turns.request::text), 0) + (
+        SELECT coalesce(sum(1000 + octet_length(text) + coalesce(octet_length(data::text), 0)
+            + coalesce(octet_length(client_data::text), 0)), 0) FROM blocks WHERE turn_id = turns.id
+    )"""
+# A page ends before the turn with which it would have more than `:bytes`, but has two turns at least: a client may know
+# the first one already.
 GET_PATH = Statement(
     f"""
     WITH RECURSIVE path AS (
-        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
+        SELECT id, parent_id, 0 AS depth FROM turns WHERE id = :leaf AND chat_id = :chat
         UNION ALL
-        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        SELECT turns.id, turns.parent_id, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
         WHERE path.depth + 1 < :limit
+    ), sized AS (
+        SELECT path.id, depth, sum({_SIZE}) OVER (ORDER BY depth) AS bytes FROM path JOIN turns ON turns.id = path.id
     )
-    SELECT path.* FROM path JOIN chats ON chats.id = path.chat_id AND owner = :owner
+    SELECT {_COLUMNS}, depth FROM sized JOIN turns ON turns.id = sized.id
+    JOIN chats ON chats.id = chat_id AND owner = :owner
+    WHERE depth <= 1 OR bytes <= CAST(:bytes AS bigint)
     ORDER BY depth DESC
     """
 )
@@ -63,8 +76,14 @@ GET_PATH_AFTER = Statement(
     ), page AS (
         SELECT id, depth FROM path WHERE id <> :after AND EXISTS (SELECT FROM path WHERE id = :after)
         ORDER BY depth DESC LIMIT :limit
+    ), sized AS (
+        SELECT page.id, depth, sum({_SIZE}) OVER (ORDER BY depth DESC) AS bytes,
+            row_number() OVER (ORDER BY depth DESC) AS number
+        FROM page JOIN turns ON turns.id = page.id
     )
-    SELECT {_COLUMNS} FROM page JOIN turns ON turns.id = page.id JOIN chats ON chats.id = chat_id AND owner = :owner
+    SELECT {_COLUMNS}, depth FROM sized JOIN turns ON turns.id = sized.id
+    JOIN chats ON chats.id = chat_id AND owner = :owner
+    WHERE number = 1 OR bytes <= CAST(:bytes AS bigint)
     ORDER BY depth DESC
     """
 )
@@ -96,6 +115,17 @@ BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, b
     blocks.client_data"""
 GET_BLOCKS = Statement(
     f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index"
+)
+# Of a text no more than `:most` characters; whether there are more stands in `cut`.
+GET_BEGINNINGS = Statement(
+    f"""
+    SELECT {BLOCK_COLUMNS.replace("blocks.text", "left(blocks.text, :most) AS text")},
+        length(blocks.text) > :most AS cut
+    FROM blocks WHERE turn_id = :turn ORDER BY index
+    """
+)
+GET_PORTION = Statement(
+    "SELECT substr(text, :start, :most) AS text FROM blocks WHERE turn_id = :turn AND index = :index"
 )
 GET_ASKS = Statement(
     "SELECT * FROM asks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, round, tool_use_id"
@@ -171,6 +201,23 @@ class Turns:
                 raise NotFound(f"There is no turn {turn} in chat {chat}.")
             return (await _with_contents(moment, [row]))[0]
 
+    async def beginning(self, owner: str, chat: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
+        """A user turn with up to `most` characters of each text, and the indexes of the blocks that have more. Raises
+        NotFound.
+        """
+        row = await self._database.row(GET_TURN, owner=owner, chat=chat, turn=turn)
+        if row is None:
+            raise NotFound(f"There is no turn {turn} in chat {chat}.")
+        blocks = await self._database.rows(GET_BEGINNINGS, turn=turn, most=most)
+        return turn_from(row, (), map(block_from, blocks)), frozenset(
+            block["index"] for block in blocks if block["cut"]
+        )
+
+    async def portion(self, turn: UUID, index: int, offset: int, most: int) -> str:
+        """Up to `most` characters of a block's text from `offset` on; none where the turn was deleted."""
+        row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
+        return row["text"] if row else ""
+
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
         """The owner and the path of a turn that `replica` has claimed. Raises ClaimLost when it has not, or not any
         more.
@@ -191,23 +238,24 @@ class Turns:
         return replace(turn, arrivals=arrivals, asks=tuple(map(ask_from, asks)), steers=tuple(map(steer_from, steers)))
 
     async def path(self, owner: str, chat: UUID, leaf: UUID, limit: int = WHOLE_PATH) -> list[Turn]:
-        """The turns from the root to `leaf`, at most the last `limit` of them. Raises NotFound."""
+        """The turns from the root to `leaf`, at most the last `limit` of them, of long ones fewer. Raises NotFound."""
         async with self._database.transaction(snapshot=True) as moment:
-            rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit)
+            rows = await moment.rows(GET_PATH, owner=owner, chat=chat, leaf=leaf, limit=limit, bytes=_PAGE_BYTES)
             if not rows:
                 raise NotFound(f"There is no turn {leaf} in chat {chat}.")
             return await _with_contents(moment, rows)
 
-    async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> list[Turn]:
-        """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them. Raises RequestRefused
-        where it is not on that path.
+    async def path_after(self, owner: str, chat: UUID, after: UUID, leaf: UUID, limit: int) -> tuple[list[Turn], bool]:
+        """The turns that follow `after` on the path to `leaf`, at most the first `limit` of them, of long ones fewer;
+        and whether others follow. Raises RequestRefused where `after` is not on that path.
         """
         async with self._database.transaction(snapshot=True) as moment:
-            rows = await moment.rows(GET_PATH_AFTER, owner=owner, chat=chat, after=after, leaf=leaf, limit=limit)
+            values = {"owner": owner, "chat": chat, "after": after, "leaf": leaf, "limit": limit, "bytes": _PAGE_BYTES}
+            rows = await moment.rows(GET_PATH_AFTER, **values)
             if not rows and leaf != after:
                 detail = f"`after` must be the id of a turn on the path to {leaf}; {after} is not on it."
                 raise RequestRefused(detail, field="after")
-            return await _with_contents(moment, rows)
+            return await _with_contents(moment, rows), bool(rows) and rows[-1]["depth"] > 0
 
     async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
         """The ids of the turns that follow `turn` directly, oldest first."""

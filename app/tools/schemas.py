@@ -53,6 +53,22 @@ class _Budget:
 _budget: ContextVar[_Budget] = ContextVar("_budget")
 
 
+@dataclass(slots=True)
+class SchemaRoom:
+    """What the schemas of one request may still hold together: they are checked one after another, without a pause."""
+
+    chars: int = 2 * _MAX_CHARS
+    objects: int = 5 * _MAX_OBJECTS
+    items: int = _MAX_ITEMS
+
+    def take(self, chars: int, objects: int, items: int) -> None:
+        """Raises ValueError where they do not fit."""
+        self.chars, self.objects, self.items = self.chars - chars, self.objects - objects, self.items - items
+        if min(self.chars, self.objects, self.items) < 0:
+            most = f"{2 * _MAX_CHARS:,} characters, {5 * _MAX_OBJECTS:,} objects or {_MAX_ITEMS:,} items of lists"
+            raise ValueError(f"the input schemas of all tools have more than {most} together: make them smaller")
+
+
 @dataclass(frozen=True, slots=True)
 class InputSchema:
     """The schema of a tool's input. A `$ref` leads nowhere but into the schema itself."""
@@ -60,8 +76,8 @@ class InputSchema:
     text: str
 
     @classmethod
-    def checked(cls, text: str) -> "InputSchema":
-        """Raises ValueError for a text that is not the schema of a JSON object."""
+    def checked(cls, text: str, room: SchemaRoom | None = None) -> "InputSchema":
+        """Raises ValueError for a text that is not the schema of a JSON object, or for which there is no `room`."""
         try:
             if len(text) > _MAX_CHARS:
                 raise ValueError(f"the input schema has more than {_MAX_CHARS:,} characters: make it smaller")
@@ -72,6 +88,8 @@ class InputSchema:
             if objects > _MAX_OBJECTS or items > _MAX_ITEMS:
                 most = f"{_MAX_OBJECTS} objects or {_MAX_ITEMS} items of lists"
                 raise ValueError(f"the input schema has more than {most}: make it smaller")
+            if room is not None:
+                room.take(len(text), objects, items)
             if schema.get("$schema", _DIALECTS[0]) not in _DIALECTS:
                 raise ValueError(f"`$schema` of the input schema must be one of {', '.join(_DIALECTS)}")
             jsonschema_rs.meta.validate(schema)

@@ -12,6 +12,8 @@ from app.api.schemas.tools import NAME
 from app.kit.requirements import requirement
 from app.kit.text import storable
 
+_MOST_ERRORS = 1000  # that are described one by one: each takes microseconds of the event loop
+
 
 def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
     return Invalid(refusals(model, error))
@@ -19,6 +21,10 @@ def invalid(model: type[BaseModel], error: ValidationError) -> Invalid:
 
 def refusals(type: Any, error: ValidationError, within: Sequence[str] = ()) -> list[dict[str, str]]:
     """The errors of a value of this type, which stands at the path `within`."""
+    if (count := error.error_count()) > _MOST_ERRORS:
+        place = ".".join(within)
+        where = f"`{place}` must have other members" if place else "The body must have other members"
+        return [{"field": place or "(body)", "message": f"{where}: {count:,} of them are wrong or not known here."}]
     return [_refusal(type, problem, within) for problem in error.errors(include_url=False, include_input=False)]
 
 

@@ -1,5 +1,6 @@
 """Base classes and field types of all models of the API."""
 
+import json
 from math import isfinite
 from typing import Annotated, Any
 
@@ -22,6 +23,13 @@ Title = Annotated[Storable, Field(min_length=1, max_length=300)]
 
 def storable_value(value: Any) -> Any:
     """Returns `value`. Raises ValueError where a text or a number in it cannot be stored."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if "\\u0000" not in text and text.encode():
+            return value
+    except ValueError:
+        pass
+    # Something may be wrong: a walk, which takes fifteen times as long, finds what.
     rest: list[Any] = [value]
     while rest:
         item = rest.pop()

@@ -1,6 +1,9 @@
 """The reader of a chat: changes of its rows, and the events of all its turns that have not ended."""
 
+import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -11,8 +14,9 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, Notice, TurnEnd
 from app.domain.log import resume
 from app.domain.turns import Turn
-from app.storage.chat_changes import ChatUpdates, DeletedTurns
+from app.storage.chat_changes import ChatUpdates, DeletedTurns, is_answer
 from app.storage.database import retry_while_unavailable
+from app.storage.rows import to_json
 from app.storage.turns import Turns
 from app.stream.chat.cursor import MOST_OPEN, UNKNOWN_CURSOR, ChatCursor, digest_of
 from app.stream.chat.wakeups import ChatWakeups
@@ -21,6 +25,12 @@ from app.stream.reader import PORTION, TurnReader
 from app.stream.wakeup import wait_for_any
 
 _BATCH = 50
+# The characters of each text of a user turn that are read with the turn, and of a longer one at once: a reader that is
+# slow holds no more of it.
+_BEGINNING = 8192
+_TEXT_PORTION = 131_072
+# Stands in a frame where the rest of a text is to be sent. No client can know it.
+_REST = secrets.token_hex(16)
 
 
 class EventOfTurn(NamedTuple):
@@ -34,6 +44,14 @@ class EventOfTurn(NamedTuple):
 # event of a turn.
 ChatItem = Chat | Turn | DeletedTurns | EventOfTurn | None
 EncodeItem = Callable[[ChatItem, ChatCursor | None], bytes]
+
+
+class RestOfText(NamedTuple):
+    """The part of a block's text from `offset` on, which is read when it is sent."""
+
+    turn: UUID
+    block: int
+    offset: int
 
 
 class Sources(NamedTuple):
@@ -58,6 +76,7 @@ class ChatReader:
         self._more = True
         self._deleted = False
         self._first = b""
+        self._unsent: deque[bytes | RestOfText] = deque()  # of the frame that was begun
 
     async def open(self) -> None:
         """Loads the turns of the cursor. Raises ValueError for a cursor that is not of this chat."""
@@ -86,6 +105,8 @@ class ChatReader:
             if (self._more or self._wakeup.number != self._seen) and self._has_room:
                 if frames := await self._query_changes():
                     yield frames
+                while self._unsent:
+                    yield await self._next_piece()
                 continue
             idle = True
             for place, reader in list(self._readers.items()):
@@ -129,14 +150,40 @@ class ChatReader:
             try:
                 if here := self._directory.running_for(self._owner, self._chat, new):
                     turn = here.turn
-                else:
+                elif is_answer(place):
                     turn = await retry_while_unavailable(partial(self._turns.get, self._owner, self._chat, new))
+                else:
+                    turn, cut = await retry_while_unavailable(
+                        partial(self._turns.beginning, self._owner, self._chat, new, _BEGINNING)
+                    )
+                    if cut:
+                        self._cursor.place = place
+                        self._more = True
+                        return frames + self._begin(turn, cut)
             except NotFound:  # it was deleted meanwhile, or the chat; the next query finds that
                 self._more = True
                 break
             self._cursor.place = place
             frames += self._frames_of_turn(turn, place)
         return frames
+
+    def _begin(self, turn: Turn, cut: frozenset[int]) -> bytes:
+        """The beginning of the frame of a user turn whose texts are `cut`; the rest of it is left in `_unsent`."""
+        marked = [replace(block, text=block.text + _REST) if block.index in cut else block for block in turn.blocks]
+        first, *others = self._encode(replace(turn, blocks=tuple(marked)), self._cursor).split(_REST.encode())
+        for index, following in zip(sorted(cut), others, strict=True):
+            self._unsent += (RestOfText(turn.id, index, _BEGINNING), following)
+        return first
+
+    async def _next_piece(self) -> bytes:
+        piece = self._unsent.popleft()
+        if isinstance(piece, bytes):
+            return piece
+        turn, block, offset = piece
+        text = await retry_while_unavailable(partial(self._turns.portion, turn, block, offset, _TEXT_PORTION))
+        if len(text) == _TEXT_PORTION:
+            self._unsent.appendleft(RestOfText(turn, block, offset + _TEXT_PORTION))
+        return to_json(text)[1:-1].encode()
 
     def _frames_of_turn(self, turn: Turn, place: int) -> bytes:
         if turn.role == "assistant":

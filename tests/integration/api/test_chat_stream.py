@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -378,8 +378,11 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
 
     class Late(Turns):
         async def get(self, owner: str, chat_id: UUID, turn: UUID) -> Turn:
+            raise AssertionError("the user turn comes first")
+
+        async def beginning(self, owner: str, chat_id: UUID, turn: UUID, most: int) -> tuple[Turn, frozenset[int]]:
             await server.services.storage.chats.delete(owner, chat_id)
-            return await super().get(owner, chat_id, turn)
+            return await super().beginning(owner, chat_id, turn, most)
 
     services, identity = server.services, UUID(chat.rpartition("/")[2])
     sources = chat_tail.Sources(
@@ -391,6 +394,50 @@ async def test_a_chat_that_is_deleted_while_its_turns_are_read_ends_its_stream(a
     reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
     frames = b"".join([data async for data in reader.frames()])
     assert [event.name for event in Parser().feed(frames)] == ["chat", "chat_deleted"]
+
+
+async def test_a_long_message_is_streamed_in_portions(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    texts = ['é"\n\\' * 100_000, "short", "x" * 8192, "y" * 139_264]
+    await api.json("POST", f"{chat}/turns", 201, json={"blocks": [{"type": "text", "text": each} for each in texts]})
+    services = server.services
+    sources = chat_tail.Sources(
+        services.storage.chat_changes,
+        services.storage.turns,
+        services.live.directory,
+        services.live.chat_wakeups,
+    )
+    reader = chat_tail.ChatReader(sources, api.owner, UUID(chat.rpartition("/")[2]), ChatCursor(), frame)
+    parser, events = Parser(), list[Any]()
+    async with aclosing(reader.frames()) as frames:
+        async for data in frames:
+            assert len(data) < 1_000_000
+            events += parser.feed(data)
+            if any(event.name == "turn_complete" for event in events):
+                break
+    (turn,) = [event.data for event in events if event.name == "turn" and event.data["role"] == "user"]
+    assert [block["text"] for block in turn["blocks"]] == texts
+
+
+async def test_a_long_message_that_is_deleted_while_it_is_sent_ends_early(api: Client, server: Server) -> None:
+    chat = await api.chat()
+    await api.ask(chat, "x" * 500_000)
+    services, identity = server.services, UUID(chat.rpartition("/")[2])
+    sources = chat_tail.Sources(
+        services.storage.chat_changes,
+        services.storage.turns,
+        services.live.directory,
+        services.live.chat_wakeups,
+    )
+    reader = chat_tail.ChatReader(sources, api.owner, identity, ChatCursor(), frame)
+    events, parser = list[Any](), Parser()
+    async with aclosing(reader.frames()) as frames:
+        events += parser.feed(await anext(frames))
+        await services.storage.chats.delete(api.owner, identity)
+        async for data in frames:
+            events += parser.feed(data)
+    assert [event.name for event in events] == ["chat", "turn", "chat_deleted"]
+    assert len(events[1].data["blocks"][0]["text"]) == 8192
 
 
 # --- whatever the schedule -------------------------------------------------------------------------------------------
