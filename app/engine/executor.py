@@ -256,10 +256,28 @@ class Executor:
             if self._unsealed() is None or not reply.is_whole:
                 raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
-        await self._seal(*self._close_reply(stop_reason), recoveries=0)
+        round, unwritten = self._close_reply(stop_reason)
+        last = self._end_behind(round, unwritten)
+        if last is None:
+            await self._seal(round, unwritten, recoveries=0)
+        else:
+            await self._recorder.seal_and_end(round, unwritten, last.stop_reason)
+            self._report_sealed(round)
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
+
+    def _end_behind(self, round: Round, unwritten: Sequence[Block]) -> Finish | None:
+        """The end of the turn where it follows the seal of this round and nothing comes in between: it is written with
+        the seal. Words of the user that no notification has announced yet are met by the end itself.
+        """
+        if self._context.updated.is_set() or self._context.hooks.want(AfterRound):
+            return None
+        turn = self.turn
+        rounds = (*turn.rounds[:-1], replace(round, sealed_by=turn.attempt))
+        sealed = replace(turn, rounds=rounds, blocks=(*turn.blocks, *unwritten))
+        step = next_step(sealed, self._context.ancestors, now=datetime.now(UTC))
+        return step if isinstance(step, Finish) else None
 
     # --- the end of a round ------------------------------------------------------------------------------------------
 
@@ -298,6 +316,9 @@ class Executor:
 
     async def _seal(self, round: Round, left_open: Sequence[Block], *, recoveries: int) -> None:
         await self._recorder.seal_round(round, left_open, recoveries=recoveries)
+        self._report_sealed(round)
+
+    def _report_sealed(self, round: Round) -> None:
         count_usage(round)
         log.info("round.sealed", stop_reason=round.stop_reason, blocks=len(self.turn.blocks))
 

@@ -115,6 +115,11 @@ class HookRunner:
         self._timeout = timeout
         self._abandoned: set[asyncio.Task[None]] = set()
 
+    def want(self, event: type[HookEvent]) -> bool:
+        """Whether a hook overrides the method for this kind of event."""
+        name = _METHODS[event]
+        return any(getattr(type(hook), name) is not getattr(Hooks, name) for hook in self._hooks)
+
     async def call(self, event: HookEvent) -> int:
         """Calls the method for `event` of every hook that overrides it. Returns how many calls failed."""
         name = _METHODS[type(event)]

@@ -104,14 +104,21 @@ class Recorder:
         self.view.close_block(block)
 
     @_write
-    async def seal_round(self, round: Round, interrupted: Sequence[Block] = (), *, recoveries: int = 0) -> None:
-        """Seals the last round. `interrupted` are the blocks that were open and stay as they are."""
-        sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=datetime.now(UTC))
-        turn = replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
-        await self._records.seal_round(sealed, interrupted, turn)
-        for block in interrupted:
-            self.view.close_block(block)
-        self.view.seal_round(sealed, turn)
+    async def seal_round(self, round: Round, unwritten: Sequence[Block] = (), *, recoveries: int = 0) -> None:
+        """Seals the last round. `unwritten` are its last blocks, which no row holds yet."""
+        sealed, turn = self._sealed(round, recoveries)
+        await self._records.seal_round(sealed, unwritten, turn)
+        self._show_sealed(sealed, unwritten, turn)
+
+    @_write
+    async def seal_and_end(self, round: Round, unwritten: Sequence[Block], stop_reason: str) -> None:
+        """Seals the last round and ends the turn as complete, in one commit."""
+        check_transition(self.turn.status, "complete")
+        sealed, turn = self._sealed(round, recoveries=0)
+        ended = replace(turn, status="complete", stop_reason=stop_reason, error=None)
+        ended_at, followed = await self._records.seal_and_end(sealed, unwritten, ended)
+        self._show_sealed(sealed, unwritten, turn)
+        self._show_end(replace(ended, rounds=self.turn.rounds, blocks=self.turn.blocks), ended_at, followed)
 
     @_write
     async def void_round(self, round: Round, *, recoveries: int) -> None:
@@ -228,16 +235,29 @@ class Recorder:
         check_transition(self.turn.status, status)
         usage = self._usage_of(self.turn.rounds)
         turn = replace(self.turn, status=status, stop_reason=stop_reason, error=error, usage=usage)
-        ended_at, followed = await self._records.end(turn)
-        self.holds, self.leaves_work = False, followed or ended_at is None
-        if ended_at is not None:
-            self.view.end(replace(turn, ended_at=ended_at))
+        self._show_end(turn, *await self._records.end(turn))
 
     @_write
     async def release(self) -> None:
         """Returns the turn to the queue, as it is."""
         check_transition(self.turn.status, "queued")
         await self._records.release(self.view.block_being_written())
+
+    def _sealed(self, round: Round, recoveries: int) -> tuple[Round, Turn]:
+        """The last round sealed, and the turn with its sums."""
+        sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=datetime.now(UTC))
+        return sealed, replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
+
+    def _show_sealed(self, sealed: Round, unwritten: Sequence[Block], turn: Turn) -> None:
+        for block in unwritten:
+            self.view.close_block(block)
+        self.view.seal_round(sealed, turn)
+
+    def _show_end(self, turn: Turn, ended_at: datetime | None, followed: bool) -> None:
+        """Without a time, the turn has gone back into the queue."""
+        self.holds, self.leaves_work = False, followed or ended_at is None
+        if ended_at is not None:
+            self.view.end(replace(turn, ended_at=ended_at))
 
     def _usage_with(self, last: Round) -> dict[str, Any]:
         return self._usage_of([*self.turn.rounds[:-1], last])

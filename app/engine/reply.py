@@ -10,9 +10,11 @@ import structlog
 from app.domain.blocks import Block
 from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
+from app.domain.kinds import TEXT
 from app.domain.rounds import Round
 from app.domain.steps import open_round_number
 from app.engine.frame_clock import FrameClock
+from app.engine.last_block import LastBlock
 from app.engine.recorder import Recorder
 from app.engine.retries import StallTimeout
 from app.llm.accumulator import Accumulator, Change
@@ -47,6 +49,7 @@ class Reply:
         self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
         self._ahead: Sequence[Change] = ()
+        self._last = LastBlock(self._apply)
         self._first_delta_at: datetime | None = None
 
     @property
@@ -63,16 +66,27 @@ class Reply:
 
     async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
         """Records the stream to its end. Raises the provider's errors, and PermanentError for too long a reply."""
+        try:
+            await self._record(stream, stall)
+        finally:
+            await self._last.settle()
+
+    async def _record(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
         begun = False
         async for parts in stream:
             stall.pause()
             self._ahead = changes = self._message.feed(parts if self._seam is None else self._past_seam(parts))
+            if self._last.waits and changes:
+                await self._last.write()
             if not begun and (changes or self._message.started):
                 await self._begin_round()
                 begun = True
             for done, change in enumerate(changes, 1):
                 if change.__class__ is str:  # the token path: nothing is awaited, nothing is created
                     self._delta(change)
+                elif done == len(changes) and isinstance(change, Block) and change.type == TEXT:
+                    self._ahead = ()
+                    self._last.keep(change)
                 else:
                     # Set first: a write runs to its end even when cancelled, so only what follows is left open.
                     self._ahead = changes[done:]
@@ -157,4 +171,5 @@ class Reply:
 
     def cut_off(self) -> list[Block]:
         """Ends the reply where it is. Returns the blocks that no row holds yet."""
-        return [change for change in (*self._ahead, *self._message.interrupt()) if isinstance(change, Block)]
+        changes = (self._last.block, *self._ahead, *self._message.interrupt())
+        return [change for change in changes if isinstance(change, Block)]

@@ -70,6 +70,9 @@ WRITES: dict[str, Write] = {
     "wait": lambda r: r.records.wait(0),
     "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
+    "seal_and_end": lambda r: r.records.seal_and_end(
+        SEALED, [OPEN], replace(r.turn, status="complete", stop_reason="end_turn")
+    ),
     "release": lambda r: r.records.release(None),
 }
 

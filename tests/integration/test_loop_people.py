@@ -16,6 +16,7 @@ from app.domain.errors import Conflict
 from app.domain.kinds import TEXT, USER_TEXT
 from app.domain.log import open_actions_of
 from app.domain.turns import Limits, ToolSpec, Turn
+from app.engine.hooks import AfterRound, Hooks
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.llm.conversation.messages import GIVEN_UP
@@ -444,18 +445,26 @@ async def test_an_answer_at_the_moment_when_the_turn_begins_to_wait_is_not_lost(
 # --- words that race -------------------------------------------------------------------------------------------------
 
 
+class WatchesRounds(Hooks):
+    """A hook between the seal of a round and the end of the turn, so that these are two writes."""
+
+    async def after_round(self, event: AfterRound) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("write", "hooks"), [("seal_and_end", []), ("end", [WatchesRounds()])])
 @pytest.mark.parametrize("order", ["the words first", "the end first"])
 async def test_words_at_the_moment_when_the_turn_ends_are_taken_in_or_refused_and_never_lost(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, order: str
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, order: str, write: str, hooks: Sequence[Hooks]
 ) -> None:
     pause = Pause()
-    _slowly(monkeypatch, "end", pause)
+    _slowly(monkeypatch, write, pause)
     provider = ScriptedProvider([answer("All done."), answer("You are welcome.")])
 
     async def end() -> None:
         pause.go.set()
 
-    async with harness.replica(provider) as replica:
+    async with harness.replica(provider, hooks=hooks) as replica:
         asked = await harness.ask()
         replica.worker.wake()
         await pause.reached.wait()

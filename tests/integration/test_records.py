@@ -20,7 +20,15 @@ from app.storage.database import Database, Row, Statement
 from app.storage.exchanges import Exchanges, Target
 from app.storage.rows import to_json
 from app.storage.runs.queue import CLAIM_TURNS, Queue
-from app.storage.runs.record import BEGIN_ROUND, CLOSE_BLOCK, END_TURN, SEAL_ROUND, SETTLE_CALL, START_CALLS, Records
+from app.storage.runs.record import (
+    BEGIN_ROUND,
+    CLOSE_BLOCK,
+    SEAL_AND_END,
+    SEAL_ROUND,
+    SETTLE_CALL,
+    START_CALLS,
+    Records,
+)
 from app.storage.turns import Turns
 from app.tools.tool import ToolContext, tool
 from tests.integration.records import begun, claimed, first_round, records_of, sealed
@@ -49,6 +57,12 @@ RUN: Sequence[tuple[str, Write]] = (
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),
 )
 WAYS_OUT: Sequence[tuple[str, Write]] = (
+    (
+        "seal_and_end",
+        lambda records, turn: records.seal_and_end(
+            sealed(ROUND), [replace(CUT, index=0)], replace(turn, status="complete", stop_reason="end", usage=TOTAL)
+        ),
+    ),
     ("void_round", lambda records, turn: records.void_round(ROUND, replace(turn, usage=TOTAL, recoveries=1))),
     ("release", lambda records, _: records.release(replace(CUT, index=0))),
     ("wait", lambda records, turn: records.wait(turn.arrivals)),
@@ -202,7 +216,7 @@ async def test_a_run_whose_every_write_loses_its_first_answer_does_everything_on
         done.append(context.idempotency_key)
         return "done"
 
-    writes = {BEGIN_ROUND, CLOSE_BLOCK, SEAL_ROUND, START_CALLS, SETTLE_CALL, END_TURN}
+    writes = {BEGIN_ROUND, CLOSE_BLOCK, SEAL_ROUND, START_CALLS, SETTLE_CALL, SEAL_AND_END}
     row = Database.row
     lost: list[tuple[str, str]] = []
 
@@ -218,7 +232,7 @@ async def test_a_run_whose_every_write_loses_its_first_answer_does_everything_on
     async with harness.replica(provider, [note]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[note]))
     assert (turn.status, turn.attempt, len(done), len(provider.requests)) == ("complete", 1, 1, 2)
-    assert len(lost) == 9
+    assert len(lost) == 7
 
 
 async def test_a_claim_whose_answer_was_lost_is_found_and_run(

@@ -17,10 +17,11 @@ import app.storage
 from app.domain.blocks import Block
 from app.domain.turns import TRANSITIONS, Status, TurnRequest
 from app.kit.ids import new_id
+from app.storage.charges import columns_of_charges
 from app.storage.chats import Chats
 from app.storage.database import Statement, connect
 from app.storage.exchanges import Exchanges, Target
-from app.storage.rows import to_json
+from app.storage.rows import columns_of, to_json
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -30,6 +31,12 @@ REPLICA = new_id()
 ANSWER = to_json({"kind": "expired"})
 ERROR = to_json({"type": "overloaded", "message": "The provider is overloaded."})
 LATE = datetime(2026, 1, 1, tzinfo=UTC)
+OF_A_ROUND = {
+    **dict.fromkeys(("number", "round_attempt", "stop_reason", "usage", "data", "cost", "estimated_tokens")),
+    **dict.fromkeys(("first_delta_at", "sealed_at")),
+    **columns_of([]),
+    **columns_of_charges([]),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,20 @@ class Write:
     values: Sequence[Values] = ({},)
 
 
+ENDS: Sequence[Values] = [
+    {
+        "blocks": 0,
+        "rounds": 0,
+        "sealed": 0,
+        "arrivals": known,
+        "status": status,
+        "turn_stop_reason": "end_turn",
+        "error": ERROR if status == "error" else None,
+        "turn_usage": "{}",
+        "recoveries": 0,
+    }
+    for known, status in product((0, 1), STATUSES)
+]
 WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10}]),
     "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10, "most": 5}]),
@@ -52,21 +73,10 @@ WRITES: Mapping[str, Write] = {
         {("running", "waiting"), ("running", "queued"), ("waiting", "queued")},
         [{"arrivals": known, "superseded": ANSWER} for known in (0, 1)],
     ),
-    "END_TURN": Write(
+    "END_TURN": Write({("running", then) for then in ("queued", "complete", "cancelled", "error")}, ENDS),
+    "SEAL_AND_END": Write(
         {("running", then) for then in ("queued", "complete", "cancelled", "error")},
-        [
-            {
-                "blocks": 0,
-                "rounds": 0,
-                "sealed": 0,
-                "arrivals": known,
-                "status": status,
-                "stop_reason": "end_turn",
-                "error": ERROR if status == "error" else None,
-                "usage": "{}",
-            }
-            for known, status in product((0, 1), STATUSES)
-        ],
+        [{**OF_A_ROUND, **end} for end in ENDS],
     ),
 }
 WRITES_STATUS = re.compile(r"UPDATE turns\s+SET\s(?:(?!\bFROM fenced\b|\bWHERE\b).)*?\bstatus = ", re.DOTALL)

@@ -86,21 +86,24 @@ BEGIN_ROUND = Statement(
 
 CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
 
-SEAL_ROUND = Statement(
-    _whole_fence(columns="id, chat_id")
-    + _CLEAR_JOURNAL
-    + _CHARGE_ROUNDS
-    + ", interrupted AS ("
-    + INSERT_BLOCKS
-    + """
-    ), sealed AS (
+_SEALED = f"""
+    {_CLEAR_JOURNAL}
+    {_CHARGE_ROUNDS}
+    , unwritten AS ({INSERT_BLOCKS}), sealed AS (
         UPDATE rounds
         SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
             first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt,
             estimated_tokens = :estimated_tokens, cost = CAST(:cost AS float8)
         FROM fenced
         WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
-    ), counted AS (
+    )
+"""
+
+SEAL_ROUND = Statement(
+    _whole_fence(columns="id, chat_id")
+    + _SEALED
+    + """
+    , counted AS (
         UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
         FROM fenced WHERE turns.id = fenced.id
     )
@@ -264,28 +267,28 @@ SETTLE_CALL = Statement(
     + " RETURNING turn_id"
 )
 
-END_TURN = Statement(
-    _whole_fence(
-        "attempt = :attempt AND status IN ('running', :status)",
-        columns="id, status = 'running' AND arrivals > :arrivals AS goes_on",
-    )
-    + _CLEAR_JOURNAL
-    + """
+_END_FENCE = _whole_fence(
+    "attempt = :attempt AND status IN ('running', :status)",
+    columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on",
+)
+_ENDED = """
     , ended AS (
         UPDATE turns
         SET status = CASE WHEN goes_on THEN 'queued' ELSE :status END,
-            stop_reason = CASE WHEN goes_on THEN NULL ELSE :stop_reason END,
+            stop_reason = CASE WHEN goes_on THEN NULL ELSE :turn_stop_reason END,
             error = CASE WHEN goes_on THEN NULL ELSE CAST(:error AS json) END,
             ended_at = CASE WHEN goes_on THEN NULL ELSE coalesce(ended_at, now()) END,
-            usage = CAST(:usage AS json), replica = NULL
+            usage = CAST(:turn_usage AS json), recoveries = :recoveries, replica = NULL
         FROM fenced WHERE turns.id = fenced.id
         RETURNING turns.ended_at, EXISTS (
             SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
         ) AS followed
     )
     SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
-    """
-)
+"""
+END_TURN = Statement(_END_FENCE + _CLEAR_JOURNAL + _ENDED)
+# The end of a turn whose last reply has just come whole: its last block, its seal and its end in one commit.
+SEAL_AND_END = Statement(_END_FENCE + _SEALED + _ENDED)
 
 # Hooks are called for the end of a turn too. The number is a parameter, so that a write can be repeated.
 COUNT_HOOK_FAILURES = Statement(
@@ -328,25 +331,9 @@ class Records:
     async def close_block(self, block: Block) -> None:
         await self._write(CLOSE_BLOCK, **columns_of([block]))
 
-    async def seal_round(self, round: Round, interrupted: Sequence[Block], turn: Turn) -> None:
-        """`interrupted` are the blocks that were open; `turn` carries the new sums, and all that the rows must hold."""
-        await self._write_whole(
-            SEAL_ROUND,
-            turn,
-            number=round.number,
-            round_attempt=round.attempt,
-            stop_reason=round.stop_reason,
-            usage=to_json(round.usage),
-            data=round.data,
-            first_delta_at=round.first_delta_at,
-            sealed_at=round.sealed_at,
-            estimated_tokens=round.estimated_tokens,
-            cost=round.cost,
-            turn_usage=to_json(turn.usage),
-            recoveries=turn.recoveries,
-            **columns_of(interrupted),
-            **columns_of_charges(charges_of([round], turn)),
-        )
+    async def seal_round(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> None:
+        """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold."""
+        await self._write_whole(SEAL_ROUND, turn, **_sums(turn), **_sealed(round, turn), **columns_of(unwritten))
 
     async def void_round(self, round: Round, turn: Turn) -> int:
         """Deletes an unsealed round and starts the next attempt, whose number is returned."""
@@ -418,14 +405,13 @@ class Records:
         """Ends the turn and returns the time, and whether another turn stands behind it. None for the time where the
         turn went back into the queue, since more has arrived than `turn` counts.
         """
+        row = await self._write_whole(END_TURN, turn, **_sums(turn), **_ended(turn))
+        return row["ended_at"], row["followed"]
+
+    async def seal_and_end(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> tuple[datetime | None, bool]:
+        """Seals the last round as `seal_round` does, and ends the turn as `end` does."""
         row = await self._write_whole(
-            END_TURN,
-            turn,
-            arrivals=turn.arrivals,
-            status=turn.status,
-            stop_reason=turn.stop_reason,
-            error=to_json(turn.error) if turn.error else None,
-            usage=to_json(turn.usage),
+            SEAL_AND_END, turn, **_sums(turn), **_sealed(round, turn), **_ended(turn), **columns_of(unwritten)
         )
         return row["ended_at"], row["followed"]
 
@@ -480,3 +466,31 @@ class Records:
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
+
+
+def _sums(turn: Turn) -> dict[str, object]:
+    return {"turn_usage": to_json(turn.usage), "recoveries": turn.recoveries}
+
+
+def _sealed(round: Round, turn: Turn) -> dict[str, object]:
+    return {
+        "number": round.number,
+        "round_attempt": round.attempt,
+        "stop_reason": round.stop_reason,
+        "usage": to_json(round.usage),
+        "data": round.data,
+        "first_delta_at": round.first_delta_at,
+        "sealed_at": round.sealed_at,
+        "estimated_tokens": round.estimated_tokens,
+        "cost": round.cost,
+        **columns_of_charges(charges_of([round], turn)),
+    }
+
+
+def _ended(turn: Turn) -> dict[str, object]:
+    return {
+        "arrivals": turn.arrivals,
+        "status": turn.status,
+        "turn_stop_reason": turn.stop_reason,
+        "error": to_json(turn.error) if turn.error else None,
+    }

@@ -1,0 +1,74 @@
+"""The last block of a reply: kept for the seal, and written by itself where the seal does not come."""
+
+import asyncio
+
+import pytest
+
+from app.domain.blocks import Block
+from app.engine import last_block
+from app.engine.last_block import LastBlock
+
+BLOCK = Block(0, 1, 1, "text", "There.")
+
+
+class Rows:
+    """What was written. A write waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def write(self, block: Block) -> None:
+        self.begun.set()
+        await self.go.wait()
+        self.blocks.append(block)
+
+
+async def test_a_block_is_kept_for_the_seal() -> None:
+    rows = Rows()
+    last = LastBlock(rows.write)
+    last.keep(BLOCK)
+    await last.settle()
+    assert (last.block, rows.blocks) == (BLOCK, [])
+
+
+async def test_a_block_that_was_not_the_last_one_is_written_before_what_follows() -> None:
+    rows = Rows()
+    rows.go.set()
+    last = LastBlock(rows.write)
+    last.keep(BLOCK)
+    assert last.waits
+    await last.write()
+    assert (last.block, last.waits, rows.blocks) == (None, False, [BLOCK])
+
+
+async def test_without_a_seal_a_block_is_written_by_itself_and_what_follows_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(last_block, "LONGEST_WAIT", 0.0)
+    rows = Rows()
+    last = LastBlock(rows.write)
+    last.keep(BLOCK)
+    await rows.begun.wait()
+    assert last.block is None, "it is not left open: a write runs to its end"
+    following = asyncio.create_task(last.write())
+    await asyncio.sleep(0)
+    assert not following.done()
+    rows.go.set()
+    await following
+    assert (last.waits, rows.blocks) == (False, [BLOCK])
+
+
+async def test_a_late_write_that_fails_fails_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_block, "LONGEST_WAIT", 0.0)
+    begun = asyncio.Event()
+
+    async def refuse(_block: Block) -> None:
+        begun.set()
+        raise ValueError("refused")
+
+    last = LastBlock(refuse)
+    last.keep(BLOCK)
+    await begun.wait()
+    with pytest.raises(ValueError, match="refused"):
+        await last.settle()
