@@ -8,11 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from app.api.identity.way import Authenticate as Authenticate
     from app.config import Settings as Settings
     from app.config import read_settings as read_settings
     from app.domain.errors import ClaimLost as ClaimLost
     from app.domain.errors import ConfigError as ConfigError
     from app.domain.errors import Conflict as Conflict
+    from app.domain.errors import Forbidden as Forbidden
     from app.domain.errors import NotFound as NotFound
     from app.domain.errors import PermanentError as PermanentError
     from app.domain.errors import ProviderError as ProviderError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from app.domain.errors import StorageUnavailable as StorageUnavailable
     from app.domain.errors import TransientError as TransientError
     from app.domain.errors import TurnstreamError as TurnstreamError
+    from app.domain.errors import Unauthorized as Unauthorized
+    from app.domain.identity import Identity as Identity
     from app.domain.turns import ToolSpec as ToolSpec
     from app.engine.hooks import AfterRound as AfterRound
     from app.engine.hooks import AfterTool as AfterTool
@@ -53,11 +57,13 @@ if TYPE_CHECKING:
     from app.tools.toolset import Toolset as Toolset
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
+    "app.api.identity.way": ("Authenticate",),
     "app.config": ("Settings", "read_settings"),
     "app.domain.errors": (
         "ClaimLost",
         "ConfigError",
         "Conflict",
+        "Forbidden",
         "NotFound",
         "PermanentError",
         "ProviderError",
@@ -65,7 +71,9 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "StorageUnavailable",
         "TransientError",
         "TurnstreamError",
+        "Unauthorized",
     ),
+    "app.domain.identity": ("Identity",),
     "app.domain.turns": ("ToolSpec",),
     "app.engine.hooks": (
         "AfterRound",

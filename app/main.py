@@ -10,20 +10,24 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.types import Lifespan
 
-from app.api.http.auth import LOCAL_OWNER, Authenticator
 from app.api.http.connection import SafeHeaders
 from app.api.http.errors import HANDLERS
+from app.api.identity.authenticator import Authenticator
+from app.api.identity.local import LocalMachine
+from app.api.identity.stored import StoredTokens
+from app.api.identity.way import Authenticate
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
 from app.api.streams.response import OwnerStreams
 from app.config import Settings
 from app.domain.errors import ConfigError
+from app.domain.identity import LOCAL_OWNER
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import database_url
-from app.setup.engine import started
+from app.setup.engine import background, started
 from app.setup.models import check_chosen, default_among, default_model, open_models
 from app.setup.policies import allowed_params, allowed_provider_tools, tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
@@ -48,14 +52,16 @@ def create_app(
     toolset: Toolset | None = None,
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
+    authenticate: Authenticate | None = None,
 ) -> Starlette:
     """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
-    `outputs` validate and refine the output of structured turns.
+    `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
+    None for one that has a token of the server; nobody is answered without either.
     """
 
     @asynccontextmanager
     async def run(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings, models, toolset, hooks, outputs) as services:
+        async with running(settings, models, toolset, hooks, outputs, authenticate) as services:
             app.state.services = services
             failure = asyncio.create_task(_terminate_process_after(services.failed))
             yield
@@ -98,6 +104,7 @@ async def running(
     toolset: Toolset | None = None,
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
+    authenticate: Authenticate | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
     receiver, allowed = webhook_receiver(settings), allowed_params(settings)
@@ -113,7 +120,8 @@ async def running(
                 webhooks=receiver.kinds if receiver else (),
             )
         )
-        await _check_exposure(settings, Tokens(database))
+        stored = StoredTokens(Tokens(database))
+        ways = await _ways(settings, Tokens(database), stored, authenticate)
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
         check_chosen(models, settings)
@@ -122,9 +130,10 @@ async def running(
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
         engine = await stack.enter_async_context(started(settings, url, database, models, toolset, hooks, receiver))
+        await stack.enter_async_context(background(engine.failed, stored.record_uses))
         worker = engine.worker
         yield Services(
-            Authenticator(Tokens(database), on_loopback=_on_loopback(settings)),
+            Authenticator(ways),
             Storage.of(database),
             Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
             Resolver(
@@ -163,13 +172,17 @@ async def _terminate_process_after(failed: asyncio.Event) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _on_loopback(settings: Settings) -> bool:
-    return settings.host in _LOOPBACK
-
-
-async def _check_exposure(settings: Settings, tokens: Tokens) -> None:
-    if not _on_loopback(settings) and not await tokens.exist():
+async def _ways(
+    settings: Settings, tokens: Tokens, stored: StoredTokens, authenticate: Authenticate | None
+) -> Sequence[Authenticate]:
+    """The ways to authenticate. Raises ConfigError where others can reach a server that nobody may use."""
+    if authenticate is not None:
+        return authenticate, stored.identity_of
+    if settings.host in _LOOPBACK:
+        return stored.identity_of, LocalMachine(tokens).identity_of
+    if not await tokens.exist():
         raise ConfigError(
             f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and there is no token yet: create one"
             " with `turnstream tokens create NAME`, or listen on 127.0.0.1."
         )
+    return (stored.identity_of,)

@@ -10,7 +10,7 @@ from app.api.codec import output_text, parsed, to_json
 from app.api.http.reading import id_of, idempotency_key_of, read_body
 from app.api.schemas.responses import GrantOut, GrantsOut, Revoked, WholeOut
 from app.api.schemas.tools import ActionIn, ActionsIn, AnswerIn, ApproveIn, DenyIn, ResultIn
-from app.api.services import Services, begin
+from app.api.services import Services, begin, identity_of
 from app.api.views import json_response, turn_out
 from app.domain.asks import AskAnswer
 from app.domain.errors import NotFound, RequestRefused
@@ -24,9 +24,11 @@ from app.tools.schemas import InputSchema
 
 
 async def act(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     sent, body = await read_body(request, ActionsIn)
+    for action in sent.actions:
+        identity_of(request).require("chat" if isinstance(action, ResultIn) else "approve")
     key = idempotency_key_of(request, body)
     before = await services.storage.turns.get(owner, chat, turn)
     try:
@@ -44,7 +46,7 @@ async def act(request: Request) -> Response:
 
 
 async def get_whole(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, turn, call = id_of(request, "chat"), id_of(request, "turn"), request.path_params["tool_use_id"]
     if unstorable(call):
         raise NotFound(f"There is no result of a call {call!r}.")
@@ -53,7 +55,7 @@ async def get_whole(request: Request) -> Response:
 
 
 async def list_grants(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat = await services.storage.chats.get(owner, id_of(request, "chat"))
     grants = [
         GrantOut(
@@ -70,7 +72,7 @@ async def list_grants(request: Request) -> Response:
 
 
 async def revoke_grant(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
     await services.storage.grants.revoke(owner, chat, grant)
     return json_response(Revoked(revoked=grant))

@@ -7,14 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.schemas.responses import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
-from app.api.services import begin
+from app.api.services import services_of
 from app.api.views import json_response
 from app.llm.models.catalog import Model
 from app.llm.parameters import Parameter
 
 
 async def list_models(request: Request) -> Response:
-    services, _ = await begin(request)
+    services = services_of(request)
     default = services.resolver.defaults.model
     listed = dict(services.resolver.models.listed())
     default_model = services.resolver.models.check(default)
@@ -45,7 +45,7 @@ def _parameter(parameter: Parameter, model: Model) -> ParameterOut:
 
 
 async def list_tools(request: Request) -> Response:
-    services, _ = await begin(request)
+    services = services_of(request)
     tools = [
         ToolOut(
             name=spec.name,

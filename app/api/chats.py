@@ -27,7 +27,7 @@ _TOKEN = re.compile("([0-9]{1,16})_([0-9a-f]{32})")
 
 
 async def create_chat(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     new, _ = await read_body(request, NewChat)
     settings = services.resolver.changed_settings({}, new.settings)
     chat = await services.storage.chats.create(owner, new.title, new.system_prompt, settings)
@@ -36,7 +36,7 @@ async def create_chat(request: Request) -> Response:
 
 
 async def list_chats(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     limit = limit_of(request, default=50, most=200)
     before = request.query_params.get("before")
     position = _position(before) if before else None
@@ -54,13 +54,13 @@ async def list_chats(request: Request) -> Response:
 
 
 async def get_chat(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     return json_response(chat_out(await services.storage.chats.get(owner, id_of(request, "chat"))))
 
 
 async def change_chat(request: Request) -> Response:
     """Changes the members that are sent, null included; one that is left out stays."""
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat = id_of(request, "chat")
     changes, _ = await read_body(request, ChatChanges)
 
@@ -76,7 +76,7 @@ async def change_chat(request: Request) -> Response:
 
 
 async def delete_chat(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat = id_of(request, "chat")
     for turn in await services.storage.chats.delete(owner, chat):
         await services.live.cancel(turn)

@@ -20,7 +20,7 @@ _AMBIGUOUS = re.compile("[\x00-\x1f\x7f\ufffd]")
 
 
 async def put_document(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     path = _path_of(request)
     try:
         content = (await read_bytes(request)).decode()
@@ -33,7 +33,7 @@ async def put_document(request: Request) -> Response:
 
 
 async def get_document(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     path = _path_of(request)
     content = await services.storage.documents.read(owner, path)
     if content is None:
@@ -42,7 +42,7 @@ async def get_document(request: Request) -> Response:
 
 
 async def delete_document(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     path = _path_of(request)
     if not await services.storage.documents.delete(owner, path):
         raise NotFound(f"There is no document {path}.")
@@ -50,7 +50,7 @@ async def delete_document(request: Request) -> Response:
 
 
 async def list_documents(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     limit = limit_of(request, default=200, most=1000)
     prefix, after = _query(request, "prefix"), _query(request, "after")
     found = await services.storage.documents.tree(owner, prefix, after=after, limit=limit + 1)

@@ -37,7 +37,7 @@ from app.api.schemas.responses import (
     WholeOut,
 )
 from app.api.schemas.tools import ActionsIn
-from app.api.services import path_for
+from app.api.services import admit, path_for
 from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
@@ -212,6 +212,7 @@ ENDPOINTS = (
         (202,),
         (404, 409, 422),
         headers=_KEY,
+        scopes=("chat", "approve"),
     ),
     Endpoint(
         "GET /api/waiting",
@@ -234,6 +235,7 @@ ENDPOINTS = (
         "Revoke a remembered approval: the next call of the tool needs a decision again",
         gives=Revoked,
         problems=(404,),
+        scopes=("approve",),
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/results/{tool_use_id}",
@@ -272,6 +274,7 @@ ENDPOINTS = (
         "text/event-stream",
         problems=(409,),
         events="UiMessageStream",
+        scopes=("chat", "approve"),
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
@@ -386,14 +389,17 @@ ENDPOINTS = (
 
 def routes() -> list[Route]:
     """One route for each path, so that a refusal of a wrong method lists all the right ones."""
-    by_path: dict[str, dict[str, Handler]] = {}
+    by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint.handler
-    return [Route(path, _dispatcher(handlers), methods=list(handlers)) for path, handlers in by_path.items()]
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 
 
-def _dispatcher(handlers: Mapping[str, Handler]) -> Handler:
+def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
     async def dispatch(request: Request) -> Response:
-        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        if not endpoint.open:
+            await admit(request, endpoint)
+        return await endpoint.handler(request)
 
     return dispatch

@@ -8,9 +8,11 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from app.api.http.auth import Authenticator
+from app.api.http.endpoint import Endpoint
+from app.api.identity.authenticator import Authenticator
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
+from app.domain.identity import Identity
 from app.storage.actions import Actions
 from app.storage.branches import Branches
 from app.storage.charges import Charges
@@ -135,7 +137,21 @@ def path_for(request: Request, path: str) -> str:
     return prefix + path
 
 
-async def begin(request: Request) -> tuple[Services, str]:
-    """Returns the services, and the owner that the request is authenticated as. Raises Unauthorized."""
-    services = services_of(request)
-    return services, await services.authenticator.owner_of(request.headers)
+async def admit(request: Request, endpoint: Endpoint) -> None:
+    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. Raises
+    Unauthorized and Forbidden.
+    """
+    identity = await services_of(request).authenticator.identity_of(request)
+    identity.require(*endpoint.scopes)
+    request.state.identity = identity
+
+
+def identity_of(request: Request) -> Identity:
+    """The identity of a request that was admitted."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+def begin(request: Request) -> tuple[Services, str]:
+    """Returns the services, and the owner on whose behalf the request is made."""
+    return services_of(request), identity_of(request).owner

@@ -26,7 +26,7 @@ _LONG = 100_000  # characters of a turn as JSON, after which others get their tu
 
 
 async def create_turn(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat = id_of(request, "chat")
     new, body = await read_body(request, NewTurn)
     key = idempotency_key_of(request, body)
@@ -36,7 +36,7 @@ async def create_turn(request: Request) -> Response:
 
 
 async def create_turn_in_new_chat(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
@@ -47,7 +47,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
 
 
 async def regenerate(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, TurnOptions)
     key = idempotency_key_of(request, body)
@@ -56,7 +56,7 @@ async def regenerate(request: Request) -> Response:
 
 
 async def fork(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, ForkIn)
     key = idempotency_key_of(request, body)
@@ -65,13 +65,13 @@ async def fork(request: Request) -> Response:
 
 
 async def cancel(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     turn = await cancel_turn(services, owner, id_of(request, "chat"), id_of(request, "turn"))
     return json_response(turn_out(turn, services), 200 if turn.ended else 202)
 
 
 async def delete_branch(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat, turn, count = id_of(request, "chat"), id_of(request, "turn"), 0
     async for deleted, running in services.storage.branches.delete(owner, chat, turn):
         count += deleted
@@ -82,7 +82,7 @@ async def delete_branch(request: Request) -> Response:
 
 
 async def get_path(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     storage, chat = services.storage, id_of(request, "chat")
     await storage.chats.get(owner, chat)
     limit = limit_of(request, default=100, most=500)
@@ -114,7 +114,7 @@ async def get_path(request: Request) -> Response:
 
 
 async def get_path_of_turn(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     chat = id_of(request, "chat")
     limit = limit_of(request, default=100, most=500)
     state = await services.storage.chat_changes.state(chat)
@@ -123,14 +123,14 @@ async def get_path_of_turn(request: Request) -> Response:
 
 
 async def get_turn(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     siblings = await services.storage.turns.siblings([turn.id])
     return json_response(turn_out(turn, services, siblings[turn.id]))
 
 
 async def get_siblings(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
     await storage.turns.get(owner, chat, turn)
     siblings = await storage.turns.siblings([turn])
@@ -139,7 +139,7 @@ async def get_siblings(request: Request) -> Response:
 
 
 async def get_children(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     storage, chat, turn = services.storage, id_of(request, "chat"), id_of(request, "turn")
     await storage.turns.get(owner, chat, turn)
     turns = [await storage.turns.get(owner, chat, child) for child in await storage.turns.children(chat, turn)]

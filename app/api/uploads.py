@@ -23,7 +23,7 @@ _SAFE_HEADERS = {
 
 
 async def put_upload(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
@@ -36,7 +36,7 @@ async def put_upload(request: Request) -> Response:
 
 
 async def get_upload(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     upload = id_of(request, "upload")
     tag = f'"{upload}"'
     if tag in request.headers.get("if-none-match", "") and await services.storage.uploads.describe(owner, [upload]):
@@ -49,7 +49,7 @@ async def get_upload(request: Request) -> Response:
 
 
 async def delete_upload(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     upload = id_of(request, "upload")
     only_unused = request.query_params.get("if") == "unused"
     if await services.storage.uploads.delete(owner, upload, only_unused=only_unused):

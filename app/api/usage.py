@@ -18,7 +18,7 @@ _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 
 
 async def get_usage(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     limit = limit_of(request, default=100, most=1000)
     today = datetime.now(UTC).date()
     since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)

@@ -18,7 +18,7 @@ _place = msgspec.json.Decoder(WaitingPlace)
 
 
 async def list_waiting(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     limit = limit_of(request, default=50, most=200)
     token = request.query_params.get("after")
     after = _place_of(token) if token else None

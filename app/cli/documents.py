@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from app.api.documents import check_path
-from app.api.http.auth import LOCAL_OWNER
 from app.cli.tokens import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import RequestRefused
+from app.domain.identity import LOCAL_OWNER
 from app.kit.text import storable, unstorable
 from app.setup.databases import database_name, open_present_database
 from app.setup.samples import drop_samples

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import click
 
-from app.api.http.auth import BELIEVED
+from app.api.identity.way import BELIEVED
 from app.cli.tokens import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound

@@ -1,20 +1,25 @@
 """`turnstream tokens`."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import click
 
 from app.config import Settings, read_settings
 from app.domain.errors import NotFound
+from app.domain.identity import OF_A_PERSON, SCOPES, Identity, Scope
 from app.setup.databases import database_name, open_database, open_present_database
 from app.storage.database import Database
 from app.storage.tokens import Tokens
 
 T = TypeVar("T")
 _LONGEST_NAME = 100
+_SPAN = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[dhm])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
 def with_tokens(
@@ -38,6 +43,25 @@ def checked_name(_context: click.Context, _parameter: click.Parameter, name: str
     return name
 
 
+def _end(_context: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:
+    """A click callback. Returns the time that `--expires` names."""
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    try:
+        if span := _SPAN.fullmatch(text):
+            end = now + timedelta(**{_UNITS[span["unit"]]: int(span["count"])})
+        else:
+            end = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} must be a span such as 90d, 12h or 30m, or a date such as 2027-01-31"
+        ) from None
+    if end <= now:
+        raise click.BadParameter(f"{text} is in the past; the token would never be valid")
+    return end
+
+
 @click.group()
 def tokens() -> None:
     """Manage bearer tokens, which give access to the server."""
@@ -46,19 +70,38 @@ def tokens() -> None:
 @tokens.command()
 @click.argument("name", callback=checked_name)
 @click.option("--owner", callback=checked_name, help="Owner whose chats and documents it opens.  [default: NAME]")
-def create(name: str, owner: str | None) -> None:
-    """Create a token called NAME and print it once. While there is a token, the server asks every client for one."""
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    help="What it allows; may be repeated.  [default: read, chat, approve]",
+)
+@click.option("--expires", metavar="TIME", callback=_end, help="When it ends: 90d, 12h, 30m, or a date (YYYY-MM-DD).")
+@click.option("--plan", callback=checked_name, help="Name of the limits that it comes with.")
+def create(name: str, owner: str | None, scopes: tuple[Scope, ...], expires: datetime | None, plan: str | None) -> None:
+    """Create a token called NAME and print it once. From the first token on, the server asks every client for one."""
     settings = read_settings()
-    token = with_tokens(settings, lambda stored: stored.create(name, owner or name), open_database)
+    identity = Identity(owner or name, frozenset(scopes) or OF_A_PERSON, expires, plan=plan)
+    token = with_tokens(settings, lambda stored: stored.create(name, identity), open_database)
     click.echo(f"Created a token of {owner or name} in {database_name(settings)}. It is shown only once:", err=True)
     click.echo(token)
 
 
 @tokens.command("list")
 def list_tokens() -> None:
-    """List names and owners. The tokens themselves are not stored."""
+    """List names, owners, days of creation, scopes, ends, last uses, plans. The tokens themselves are not stored."""
     for token in with_tokens(read_settings(), lambda stored: stored.list()):
-        click.echo(f"{token.name}\t{token.owner}\t{token.created_at:%Y-%m-%d}")
+        columns = [
+            token.name,
+            token.owner,
+            f"{token.created_at:%Y-%m-%d}",
+            ",".join(token.scopes),
+            f"expires {token.expires_at:%Y-%m-%d %H:%M}" if token.expires_at else "expires never",
+            f"used {token.last_used_at:%Y-%m-%d %H:%M}" if token.last_used_at else "used never",
+            *([f"plan {token.plan}"] if token.plan else []),
+        ]
+        click.echo("\t".join(columns))
 
 
 @tokens.command()

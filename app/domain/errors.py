@@ -2,6 +2,8 @@
 
 TurnstreamError
 ├── RequestRefused        the caller: the request is wrong; has a status, a field and a reason
+│   ├── Unauthorized      … has no credential, or one that is not valid
+│   ├── Forbidden         … has a credential that does not allow it
 │   ├── NotFound          … names nothing the caller may see
 │   ├── Conflict          … does not fit the present state
 │   └── TooMany           … must wait: a limit of the owner is reached
@@ -16,6 +18,8 @@ TurnstreamError
 ├── IllegalTransition     us: a bug
 └── ConfigError           the operator: a setting is wrong
 """
+
+from collections.abc import Sequence
 
 
 class TurnstreamError(Exception):
@@ -32,6 +36,24 @@ class RequestRefused(TurnstreamError):
         super().__init__(detail)
         self.detail = detail
         self.field = field
+
+
+class Unauthorized(RequestRefused):
+    """The request has no credential, or one that is not valid (any more)."""
+
+    status = 401
+    title = "Not authorized"
+
+
+class Forbidden(RequestRefused):
+    """The credential of the request does not allow it. One of `scopes` would."""
+
+    status = 403
+    title = "Not allowed"
+
+    def __init__(self, detail: str, scopes: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.scopes = scopes
 
 
 class NotFound(RequestRefused):

@@ -25,7 +25,7 @@ from sqlalchemy import (
     literal_column,
     text,
 )
-from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, TSVECTOR
 
 from app.domain.turns import TRANSITIONS
 from app.storage.rows import ENDED_STATUSES, sql_list
@@ -56,6 +56,10 @@ tokens = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("hash", LargeBinary, nullable=False),
     _now(),
+    Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{read,chat,approve}'")),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+    Column("plan", Text),
     CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
 )
 
@@ -71,6 +75,15 @@ audit = Table(
     Column("detail", JSON, nullable=False),
     Index(None, "owner", "id"),
     Index(None, "created_at"),
+)
+
+# One row since the first token was created: from then on the server needs tokens, also when the last one is revoked.
+token_requirement = Table(
+    "token_requirement",
+    metadata,
+    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("single", Boolean, primary_key=True, server_default=text("true")),
+    CheckConstraint("single", name="one_row"),
 )
 
 chats = Table(

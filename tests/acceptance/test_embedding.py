@@ -86,6 +86,21 @@ async def test_a_program_of_its_own_serves_its_tools_and_ends_in_order(database_
     assert "Traceback" not in running.logs
 
 
+async def test_a_program_knows_who_asks_by_a_function_of_its_own(database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text(blocks("Your own users", "python")[0], encoding="utf-8")
+    running = Server(database_url, tmp_path, {})
+    running.command = (sys.executable, "-m", "uvicorn", "users:app", "--port", str(running.port))
+    await running.start()
+    try:
+        async with Client(running.url) as api:
+            assert (await api.get("/api/chats")).status_code == 401
+            assert (await api.get("/api/chats", headers={"Cookie": "session=5f2a"})).status_code == 200
+            refused = await api.get("/api/chats", headers={"Cookie": "session=0000"})
+            assert (refused.status_code, refused.json()["detail"]) == (401, "The session has ended; log in again.")
+    finally:
+        await running.close()
+
+
 @pytest.mark.needs("curl")
 async def test_beside_the_routes_of_a_host_all_addresses_have_the_prefix(host: Host, tmp_path: Path) -> None:
     (commands,), (printed,) = (blocks("Beside your own routes", kind) for kind in ("sh", "text"))

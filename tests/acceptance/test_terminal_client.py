@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.acceptance.conftest import StartServer
@@ -200,7 +201,7 @@ async def test_errors_are_sentences_with_a_remedy(
     server: StartServer, run_script: RunScript, database_url: str
 ) -> None:
     async with connect(database_url, size=2) as database:
-        token = await Tokens(database).create("ada", "ada")
+        token = await Tokens(database).create("ada", Identity("ada"))
     running = await server()
     unreachable, no_token, wrong_model, ada = await asyncio.gather(
         run_script(f"http://127.0.0.1:{free_port()}", "Hello?").end(),

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from app.api.http import auth
 from app.llm.scripted import Pause
 from app.storage.tokens import Tokens
 from app.telemetry import STREAMS_OPEN
@@ -160,7 +159,7 @@ async def test_without_locks_each_tab_reads_the_feed_for_itself(people: SitDown,
 async def test_a_token_that_was_deleted_is_asked_for_again_and_every_tab_goes_on(
     people: SitDown, site: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "BELIEVED", 0.0)  # seconds: each call asks the table
+    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0.0)  # seconds: each call asks the table
     old = await site.token("ada")
     ada = await people(f"{site.url}/static/theme.js")
     await ada.page.evaluate("(token) => localStorage.setItem('turnstream.token', token)", old)

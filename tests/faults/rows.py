@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from app.api.codec import block_json
-from app.api.http.auth import LOCAL_OWNER
 from app.domain.blocks import Block, CallState
+from app.domain.identity import LOCAL_OWNER
 from app.domain.kinds import TOOL_RESULT
 from app.domain.log import end_cursor
 from app.domain.rounds import Round, add_usage

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import asyncpg
 
-from app.api.http.auth import LOCAL_OWNER
 from app.domain.blocks import Block
 from app.domain.chats import Chat
+from app.domain.identity import LOCAL_OWNER
 from app.domain.turns import Limits, RecoveryPolicy, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.database import Database, connect

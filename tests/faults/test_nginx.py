@@ -9,6 +9,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
@@ -51,7 +52,7 @@ async def running(
     shared_database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Model, tuple[Replica, Replica], str]]:
     async with connect(shared_database_url, size=1) as database:
-        token = await Tokens(database).create("test", "ada")  # what a proxy passes on needs one
+        token = await Tokens(database).create("test", Identity("ada"))  # what a proxy passes on needs one
     folder = tmp_path_factory.mktemp("replicas")
     async with (
         model_api(held) as model,

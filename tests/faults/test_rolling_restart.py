@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, Use, model_api
@@ -101,7 +102,7 @@ async def test_a_rolling_restart_under_load_completes_every_turn_and_keeps_every
     watch = Watch(database_url)
     await watch.begin()
     async with connect(database_url, size=1) as database:
-        token = await Tokens(database).create("test", "ada")  # what a proxy passes on needs one
+        token = await Tokens(database).create("test", Identity("ada"))  # what a proxy passes on needs one
     settings = {"TURNSTREAM_GRACE_PERIOD": str(GRACE * slowdown()), "TURNSTREAM_LEASE": str(LEASE)}
     async with (
         model_api(script) as model,

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from app.cli import commands
 from app.domain.asks import AskAnswer, digest_of
 from app.domain.blocks import Block
+from app.domain.identity import Identity
 from app.engine.upkeep.refusals import RefusedLogins
 from app.kit.ids import new_id
 from app.storage.audit import AuditEntry, AuditTrail
@@ -29,7 +30,7 @@ async def _entries(harness: Harness, kind: str | None = None) -> Sequence[AuditE
 
 async def test_tokens_that_come_and_go_are_in_the_trail(harness: Harness) -> None:
     tokens = Tokens(harness.database)
-    await tokens.create("phone", OWNER)
+    await tokens.create("phone", Identity(OWNER))
     await tokens.delete("phone")
     created, deleted = await _entries(harness)
     assert [(entry.kind, entry.owner) for entry in (created, deleted)] == [

@@ -17,6 +17,7 @@ from app.cli import commands
 from app.cli.owners import _erase, _export, _import
 from app.config import Settings
 from app.domain.errors import ConfigError
+from app.domain.identity import Identity
 from app.kit.ids import new_id
 from app.kit.tar import END, tar_member, tar_members
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
@@ -51,7 +52,7 @@ async def asked(harness: Harness, tmp_path: Path) -> Asked:
     upload = await Uploads(harness.database).put(OWNER, "text/plain", b"some bytes \x00\xff")
     await Documents(harness.database).put(OWNER, "notes/tides.md", "The moon.\nAnd the sun.")
     await Documents(harness.database).put("other", "notes/tides.md", "Another's.")
-    await Tokens(harness.database).create("phone", OWNER)
+    await Tokens(harness.database).create("phone", Identity(OWNER))
     connection = await asyncpg.connect(harness.url)
     turn = second.turn
     await connection.execute(
@@ -119,7 +120,10 @@ def _names(archive: bytes) -> list[str]:
     return tarfile.open(fileobj=io.BytesIO(archive)).getnames()
 
 
-LEFT_OUT = ("audit", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas")
+LEFT_OUT = (
+    *("audit", "tokens", "charges", "tool_cache", "webhooks", "open_text", "deleted_chats", "replicas"),
+    "token_requirement",
+)
 
 
 async def test_an_archive_restores_what_was_erased(
@@ -151,7 +155,7 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
     await _erase(settings, OWNER)
     async with harness.locker() as locker:
         assert await locker.connection.fetchval("SELECT count(*) FROM open_text WHERE attempt > 0") == 0
-    rows = await _rows(harness.url, without=("open_text", "audit"))
+    rows = await _rows(harness.url, without=("open_text", "audit", "token_requirement"))
     assert rows.keys() == {"documents", "uploads"}
     assert all("other" in row for rows in rows.values() for row in rows)
     assert await Owners(harness.database).is_erased(OWNER)
@@ -169,7 +173,7 @@ async def test_every_table_with_an_owner_is_erased(harness: Harness) -> None:
         if name not in reached and key.column.table.name in reached and key.ondelete == "CASCADE"
     }:
         reached |= more
-    assert metadata.tables.keys() - reached == {"open_text", "replicas", "sweeps"}
+    assert metadata.tables.keys() - reached == {"open_text", "replicas", "sweeps", "token_requirement"}
 
 
 async def test_an_export_that_was_cut_off_anywhere_is_continued(

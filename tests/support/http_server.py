@@ -13,8 +13,10 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.http.connection import connections
+from app.api.identity.way import Authenticate
 from app.api.services import Services
 from app.config import Settings
+from app.domain.identity import OF_A_PERSON, Identity, Scope
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
@@ -68,8 +70,10 @@ class Server:
         services: Services = self.app.state.services
         return services
 
-    async def token(self, owner: str) -> str:
-        return await Tokens(self.services.storage.database).create(f"{owner} {uuid4()}", owner)
+    async def token(self, owner: str, *scopes: Scope, **more: Any) -> str:
+        """A new token of the owner, with the scopes of a person unless some are named."""
+        identity = Identity(owner, frozenset(scopes) or OF_A_PERSON, **more)
+        return await Tokens(self.services.storage.database).create(f"{owner} {uuid4()}", identity)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -88,12 +92,16 @@ class _Uvicorn(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    database_url: str, toolset: Toolset | None = None, offers: Sequence[ProviderModels] = (), **settings: Any
+    database_url: str,
+    toolset: Toolset | None = None,
+    offers: Sequence[ProviderModels] = (),
+    authenticate: Authenticate | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Server]:
     scripts = Scripts()
     scripts.offers.extend(offers)
     given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
-    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset)
+    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset, authenticate=authenticate)
     with _listener() as listener:
         http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
         config = uvicorn.Config(

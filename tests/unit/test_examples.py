@@ -70,6 +70,9 @@ CHECKED = {
     ("docs/embedding.md", "Beside your own routes", "python"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "sh"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "text"): BESIDE,
+    ("docs/embedding.md", "Your own users", "python"): (
+        "tests/acceptance/test_embedding.py::test_a_program_knows_who_asks_by_a_function_of_its_own"
+    ),
     ("docs/embedding.md", "Beside your own tables", "sh"): TABLES,
     ("docs/embedding.md", "Beside your own tables", "text"): TABLES,
     ("docs/embedding.md", "Logs", "python"): LOGS,

@@ -22,12 +22,13 @@ from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
-from app.api.services import Services, begin, path_for
+from app.api.services import Services, begin, identity_of, path_for
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat
 from app.domain.cursor import START
 from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.identity import Identity
 from app.domain.turns import Turn
 from app.kit.text import unstorable
 from app.storage.actions import Decision
@@ -42,15 +43,17 @@ _STOP_TIMEOUT = 10.0  # seconds
 
 async def converse(request: Request) -> Response:
     """Posts a message, answers calls that wait, or generates an answer again; responds with the stream."""
-    services, owner = await begin(request)
+    services, owner = begin(request)
     sent, _ = await read_body(request, UiRequest)
     if not sent.all_messages:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
     id = await chat_of(services, owner, sent.id)
+    if sent.trigger == "regenerate-message" or sent.all_messages[-1].role != "assistant":
+        identity_of(request).require("chat")
     if sent.trigger == "regenerate-message":
         exchange = await _regenerate(services, owner, id, sent)
     elif sent.all_messages[-1].role == "assistant":
-        return await _answer_calls(services, owner, id, sent.all_messages[-1])
+        return await _answer_calls(services, identity_of(request), id, sent.all_messages[-1])
     else:
         exchange = await _post(services, owner, id, sent)
     return ui_stream(services, owner, exchange.assistant_turn)
@@ -58,7 +61,7 @@ async def converse(request: Request) -> Response:
 
 async def resume_answer(request: Request) -> Response:
     """Streams the newest answer from its beginning, unless it ended more than a minute ago."""
-    services, owner = await begin(request)
+    services, owner = begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     newest = await services.storage.turns.newest(owner, id)
     turn = await services.storage.turns.get(owner, id, newest) if newest else None
@@ -70,7 +73,7 @@ async def resume_answer(request: Request) -> Response:
 
 async def list_messages(request: Request) -> Response:
     """Returns the path to the newest turn as messages for `useChat({messages})`."""
-    services, owner = await begin(request)
+    services, owner = begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     await services.storage.chats.get(owner, id)
     newest = await services.storage.turns.newest(owner, id)
@@ -82,7 +85,7 @@ async def list_messages(request: Request) -> Response:
 
 async def stop_chat(request: Request) -> Response:
     """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
-    services, owner = await begin(request)
+    services, owner = begin(request)
     id = await chat_of(services, owner, request.path_params["id"])
     await services.storage.chats.get(owner, id)
     state = await services.storage.chat_changes.state(id)
@@ -193,8 +196,9 @@ async def _wait_for_end(services: Services, owner: str, turn: Turn) -> None:
 # --- calls that wait for a person ------------------------------------------------------------------------------------
 
 
-async def _answer_calls(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Response:
+async def _answer_calls(services: Services, identity: Identity, chat: UUID, message: UiMessageIn) -> Response:
     """Stores the answers that the message has for calls that wait; responds with the rest of the turn's stream."""
+    owner = identity.owner
     turn = await _turn_of(services, owner, chat, message)
     if turn is None:
         raise RequestRefused(
@@ -202,6 +206,8 @@ async def _answer_calls(services: Services, owner: str, chat: UUID, message: UiM
         )
     calls = {str(part.get("toolCallId")): part for part in message.parts if "toolCallId" in part}
     decisions = _decisions_in(calls, turn)
+    for decision in decisions:
+        identity.require("chat" if decision.answer.kind == "result" else "approve")
     if decisions and not turn.ended:
         turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None)
         if not turn.ended:

@@ -8,6 +8,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.domain.identity import Scope
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -23,7 +25,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`call` is method and path. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is not
+    """`call` is method and path. Its credential needs one of `scopes`: unless they are given `read` for a GET, else
+    `chat`. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is not
     JSON. `statuses` are those of success, `problems` the refusals that are particular to the call. `streams`: the
     response is a stream where the client accepts one; `events` names that stream. `open`: no token is needed.
     """
@@ -40,6 +43,11 @@ class Endpoint:
     streams: bool = False
     events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream"] = "Stream"
     open: bool = False
+    scopes: tuple[Scope, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.open and not self.scopes:
+            object.__setattr__(self, "scopes", ("read",) if self.method == "GET" else ("chat",))
 
     @property
     def method(self) -> str:

@@ -9,15 +9,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.domain.errors import RequestRefused, StorageUnavailable, TooMany
+from app.domain.errors import Forbidden, RequestRefused, StorageUnavailable, TooMany, Unauthorized
 from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
-
-
-class Unauthorized(RequestRefused):
-    status = 401
-    title = "Not authorized"
 
 
 class TooLarge(RequestRefused):
@@ -65,15 +60,23 @@ async def refused(request: Request, error: Exception) -> Response:
     else:
         detail = sentence(error.detail, error.field)
         errors = [{"field": error.field, "message": detail}] if error.field else []
-    headers = {}
     if isinstance(error, Unauthorized):
-        headers["WWW-Authenticate"] = "Bearer"
         address = request.client.host if request.client else "unknown"
         sent = "a token" if "authorization" in request.headers else "no token"
         request.app.state.services.note_refusal(address, sent)
-    if isinstance(error, TooMany):
-        headers["Retry-After"] = str(error.retry_after)
-    return problem(error.status, error.title, detail, errors, headers)
+    return problem(error.status, error.title, detail, errors, _headers(error))
+
+
+def _headers(error: RequestRefused) -> dict[str, str]:
+    match error:
+        case Unauthorized():
+            return {"WWW-Authenticate": "Bearer"}
+        case Forbidden(scopes=[*scopes]) if scopes:  # RFC 6750, 3.1: all that would do
+            return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'}
+        case TooMany():
+            return {"Retry-After": str(error.retry_after)}
+        case _:
+            return {}
 
 
 async def unavailable(_request: Request, error: Exception) -> Response:

@@ -32,7 +32,8 @@ _REASONS = {
     204: "Nothing is left to send, now or ever",
     304: "The client's copy is still valid",
     400: "The request cannot be read",
-    401: "No token, or one that is unknown",
+    401: "No token, or one that is unknown, revoked or expired",
+    403: "The token does not allow the call",
     404: "The owner has no such object",
     409: "The request does not fit the present state",
     413: "The body is too large",
@@ -50,6 +51,7 @@ _HEADERS = {
 }
 _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
+    403: ("WWW-Authenticate", "Bearer, with `scope`: the scopes of which one is needed"),
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
@@ -164,7 +166,7 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
 
 def problems(endpoint: Endpoint) -> set[int]:
     """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
-    common = set() if endpoint.open else {401, 500, 503}
+    common = set() if endpoint.open else {401, 403, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}
     if isinstance(endpoint.takes, type):

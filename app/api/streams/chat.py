@@ -26,7 +26,7 @@ from app.stream.chat.reader import ChatItem, ChatReader, EventOfTurn, Sources
 
 
 async def stream_chat(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     services.streams.check(owner)
     chat = id_of(request, "chat")
     field, cursor = requested_cursor(request, ChatCursor.parse, ChatCursor())

@@ -17,7 +17,7 @@ from app.stream.feed import DeletedChat, FeedCursor, FeedEvent
 
 
 async def stream_feed(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     services.streams.check(owner)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)

@@ -22,7 +22,7 @@ Start = TypeVar("Start")
 
 
 async def stream_turn(request: Request) -> Response:
-    services, owner = await begin(request)
+    services, owner = begin(request)
     services.streams.check(owner)
     chat, turn_id = id_of(request, "chat"), id_of(request, "turn")
     field, cursor = requested_cursor(request, Cursor.parse, START)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
+from app.domain.identity import Identity
 from app.storage.database import connect
 from app.storage.tokens import Tokens
 from tests.support.http_client import Client
@@ -90,12 +91,11 @@ async def test_a_token_that_was_never_created_is_refused_as_well(local: Client) 
 async def test_the_first_token_closes_the_server_while_it_runs(
     local: Client, local_server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.api.identity.local.BELIEVED", 0)
     await local.chat(title="Local")
     token = await local_server.token("ada")
     async with Client(local_server.url, document, token) as ada:
         assert (await ada.json("GET", "/api/chats"))["chats"] == []
-    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
-    monkeypatch.setattr(local_server.services.authenticator, "_open_until", 0)
     assert (await local.get("/api/chats")).status_code == 401
     async with Client(local_server.url, document, await local_server.token("local")) as owner:
         assert [chat["title"] for chat in (await owner.json("GET", "/api/chats"))["chats"]] == ["Local"]
@@ -106,7 +106,7 @@ async def test_a_server_that_others_can_reach_stays_closed_when_its_last_token_i
 ) -> None:
     async with connect(database_url, size=2) as database:
         tokens = Tokens(database)
-        await tokens.create("only", "ada")
+        await tokens.create("only", Identity("ada"))
         async with serving(database_url, host="0.0.0.0") as server, Client(server.url, document) as anyone:
             await tokens.delete("only")
             for host in ("localhost", "127.0.0.1", "example.org"):

@@ -84,10 +84,11 @@ def operation(document: Document, endpoint: Endpoint) -> Any:
 
 @dataclass(frozen=True)
 class World:
-    """A client with something to talk about, and one that comes without a token."""
+    """A client with something to talk about, one that comes without a token, and one whose token allows nothing."""
 
     api: Client
     nobody: Client
+    powerless: Client
     server: Server
 
     async def fill(self, endpoint: Endpoint) -> str:
@@ -281,9 +282,14 @@ async def too_many(world: World, endpoint: Endpoint) -> None:
         world.server.app.state.services = services
 
 
+async def without_scope(world: World, endpoint: Endpoint) -> None:
+    await world.powerless.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+
+
 PROVOKED: dict[int, Provoke] = {
     400: unreadable,
     401: without_token,
+    403: without_scope,
     404: not_there,
     409: not_now,
     413: too_large,
@@ -295,8 +301,11 @@ PROVOKED: dict[int, Provoke] = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def world(api: Client, server: Server, document: Document) -> AsyncIterator[World]:
-    async with Client(server.url, document) as nobody:
-        yield World(api, nobody, server)
+    async with (
+        Client(server.url, document) as nobody,
+        Client(server.url, document, await server.token("powerless", "admin")) as powerless,
+    ):
+        yield World(api, nobody, powerless, server)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
@@ -330,7 +339,7 @@ async def test_a_failure_is_a_problem_without_details(database_url: str, documen
 async def test_without_the_database_everything_that_needs_it_says_so(
     database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
+    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0)
     async with proxied(database_url) as (url, proxy), serving(url) as server:
         proxy.cut()
         await failing(document, server, 503)

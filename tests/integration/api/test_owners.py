@@ -4,6 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from app.domain.identity import Identity
 from app.llm.scripted import Pause, message_of, text, tool_use
 from app.storage.tokens import Tokens
 from tests.integration.api.conftest import NewOwner
@@ -128,9 +129,9 @@ async def test_all_tokens_of_an_owner_open_the_same(api: Client, server: Server,
 async def test_a_token_that_was_taken_back_is_refused(
     server: Server, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.http.auth.BELIEVED", 0)
+    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0)
     tokens = Tokens(server.services.storage.database)
-    async with Client(server.url, document, await tokens.create("lost phone", "somebody")) as client:
+    async with Client(server.url, document, await tokens.create("lost phone", Identity("somebody"))) as client:
         assert (await client.get("/api/chats")).status_code == 200
         assert await tokens.delete("lost phone")
         assert (await client.get("/api/chats")).status_code == 401

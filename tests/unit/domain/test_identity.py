@@ -1,0 +1,51 @@
+"""Who asks, and what their credential allows."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.domain.errors import Forbidden
+from app.domain.identity import Identity, Scope, known_scopes
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def test_a_person_may_do_everything_with_what_is_theirs_and_nothing_else() -> None:
+    identity = Identity("ada")
+    for scope in ("read", "chat", "approve"):
+        identity.require(scope)
+    with pytest.raises(Forbidden, match="needs the scope `admin`; the credential of the request has `read`, `chat`"):
+        identity.require("admin")
+
+
+def test_one_of_several_scopes_is_enough() -> None:
+    approver = Identity("ada", frozenset[Scope]({"approve"}))
+    approver.require("chat", "approve")
+    with pytest.raises(Forbidden, match="`read` or `chat`") as refused:
+        approver.require("read", "chat")
+    assert refused.value.scopes == ("read", "chat")
+    with pytest.raises(Forbidden, match="has none"):
+        Identity("ada", frozenset()).require("read")
+
+
+def test_a_credential_expires_at_its_end() -> None:
+    assert not Identity("ada").has_expired(NOW)
+    assert not Identity("ada", expires_at=NOW + timedelta(seconds=1)).has_expired(NOW)
+    assert Identity("ada", expires_at=NOW).has_expired(NOW)
+
+
+@pytest.mark.parametrize("owner", ["", "x" * 256, "a\nb", "a\x00", "\u202eada"])
+def test_an_owner_is_a_name_on_one_line(owner: str) -> None:
+    with pytest.raises(ValueError, match="1 to 255 printable characters"):
+        Identity(owner)
+
+
+def test_a_time_without_a_zone_and_an_unknown_scope_are_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        Identity("ada", expires_at=datetime(2026, 11, 23))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="'write' is no scope; scopes are read, chat, approve, admin"):
+        Identity("ada", frozenset({"write"}))  # type: ignore[arg-type]
+
+
+def test_scopes_of_a_later_version_are_left_out() -> None:
+    assert known_scopes(["read", "fly"]) == {"read"}
