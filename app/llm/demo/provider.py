@@ -29,7 +29,7 @@ from app.llm.provider import (
 )
 from app.llm.scripted import message_of
 from app.llm.transport.failures import connection_error, provider_error
-from app.llm.transport.http import Adapter
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
 from app.llm.transport.wire import Wire
 
@@ -52,6 +52,7 @@ class DemoProvider(Adapter):
     name = "demo"
 
     def __init__(self, delay: float = 0.015, interceptors: Sequence[Interceptor] = ()) -> None:
+        self._max_event_bytes = MAX_EVENT_BYTES
         self._client = httpx2.AsyncClient(transport=_DemoApi(delay))
         if interceptors:
             self._client = httpx2.AsyncClient(transport=InterceptingTransport(self._client, interceptors))
