@@ -135,7 +135,16 @@ async def running(
         yield Services(
             Authenticator(ways),
             Storage.of(database),
-            Live(engine.directory, engine.chat_wakeups, engine.feed, worker.wake, worker.refresh, worker.cancel),
+            Live(
+                engine.directory,
+                engine.chat_wakeups,
+                engine.feed,
+                worker.wake,
+                worker.refresh,
+                worker.cancel,
+                worker.place,
+                worker.begin,
+            ),
             Resolver(
                 models,
                 toolset,

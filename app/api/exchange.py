@@ -17,7 +17,16 @@ from app.domain.errors import Conflict, RequestRefused, TooMany
 from app.domain.fork import cut_after
 from app.domain.turns import Turn
 from app.storage.branches import Fork
-from app.storage.exchanges import Draft, Exchange, IdempotencyKey, KeyTaken, PlaceMoved, Target, key_refused
+from app.storage.exchanges import (
+    Draft,
+    Exchange,
+    IdempotencyKey,
+    KeyTaken,
+    NewExchange,
+    PlaceMoved,
+    Target,
+    key_refused,
+)
 
 _TITLE_OF_FORK = 290  # characters of the original's title
 # How often a message is checked against a chat that changes before each write.
@@ -28,6 +37,8 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
     """Writes a message and the assistant turn that answers it. A key that was used gives the exchange it made."""
     try:
         draft, exchange = await _write(services, new, target, key)
+        if draft is None:
+            return exchange
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, target.owner, key, error)
     for interrupted in draft.interrupted:
@@ -47,8 +58,12 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
         blocks = await user_blocks(new.blocks, chat.owner, services)
         request = services.resolver.resolve(new, chat, None)
         check_attachments(services.resolver.models.check(request.model), blocks)
+        message = NewExchange(blocks, request, _title_of(new), key)
+        with services.live.place() as replica:
+            if replica and (begun := await services.storage.exchanges.begin_chat(chat, message, replica)):
+                return _begin(services, chat.owner, begun)
         async with services.storage.exchanges.in_new_chat(chat, key) as draft:
-            exchange = await draft.create(blocks, request, _title_of(new))
+            exchange = await draft.create(blocks, request, message.title)
     except (KeyTaken, RequestRefused) as error:
         return await _made_before(services, chat.owner, key, error)
     _notify(services, chat.owner, exchange)
@@ -117,7 +132,8 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
 
 async def _write(
     services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None
-) -> tuple[Draft, Exchange]:
+) -> tuple[Draft | None, Exchange]:
+    """Without a draft, the answer has begun."""
     exchanges, resolver = services.storage.exchanges, services.resolver
     blocks = await user_blocks(new.blocks, target.owner, services)
     for _ in range(_TRIES):
@@ -131,9 +147,13 @@ async def _write(
             await _check_queue(services, target.owner)
             request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
             check_attachments(resolver.models.check(request.model), blocks)
+            message = NewExchange(blocks, request, _title_of(new), key)
+            with services.live.place() as replica:
+                if replica and (begun := await exchanges.begin(preview, message, replica)):
+                    return None, _begin(services, target.owner, begun)
             with suppress(PlaceMoved):
                 async with exchanges.after(target, key, preview) as draft:
-                    return draft, await draft.create(blocks, request, _title_of(new))
+                    return draft, await draft.create(blocks, request, message.title)
     raise Conflict("The chat changes faster than a message can be checked against it; try again.")
 
 
@@ -154,6 +174,13 @@ async def _made_before(
     if exchange is None:
         raise error if isinstance(error, RequestRefused) else key_refused()
     _notify(services, owner, exchange)  # the first request may have been cut off between its commit and this
+    return exchange
+
+
+def _begin(services: Services, owner: str, exchange: Exchange) -> Exchange:
+    """Runs the answer, which this replica has claimed as it wrote it."""
+    services.live.begin(owner, [exchange.user_turn, exchange.assistant_turn])
+    services.live.notify(owner, exchange.assistant_turn.chat_id)
     return exchange
 
 

@@ -1,7 +1,8 @@
 """Services of the handlers, grouped by what a reader needs, and the beginning that all handlers share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
@@ -13,6 +14,7 @@ from app.api.identity.authenticator import Authenticator
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.domain.identity import Identity
+from app.domain.turns import Turn
 from app.storage.actions import Actions
 from app.storage.branches import Branches
 from app.storage.charges import Charges
@@ -73,7 +75,8 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
-    or an answer has arrived at one, `cancel` when one is to stop.
+    or an answer has arrived at one, `cancel` when one is to stop. `place` is the id of this replica where a turn may be
+    claimed as it is written; it is then given to `begin`, with the owner and the end of its path.
     """
 
     directory: Directory
@@ -82,6 +85,8 @@ class Live:
     wake: Callable[[], None]
     refresh: Callable[[UUID], Awaitable[None]]
     cancel: Callable[[UUID], Awaitable[None]]
+    place: Callable[[], AbstractContextManager[UUID | None]]
+    begin: Callable[[str, Sequence[Turn]], None]
 
     def notify(self, owner: str, chat: UUID) -> None:
         """Wakes the readers of a chat and of its owner's feed, after a change was committed."""

@@ -1,7 +1,7 @@
 """One run of a claimed turn: loaded, composed of its parts, and carried out until it ends or is stopped."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 from uuid import UUID
@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost
-from app.domain.turns import Status, TurnError
+from app.domain.turns import Status, Turn, TurnError
 from app.engine.executor import Executor
 from app.engine.hooks import HookRunner, TurnEnded
 from app.engine.metrics import count_ended_turn
@@ -60,12 +60,14 @@ class TurnRun:
 
     task: asyncio.Task[None]
 
-    def __init__(self, turn: UUID, services: RunServices) -> None:
+    def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
+        """`loaded` are the owner and the path of the turn, where they are known."""
         self.turn = turn
         self.updated = asyncio.Event()
         self.stop_cause: StopCause | None = None
         self._services = services
         self._started = False
+        self._loaded = loaded
         self._context: TurnContext | None = None
 
     def stop(self, cause: StopCause) -> None:
@@ -81,7 +83,11 @@ class TurnRun:
         """
         services = self._services
         turns = Turns(services.database)
-        owner, path = await retry_while_unavailable(lambda: turns.claimed(self.turn, services.replica))
+        path: Sequence[Turn]
+        if self._loaded is not None:
+            owner, path = self._loaded
+        else:
+            owner, path = await retry_while_unavailable(lambda: turns.claimed(self.turn, services.replica))
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)

@@ -1,8 +1,8 @@
 """The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost, StorageError
+from app.domain.turns import Turn
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import HookRunner, Hooks
 from app.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
@@ -67,6 +68,8 @@ class Worker:
         self._woken = asyncio.Event()
         self._notify_when_full = False
         self._draining = False
+        self._group: asyncio.TaskGroup | None = None
+        self._coming = 0  # turns that are being written, to begin here
 
     @property
     def draining(self) -> bool:
@@ -135,12 +138,38 @@ class Worker:
             timeout = 0.1
         await self._notify_replicas(QUEUED)
 
+    # --- turns that begin where they are written ---------------------------------------------------------------------
+
+    @contextmanager
+    def place(self) -> Iterator[UUID | None]:
+        """The id of this replica, where a turn that is written inside may be claimed at once and given to `begin`. None
+        where it has to go through the queue: places are shared out there, and other turns may wait for them.
+        """
+        free = self._policy.concurrent_turns - len(self._runs) - self._coming
+        if self._group is None or self._draining or self._policy.owner_turns is not None or free <= _CLAIM:
+            yield None
+            return
+        self._coming += 1
+        try:
+            yield self._queue.replica
+        finally:
+            self._coming -= 1
+
+    def begin(self, owner: str, path: Sequence[Turn]) -> None:
+        """Runs a turn that was claimed as it was written. `path` is its path, where it is known whole, else its end."""
+        turn = path[-1].id
+        if self._group is not None and turn not in self._runs:  # it may have been found in the rows
+            self._start(self._group, turn, (owner, path) if path[0].parent_id is None else None)
+            if self._draining:
+                self._runs[turn].stop("release")
+
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Claims and runs turns for ever. Drains when it is cancelled."""
         compared = monotonic()
         async with asyncio.TaskGroup() as group:
+            self._group = group
             try:
                 while True:
                     self._woken.clear()  # before the claim: a turn that is enqueued during it wakes the worker again
@@ -154,10 +183,11 @@ class Worker:
                         compared = monotonic()
             finally:
                 await self.drain()
+                self._group = None
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
         """Returns whether there may be more turns: as many were claimed as there was room for."""
-        free = self._policy.concurrent_turns - len(self._runs)
+        free = self._policy.concurrent_turns - len(self._runs) - self._coming
         room = 0 if self._draining else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
         most = self._policy.owner_turns or (_ANY_NUMBER if free <= _CLAIM else None)
@@ -190,11 +220,11 @@ class Worker:
             elif run is not None and cancelled:
                 run.stop("cancel")
 
-    def _start(self, group: asyncio.TaskGroup, turn: UUID) -> None:
+    def _start(self, group: asyncio.TaskGroup, turn: UUID, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
         # A turn may be claimed where it still runs: its lease expired, and this replica claimed it again.
         if before := self._runs.get(turn):
             before.stop("lost")
-        run = self._runs[turn] = TurnRun(turn, self._services)
+        run = self._runs[turn] = TurnRun(turn, self._services, loaded)
         run.task = group.create_task(self._supervise(run), name=f"turn {turn}")
 
     async def _supervise(self, run: TurnRun) -> None:

@@ -1,7 +1,7 @@
 """Exchanges: a user turn and the assistant turn that answers it, written in one transaction."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -9,7 +9,7 @@ from uuid import UUID
 from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.chats import Chat, OnBusy, Placement, branch_is_busy, place_message
-from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.errors import Conflict, NotFound, RequestRefused, StatementRefused
 from app.domain.turns import OPEN, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.storage.chats import CREATE_CHAT, LOCK_CHAT, chat_from
@@ -55,11 +55,8 @@ GET_BRANCH = Statement(
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
-CREATE_EXCHANGE = Statement(
-    f"""
-    WITH touched AS (
-        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
-    ), user_turn AS (
+_EXCHANGE = """
+    , user_turn AS (
         INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, ended_at)
         SELECT :user_turn, :chat, :parent, 'user', 'complete', updated_at, updated_at FROM touched
         RETURNING *
@@ -70,12 +67,54 @@ CREATE_EXCHANGE = Statement(
             CAST(:indexes AS int[]), CAST(:types AS text[]), CAST(:texts AS text[]), CAST(:datas AS json[])
         ) AS b (index, type, text, data)
     ), assistant_turn AS (
-        INSERT INTO turns (id, chat_id, parent_id, role, status, created_at, request)
-        SELECT :assistant_turn, :chat, :user_turn, 'assistant', 'queued', updated_at, CAST(:request AS json)
-        FROM touched
+        INSERT INTO turns (id, chat_id, parent_id, role, request, created_at, status, attempt, replica, started_at)
+        SELECT :assistant_turn, :chat, :user_turn, 'assistant', CAST(:request AS json), updated_at, {begun} FROM touched
         RETURNING *
     )
-    SELECT * FROM user_turn UNION ALL SELECT * FROM assistant_turn
+"""
+_CREATED = " SELECT * FROM user_turn UNION ALL SELECT * FROM assistant_turn"
+_QUEUED = _EXCHANGE.format(begun="'queued', 0, NULL, NULL") + _CREATED
+# With a key that is taken, nothing is written: the statement is refused.
+_BEGUN = (
+    _EXCHANGE.format(begun="'running', 1, :replica, updated_at")
+    + """
+    , kept AS (
+        INSERT INTO idempotency_keys (owner, key, digest, turn_id)
+        SELECT CAST(:owner AS text), CAST(:key AS text), CAST(:digest AS bytea), id FROM assistant_turn
+        WHERE CAST(:key AS text) IS NOT NULL
+    )
+    """
+    + _CREATED
+)
+CREATE_EXCHANGE = Statement(
+    f"""
+    WITH touched AS (
+        UPDATE chats SET {TICK}, title = coalesce(title, :title) WHERE id = :chat RETURNING updated_at
+    )
+    {_QUEUED}
+    """
+)
+# The turn is claimed by the replica that writes it. No row is returned where the chat has changed since it was read.
+BEGIN_EXCHANGE = Statement(
+    f"""
+    WITH touched AS (
+        UPDATE chats SET {TICK}, title = coalesce(title, :title)
+        WHERE id = :chat AND owner = :owner AND updated_at = :updated_at
+          AND system_prompt IS NOT DISTINCT FROM :system_prompt AND settings::text = :settings
+        RETURNING updated_at
+    )
+    {_BEGUN}
+    """
+)
+BEGIN_CHAT = Statement(
+    f"""
+    WITH touched AS (
+        INSERT INTO chats (id, owner, title, system_prompt, settings)
+        VALUES (:chat, :owner, coalesce(CAST(:own_title AS text), :title), :system_prompt, CAST(:settings AS json))
+        ON CONFLICT (id) DO NOTHING
+        RETURNING updated_at
+    )
+    {_BEGUN}
     """
 )
 CREATE_SIBLING = Statement(
@@ -163,6 +202,16 @@ class Exchange:
     user_turn: Turn
     assistant_turn: Turn
     steered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewExchange:
+    """A message as it is written, with the request of its answer. `title` is for a chat that has none."""
+
+    blocks: Sequence[Block]
+    request: TurnRequest
+    title: str | None
+    key: IdempotencyKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +341,52 @@ class Exchanges:
             raise Conflict("A user turn cannot be generated again; name the assistant turn that answers it.")
         return turn_from(row)
 
+    async def begin(self, preview: Preview, message: NewExchange, replica: UUID) -> Exchange | None:
+        """Writes a message behind an answer that has ended, and claims its answer for `replica`, in one statement. None
+        where the place has changed or anything else is in the way: `after` says what.
+        """
+        if not _has_ended(preview):
+            return None
+        chat, parent = preview.chat, preview.before.id if preview.before else None
+        return await self._begin(BEGIN_EXCHANGE, chat, parent, message, replica, updated_at=chat.updated_at)
+
+    async def begin_chat(self, chat: Chat, message: NewExchange, replica: UUID) -> Exchange | None:
+        """The same in a chat that is created with it. None where anything is in the way: `in_new_chat` says what."""
+        return await self._begin(BEGIN_CHAT, chat, None, message, replica, own_title=chat.title)
+
+    async def _begin(
+        self,
+        statement: Statement,
+        chat: Chat,
+        parent: UUID | None,
+        message: NewExchange,
+        replica: UUID,
+        **values: object,
+    ) -> Exchange | None:
+        key, rows = message.key, None
+        with suppress(StatementRefused):
+            rows = await self._database.rows(
+                statement,
+                chat=chat.id,
+                owner=chat.owner,
+                title=message.title,
+                system_prompt=chat.system_prompt,
+                settings=to_json(chat.settings),
+                user_turn=new_id(),
+                parent=parent,
+                assistant_turn=new_id(),
+                request=to_json(message.request),
+                replica=replica,
+                key=key and key.key,
+                digest=key and key.digest,
+                **columns_of(message.blocks),
+                **values,
+            )
+        if not rows:
+            return None
+        user_turn, assistant_turn = sorted(rows, key=lambda row: row["id"])
+        return Exchange(turn_from(user_turn, blocks=message.blocks), turn_from(assistant_turn))
+
     @asynccontextmanager
     async def in_new_chat(self, chat: Chat, key: IdempotencyKey | None) -> AsyncIterator[Draft]:
         """Raises Conflict where the chat is there already."""
@@ -383,8 +478,12 @@ def _is_unchanged(preview: Preview, locked: Chat) -> bool:
     """Whether the place that was read still holds without a second read: every turn that is added to a chat moves
     `updated_at`, and an answer that had ended stays as it is.
     """
-    ended = preview.before is None or preview.before.ended
-    return ended and not preview.steered and preview.chat == locked
+    return _has_ended(preview) and preview.chat == locked
+
+
+def _has_ended(preview: Preview) -> bool:
+    """Whether nothing that is open stands before the place."""
+    return not preview.steered and (preview.before is None or preview.before.ended)
 
 
 def _basis(place: Preview) -> tuple[object, ...]:

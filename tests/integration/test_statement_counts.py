@@ -1,23 +1,44 @@
-"""How many statements a turn costs: each is a round trip, and each that writes is a commit."""
+"""How many statements a turn costs: each is a round trip, and each that writes is a commit. Which way a turn takes from
+its message to its first model call, and that each way leads there.
+"""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
-from app.storage import turns
+from app.api.exchange import post_in_new_chat, post_message
+from app.api.schemas.requests import NewTurn
+from app.api.services import Services
+from app.config import Settings
+from app.domain.blocks import Block
+from app.domain.chats import Chat
+from app.domain.errors import RequestRefused, StorageUnavailable
+from app.domain.kinds import TEXT
+from app.domain.turns import Turn, TurnRequest
+from app.kit.ids import new_id
+from app.llm.models.catalog import Models, ProviderModels
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.main import running
+from app.storage import chats, exchanges, turns
 from app.storage.database import Database, Row, Statement
-from app.storage.runs import record
+from app.storage.exchanges import Exchange, Exchanges, IdempotencyKey, NewExchange, Target
+from app.storage.runs import queue, record
 from app.tools.tool import tool
-from tests.support.harness import Harness
+from app.tools.toolset import Toolset
+from tests.support.harness import OWNER, Asked, Harness, texts_of
 
 NAMES = {
     statement: name
-    for module in (record, turns)
+    for module in (chats, exchanges, queue, record, turns)
     for name, statement in vars(module).items()
     if isinstance(statement, Statement)
 }
+OF_REPLICAS = {"NOTIFY", "RENEW_LEASE", "GET_PEERS", "LEAVE", "TAKE_OVER", "GET_CLAIMED"}
+HELLO = NewTurn.model_validate({"blocks": [{"type": "text", "text": "Hello"}]})
 
 
 @tool(read_only=True)
@@ -27,13 +48,13 @@ async def look(what: str = "it") -> str:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the statements of runs, in their order."""
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements about turns, in their order."""
     names: list[str] = []
     rows = Database.rows
 
     async def noted(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
-        if statement in NAMES:
+        if NAMES.get(statement, "NOTIFY") not in OF_REPLICAS:
             names.append(NAMES[statement])
         return await rows(database, statement, **values)
 
@@ -41,21 +62,174 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@asynccontextmanager
+async def server(harness: Harness, *replies: Any, **settings: Any) -> AsyncIterator[Services]:
+    """The whole of a server but for its socket. It polls for nothing, unless it is set to."""
+    given = {"database_url": harness.url, "model": "scripted", "port": 0, "poll_interval": 60, **settings}
+    models = Models([ProviderModels(ScriptedProvider(replies), ["scripted"])])
+    async with running(Settings(_env_file=None, **given), models, Toolset(())) as services:
+        for _ in range(10):
+            await asyncio.sleep(0)  # the worker begins
+        yield services
+
+
+def new_chat() -> Chat:
+    now = datetime.now(UTC)
+    return Chat(new_id(), OWNER, None, None, {}, created_at=now, updated_at=now)
+
+
+def answer(words: str = "Ahoy!") -> Any:
+    return message_of(text(words))
+
+
+async def ended(harness: Harness, services: Services, exchange: Exchange) -> Turn:
+    asked = Asked(exchange.assistant_turn.chat_id, exchange.assistant_turn.id)
+    while not (turn := await harness.turn(asked)).ended:
+        if view := services.live.directory.running(asked.turn):
+            await view.wakeup.wait()
+        else:
+            await asyncio.sleep(0.01)
+    return turn
+
+
 def writes(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.startswith("GET_")]
 
 
-async def test_a_plain_turn_is_written_twice_its_beginning_and_its_end(harness: Harness, written: list[str]) -> None:
-    async with harness.replica(ScriptedProvider([message_of(text("Ahoy", "!"))])) as replica:
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_plain_turn_is_written_twice_its_beginning_and_its_end(harness: Harness, done: list[str]) -> None:
+    async with harness.replica(ScriptedProvider([answer()])) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert turn.status == "complete"
-    assert writes(written) == ["BEGIN_ROUND", "SEAL_AND_END"]
+    assert writes(done)[-2:] == ["BEGIN_ROUND", "SEAL_AND_END"]
 
 
-async def test_a_round_of_tools_and_an_answer(harness: Harness, written: list[str]) -> None:
-    provider = ScriptedProvider([message_of(text("Hm."), tool_use("look", {}, "1")), message_of(text("There."))])
+async def test_a_round_of_tools_and_an_answer(harness: Harness, done: list[str]) -> None:
+    provider = ScriptedProvider([message_of(text("Hm."), tool_use("look", {}, "1")), answer()])
     async with harness.replica(provider, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     assert turn.status == "complete"
     first = ["BEGIN_ROUND", "CLOSE_BLOCK", "CLOSE_BLOCK", "SEAL_ROUND", "START_CALLS", "SETTLE_CALL"]
-    assert writes(written) == [*first, "BEGIN_ROUND", "SEAL_AND_END"]
+    assert writes(done)[-8:] == [*first, "BEGIN_ROUND", "SEAL_AND_END"]
+
+
+# --- beginnings ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_begins_where_its_message_is_written(harness: Harness, done: list[str]) -> None:
+    async with server(harness, answer("One."), answer("Two.")) as services:
+        while not done:  # noqa: ASYNC110, the worker's first claim
+            await asyncio.sleep(0)
+        done.clear()
+        chat = new_chat()
+        first = await ended(harness, services, await post_in_new_chat(services, HELLO, chat, None))
+        assert done[:1] + writes(done)[1:] == ["BEGIN_CHAT", "BEGIN_ROUND", "SEAL_AND_END"]
+        done.clear()
+        second = await ended(harness, services, await post_message(services, HELLO, Target(OWNER, chat.id), None))
+    assert done[:2] == ["GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
+    assert writes(done) == ["BEGIN_EXCHANGE", "BEGIN_ROUND", "SEAL_AND_END"]
+    assert [(turn.status, turn.attempt, *texts_of(turn)) for turn in (first, second)] == [
+        ("complete", 1, "One."),
+        ("complete", 1, "Two."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "claim"),
+    [({"concurrent_turns": 50}, "CLAIM_TURNS_FAIRLY"), ({"owner_running_turns": 1000}, "CLAIM_TURNS_FAIRLY")],
+)
+async def test_where_places_are_shared_out_a_turn_goes_through_the_queue(
+    harness: Harness, done: list[str], settings: dict[str, int], claim: str
+) -> None:
+    async with server(harness, answer(), **settings) as services:
+        exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
+        assert exchange.assistant_turn.status == "queued"
+        await ended(harness, services, exchange)
+    assert claim in done
+    assert "BEGIN_CHAT" not in done
+
+
+async def test_a_replica_that_is_taken_out_of_service_begins_no_turn(harness: Harness, done: list[str]) -> None:
+    async with server(harness, answer()) as services:
+        await services.drain()
+        exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
+    assert exchange.assistant_turn.status == "queued"
+    assert "BEGIN_CHAT" not in done
+
+
+async def test_a_message_whose_chat_has_changed_since_it_was_read_takes_the_careful_way(
+    harness: Harness, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preview = Exchanges.preview
+
+    async def then_changed(repository: Exchanges, target: Target) -> Any:
+        read = await preview(repository, target)
+        await services.storage.chats.change(OWNER, target.chat, lambda _chat: {"title": "Another one"})
+        return read
+
+    async with server(harness, answer("One.")) as services:
+        chat = await services.storage.chats.create(OWNER, None, None, {})
+        monkeypatch.setattr(Exchanges, "preview", then_changed)
+        exchange = await post_message(services, HELLO, Target(OWNER, chat.id), None)
+        assert (await ended(harness, services, exchange)).status == "complete"
+    assert "CLAIM_TURNS" in done
+
+
+async def test_a_key_that_is_taken_begins_nothing(harness: Harness) -> None:
+    key, other = IdempotencyKey("k", b"1" * 32), IdempotencyKey("k", b"2" * 32)
+    async with server(harness, answer()) as services:
+        first = await post_in_new_chat(services, HELLO, new_chat(), key)
+        await ended(harness, services, first)
+        again = await post_in_new_chat(services, HELLO, new_chat(), key)
+        assert again.assistant_turn.id == first.assistant_turn.id
+        with pytest.raises(RequestRefused, match="`Idempotency-Key` was used for a different request"):
+            await post_in_new_chat(services, HELLO, new_chat(), other)
+        assert len(await harness.database.rows(Statement("SELECT FROM chats"))) == 1
+
+
+async def test_a_turn_whose_beginning_lost_its_answer_is_found_and_run(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Exchanges.begin_chat
+    lost: list[Exchange] = []
+
+    async def lose_the_answer(repository: Exchanges, *arguments: Any) -> None:
+        if exchange := await begin(repository, *arguments):
+            lost.append(exchange)
+        raise StorageUnavailable("the connection was lost")
+
+    monkeypatch.setattr(Exchanges, "begin_chat", lose_the_answer)
+    async with server(harness, answer(), poll_interval=0.01) as services:
+        with pytest.raises(StorageUnavailable):
+            await post_in_new_chat(services, HELLO, new_chat(), None)
+        turn = await ended(harness, services, lost[0])
+    assert (turn.status, turn.attempt) == ("complete", 1)
+
+
+async def test_a_turn_that_was_found_in_the_rows_first_is_run_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, pause = Exchanges.begin_chat, Pause()
+
+    async def dawdle(repository: Exchanges, *arguments: Any) -> Exchange | None:
+        exchange = await begin(repository, *arguments)
+        await pause.reached.wait()  # it runs already
+        return exchange
+
+    monkeypatch.setattr(Exchanges, "begin_chat", dawdle)
+    async with server(harness, [pause, *answer()], poll_interval=0.01) as services:
+        exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
+        pause.go.set()
+        turn = await ended(harness, services, exchange)
+    assert (turn.status, turn.attempt) == ("complete", 1)
+
+
+async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_taken_over(harness: Harness) -> None:
+    message = NewExchange([Block(0, 0, 0, TEXT, "Hello")], TurnRequest("scripted"), None)
+    exchange = await Exchanges(harness.database).begin_chat(new_chat(), message, new_id())
+    assert exchange is not None
+    async with server(harness, answer()) as services:
+        turn = await ended(harness, services, exchange)
+    assert (turn.status, turn.attempt, turn.recoveries) == ("complete", 2, 0)

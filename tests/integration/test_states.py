@@ -101,13 +101,18 @@ def test_every_statement_that_writes_a_status_is_tried() -> None:
     assert {name for name, statement in statements().items() if WRITES_STATUS.search(statement.sql)} == WRITES.keys()
 
 
-def test_a_new_assistant_turn_is_queued_and_a_user_turn_is_complete() -> None:
+def test_a_new_assistant_turn_is_queued_or_claimed_and_a_user_turn_is_complete() -> None:
     inserted = [
-        set(re.findall(r"'assistant', '\w+'|'user', '\w+'", statement.sql))
+        set(re.findall(r"'assistant', '\w+'|'user', '\w+'|updated_at, '\w+', \d, [$\w]+", statement.sql))
         for statement in statements().values()
-        if re.search(r"INSERT INTO turns \([^)]*\brole, status\b", statement.sql) and "::turns" not in statement.sql
+        if re.search(r"INSERT INTO turns \([^)]*\brole\b", statement.sql) and "::turns" not in statement.sql
     ]
-    assert set().union(*inserted) == {"'assistant', 'queued'", "'user', 'complete'"}
+    assert {re.sub(r"\$\d+", ":replica", found) for found in set().union(*inserted)} == {
+        "'user', 'complete'",
+        "'assistant', 'queued'",
+        "updated_at, 'queued', 0, NULL",
+        "updated_at, 'running', 1, :replica",
+    }
 
 
 @pytest.fixture

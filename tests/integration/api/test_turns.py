@@ -260,14 +260,15 @@ async def test_while_a_turn_runs_no_message_can_follow_it(api: Client, server: S
     await api.json("POST", f"{chat}/turns", 201, json={**said("More"), "parent_id": running.assistant["id"]})
 
 
-async def test_of_two_that_speak_at_once_exactly_one_is_heard(api: Client, database: Locker) -> None:
-    chat = await api.chat()
+async def test_of_two_that_speak_at_once_exactly_one_is_heard(api: Client, database: Locker, server: Server) -> None:
+    chat, models = await api.chat(), [server.scripts.model(pausing(Pause(), "One ", "two.")) for _ in range(2)]
     identity = UUID(chat.rpartition("/")[2])
     async with database.holding("SELECT FROM chats WHERE id = $1 FOR UPDATE", identity):
-        both = [asyncio.create_task(api.post(f"{chat}/turns", json=said(words))) for words in ("One", "Two")]
+        both = [asyncio.create_task(api.post(f"{chat}/turns", json={**said("Hi"), "model": each})) for each in models]
         await database.waiting(2)
     assert sorted(answer.status_code for answer in await asyncio.gather(*both)) == [201, 409]
     assert len((await api.json("GET", f"{chat}/turns"))["turns"]) == 2
+    await api.json("DELETE", chat)
 
 
 async def test_of_two_regenerations_at_once_exactly_one_is_made(api: Client, database: Locker, server: Server) -> None:
