@@ -150,6 +150,13 @@ class Settings(BaseSettings):
         description="most text of a message, or of the results in a request, with the documents that it names",
     )
     max_upload_bytes: int = Field(5_000_000, ge=1000, description="largest image or document of users and tools")
+    session_url: SecretStr | None = Field(
+        None,
+        description="URL of Postgres past a pooler, for the migrations and a replica's one session; else DATABASE_URL",
+    )
+    statement_cache: int = Field(
+        100, ge=0, description="statements that a connection to Postgres keeps prepared; 0 where a pooler forbids it"
+    )
     pool_size: int = Field(10, ge=2, description="connections to Postgres per replica")
     postgres_timeout: float = Field(
         5, gt=0, description="time that Postgres has for a statement; then the connection is replaced"

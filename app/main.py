@@ -26,7 +26,7 @@ from app.domain.identity import LOCAL_OWNER
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
-from app.setup.databases import database_url
+from app.setup.databases import database_url, session_url
 from app.setup.engine import background, started
 from app.setup.models import check_chosen, default_among, default_model, open_models
 from app.setup.policies import allowed_params, allowed_provider_tools, tool_settings, turn_limits, webhook_receiver
@@ -111,13 +111,14 @@ async def running(
     model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
-        await upgrade_in_thread(url)
+        direct_url = session_url(settings, url)
+        await upgrade_in_thread(direct_url)
         database = await stack.enter_async_context(
             connect(
                 url,
                 size=settings.pool_size,
                 statement_timeout=settings.postgres_timeout,
-                webhooks=receiver.kinds if receiver else (),
+                statement_cache=settings.statement_cache,
             )
         )
         stored = StoredTokens(Tokens(database))
@@ -129,7 +130,9 @@ async def running(
             toolset = await stack.enter_async_context(_own_toolset(settings, database, outputs))
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
-        engine = await stack.enter_async_context(started(settings, url, database, models, toolset, hooks, receiver))
+        engine = await stack.enter_async_context(
+            started(settings, direct_url, database, models, toolset, hooks, receiver)
+        )
         await stack.enter_async_context(background(engine.failed, stored.record_uses))
         worker = engine.worker
         yield Services(

@@ -23,12 +23,20 @@ async def database_url(settings: Settings) -> AsyncIterator[str]:
             yield url
 
 
+def session_url(settings: Settings, url: str) -> str:
+    """The URL for what must not pass a pooler: migrations, notifications and the lock that shows a replica alive. It is
+    `url` unless there is another one.
+    """
+    return url if settings.session_url is None else plain_url(settings.session_url.get_secret_value())
+
+
 @asynccontextmanager
 async def open_database(settings: Settings) -> AsyncIterator[Database]:
     """The database of the settings, migrated. An embedded one is created where there is none."""
     async with database_url(settings) as url:
-        await upgrade_in_thread(url)
-        async with connect(url, size=settings.pool_size, actor=_actor()) as database:
+        direct_url = session_url(settings, url)
+        await upgrade_in_thread(direct_url)
+        async with connect(direct_url, size=settings.pool_size, actor=_actor()) as database:
             yield database
 
 

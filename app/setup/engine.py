@@ -90,7 +90,7 @@ async def started(
     directory, clock, session_key, failed = Directory(), FrameClock(), secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
-    queue = Queue(database, new_id(), address, session_key)
+    queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())
     chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
     changes = OwnerChanges(database)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)

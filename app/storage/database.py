@@ -7,7 +7,7 @@ ninth of SQLAlchemy's execution per call.
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -120,10 +120,14 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
+        acquired = False
         try:
             async with self._pool.acquire(timeout=self._timeout) as raw:
+                acquired = True
                 yield raw
         except TimeoutError as error:
+            if not acquired:
+                raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from error
             # A host that is gone, or a frozen one: the other connections lead there too.
             await self._pool.expire_connections()
             raise StorageUnavailable("Postgres does not answer.") from error
@@ -184,14 +188,13 @@ async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def connect(
-    url: str, *, size: int, statement_timeout: float = 5.0, webhooks: Collection[str] = (), actor: str = ""
+    url: str, *, size: int, statement_timeout: float = 30.0, statement_cache: int = 100, actor: str = ""
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
-    `statement_timeout` seconds. `webhooks` are the kinds for which turns that change through it leave rows. `actor` is
-    the operator whom the audit trail names.
+    `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
+    each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
+    connection does not pass a pooler.
     """
-    names = {"ended": "turnstream.webhook", "waiting": "turnstream.waiting_webhook"}
-    options = {**{names[kind]: "on" for kind in webhooks}, **({"turnstream.actor": actor} if actor else {})}
     pool = await asyncpg.create_pool(
         url,
         min_size=min(2, size),
@@ -199,7 +202,8 @@ async def connect(
         timeout=statement_timeout,
         command_timeout=statement_timeout,
         reset=_keep_session_state,
-        init=partial(_set_options, options) if options else None,
+        statement_cache_size=statement_cache,
+        init=partial(_set_actor, actor) if actor else None,
     )
     try:
         yield Database(pool, statement_timeout)
@@ -213,6 +217,5 @@ async def _keep_session_state(_connection: object) -> None:
     """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
 
 
-async def _set_options(options: Mapping[str, str], connection: Any) -> None:
-    for name, value in options.items():
-        await connection.execute("SELECT set_config($1, $2, false)", name, value)
+async def _set_actor(actor: str, connection: Any) -> None:
+    await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)

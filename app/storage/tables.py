@@ -426,6 +426,8 @@ replicas = Table(
     Column("session", BigInteger, nullable=False, unique=True),
     _now(),
     Column("lease_until", DateTime(timezone=True), nullable=False),
+    # The kinds of webhooks that turns leave while this replica lives.
+    Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
 )
 
 # Sweeps, and when each is due again. The replica that does one keeps moving that time on.

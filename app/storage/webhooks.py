@@ -1,7 +1,7 @@
 """The queues of webhooks: for turns that have ended, and for turns that have begun to wait for a person.
 
-Triggers insert the rows (migrations 0003 and 0013), in the transaction that ends the turn or stores its asks, whichever
-statement that is. Without a configured webhook there are no rows.
+Triggers insert the rows (migration 0020), in the transaction that ends the turn or stores its asks, whichever statement
+that is. There are no rows while no replica's row names the kind.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Fifty turns in the middle of their work on two replicas, with readers everywhere: a stage for faults."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,16 +47,25 @@ class Site:
         return [reader for reader in readers if reader.name.startswith(kind)]
 
 
+Pooler = Callable[[Postgres], AbstractAsyncContextManager[Mapping[str, str]]]
+
+
 @asynccontextmanager
-async def fifty_turns(folder: Path) -> AsyncIterator[Site]:
-    async with own_postgres(folder) as postgres, model_api(script) as model:
+async def direct(_: Postgres) -> AsyncIterator[Mapping[str, str]]:
+    yield {}
+
+
+@asynccontextmanager
+async def fifty_turns(folder: Path, pooler: Pooler = direct) -> AsyncIterator[Site]:
+    """`pooler` stands before Postgres, and gives the settings that the replicas need for it."""
+    async with own_postgres(folder) as postgres, model_api(script) as model, pooler(postgres) as pooled:
         await upgrade_in_thread(postgres.url)
         watch = Watch(postgres.url)
         await watch.begin()
         lease = LEASE * slowdown()
         settings = {"TURNSTREAM_LEASE": str(lease), "TURNSTREAM_CONCURRENT_TURNS": str(AT_ONCE)}
         async with (
-            two_replicas(postgres.url, folder, model, **settings) as replicas,
+            two_replicas(postgres.url, folder, model, **settings, **pooled) as replicas,
             Client(replicas[0].url) as one,
             Client(replicas[1].url) as other,
         ):

@@ -14,8 +14,8 @@ class Postgres:
     """`url` stays the same for ever."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "cluster"
-        self._server = EmbeddedPostgres(self._folder, {"max_connections": "200"})
+        self.folder = folder / "cluster"
+        self._server = EmbeddedPostgres(self.folder, {"max_connections": "200"})
         self.url = ""
 
     async def start(self) -> None:
@@ -23,7 +23,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        return int((self._folder / "postgres/postmaster.pid").read_text().split()[0])
+        return int((self.folder / "postgres/postmaster.pid").read_text().split()[0])
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT is `pg_ctl stop -m fast`, SIGQUIT is `-m immediate`: a crash, but for the name. It is gone then."""

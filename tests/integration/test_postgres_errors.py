@@ -12,6 +12,7 @@ from app.setup import engine
 from app.setup.engine import background
 from app.storage.database import Database, Statement, connect
 
+BACKEND = Statement("SELECT pg_backend_pid()")
 RAISE = Statement("SELECT fail(:state)")
 FAIL = """
 CREATE FUNCTION fail(state text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -126,3 +127,12 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
         assert after is not None
         assert before["id"] != after["id"]
         await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
+
+
+async def test_a_busy_pool_is_not_taken_for_a_postgres_that_is_gone(database_url: str) -> None:
+    async with connect(database_url, size=1, statement_timeout=0.05) as database:
+        async with database.transaction() as transaction:
+            process = await transaction.row(BACKEND)
+            with pytest.raises(StorageUnavailable, match="busy"):
+                await database.row(BACKEND)
+        assert await database.row(BACKEND) == process, "its connection was kept"

@@ -135,8 +135,8 @@ async def operator() -> AsyncIterator[Operator]:
 @pytest.fixture
 async def harness(database_url: str) -> AsyncIterator[Harness]:
     """Replicas whose turns leave webhooks."""
-    async with connect(database_url, size=10, webhooks=("ended",)) as database:
-        yield Harness(database_url, database)
+    async with connect(database_url, size=10) as database:
+        yield Harness(database_url, database, ["ended"])
 
 
 @asynccontextmanager
@@ -178,8 +178,9 @@ async def cancelled(harness: Harness) -> Asked:
 
 
 async def never_claimed(harness: Harness) -> Asked:
-    asked = await harness.ask()
-    await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
+    async with harness.replica(ScriptedProvider([])):  # it is there, and does not know of the turn
+        asked = await harness.ask()
+        await Turns(harness.database).cancel(OWNER, asked.chat, asked.turn)
     return asked
 
 
@@ -467,8 +468,8 @@ async def waits_of(harness: Harness, asked: Asked) -> list[tuple[int, list[str]]
 @pytest.fixture
 async def waiting(database_url: str) -> AsyncIterator[Harness]:
     """Replicas whose turns leave webhooks when they wait."""
-    async with connect(database_url, size=10, webhooks=("waiting",)) as database:
-        yield Harness(database_url, database)
+    async with connect(database_url, size=10) as database:
+        yield Harness(database_url, database, ["waiting"])
 
 
 async def until_waiting(harness: Harness, replica: Replica, asked: Asked) -> Turn:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
 from app.storage.turns import Turns
+from app.storage.webhooks import WebhookKind
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.stream.mirror import Mirror
@@ -117,6 +118,7 @@ class Replica:
 class Harness:
     url: str
     database: Database
+    webhooks: Collection[WebhookKind] = ()  # that its replicas want
 
     async def ask(
         self,
@@ -153,7 +155,7 @@ class Harness:
         """`address`: that of an earlier one whose place it takes. `listens`: it receives notifications of others."""
         directory, clock = Directory(), FrameClock()
         session = hash(new_id()) % 2**62
-        queue = Queue(self.database, new_id(), address or str(new_id()), session)
+        queue = Queue(self.database, new_id(), address or str(new_id()), session, self.webhooks)
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)

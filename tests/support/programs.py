@@ -20,6 +20,7 @@ class Program:
 PROGRAMS: Mapping[str, Program] = {
     "Chromium": Program(("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "nginx": Program(("nginx", "/usr/sbin/nginx"), "nginx"),
+    "PgBouncer": Program(("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
     "Node": Program(("node",), "nodejs"),
     "npm": Program(("npm",), "npm"),
     "curl": Program(("curl",), "curl"),

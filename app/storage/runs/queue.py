@@ -1,6 +1,6 @@
 """The queue of turns, and the replicas that serve it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +10,7 @@ from app.domain.errors import StorageError
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
+from app.storage.webhooks import WebhookKind
 
 # A turn that was enqueued behind an open one is not claimed before that one has ended.
 _CLAIMABLE = f"""
@@ -57,7 +58,8 @@ CLAIM_TURNS_FAIRLY = Statement(
 GET_CLAIMED = Statement("SELECT id, cancel_requested FROM turns WHERE replica = :replica AND status = 'running'")
 RENEW_LEASE = Statement(
     """
-    INSERT INTO replicas (id, address, session, lease_until) VALUES (:replica, :address, :session, now() + :lease)
+    INSERT INTO replicas (id, address, session, lease_until, webhooks)
+    VALUES (:replica, :address, :session, now() + :lease, :webhooks)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
     RETURNING id
     """
@@ -101,14 +103,22 @@ class Peer:
 
 class Queue:
     """The queue as one replica uses it. `session` is the key of this replica's advisory lock
-    (app.storage.runs.session).
+    (app.storage.runs.session). Turns leave rows for `webhooks` as long as the replica lives.
     """
 
-    def __init__(self, database: Database, replica: UUID, address: str, session: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        replica: UUID,
+        address: str,
+        session: int,
+        webhooks: Collection[WebhookKind] = (),
+    ) -> None:
         self._database = database
         self.replica = replica
         self._address = address
         self._session = session
+        self._webhooks = sorted(webhooks)
 
     async def claim(self, limit: int, most_of_owner: int | None = None) -> Sequence[UUID]:
         """Claims up to `limit` queued turns for this replica, oldest first. With `most_of_owner` they are shared out
@@ -132,6 +142,7 @@ class Queue:
             address=self._address,
             session=self._session,
             lease=timedelta(seconds=seconds),
+            webhooks=self._webhooks,
         )
 
     async def peers(self) -> Sequence[Peer]:

@@ -209,7 +209,6 @@ class ChatReader:
         self._readers[place] = TurnReader(self._directory, view, load, position, encode)
 
     def _forget(self, deleted: DeletedTurns) -> None:
-        for place, reader in list(self._readers.items()):
-            if reader.view.turn.id in deleted.turns:
-                del self._readers[place]
-                self._cursor.open.pop(place, None)
+        gone = {place for place, reader in self._readers.items() if reader.view.turn.id in deleted.turns}
+        self._readers = {place: reader for place, reader in self._readers.items() if place not in gone}
+        self._cursor.open = {place: cursor for place, cursor in self._cursor.open.items() if place not in gone}

@@ -2,7 +2,7 @@ import re
 from itertools import pairwise
 
 from app.domain import errors
-from app.domain.errors import Conflict, ProviderError, RequestRefused, TransientError, TurnstreamError
+from app.domain.errors import Conflict, ProviderError, RequestRefused, TooMany, TransientError, TurnstreamError
 
 
 def test_the_tree_that_is_drawn_is_the_tree_there_is() -> None:
@@ -24,6 +24,11 @@ def test_a_refusal_says_what_is_wrong_and_where() -> None:
     refused = Conflict("it runs", field="turn")
     assert (str(refused), refused.detail, refused.field, refused.status) == ("it runs", "it runs", "turn", 409)
     assert RequestRefused("no").field is None
+
+
+def test_a_reached_limit_says_when_to_come_again() -> None:
+    refused = TooMany("no room", retry_after=5)
+    assert (refused.detail, refused.retry_after, refused.status) == ("no room", 5, 429)
 
 
 def test_a_provider_error_keeps_the_providers_words() -> None:

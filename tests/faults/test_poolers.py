@@ -1,0 +1,79 @@
+"""PgBouncer between the replicas and Postgres, in both of its modes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+
+from app.storage.embedded.account import account_for
+from tests.faults.fifty_turns import TURNS, Pooler, check_all_is_well, fifty_turns, until_all
+from tests.faults.postgres import Postgres
+from tests.support.programs import path_of
+from tests.support.server_process import free_port
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("PgBouncer")]
+
+WEBHOOK = {
+    "TURNSTREAM_WEBHOOK_URL": "http://127.0.0.1:1/",
+    "TURNSTREAM_WEBHOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+}
+
+
+def pgbouncer(folder: Path, mode: str) -> Pooler:
+    @asynccontextmanager
+    async def before(postgres: Postgres) -> AsyncIterator[Mapping[str, str]]:
+        port, (address, user) = free_port(), _address(postgres.url)
+        configuration = folder / "pgbouncer.ini"
+        configuration.write_text(
+            f"[databases]\n* = {address} user={user}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 24\n"
+        )
+        program = path_of("PgBouncer")
+        account = account_for(postgres.folder, program, postgres.folder)  # it does not run as root either
+        process = await asyncio.create_subprocess_exec(*account.prefix, program, "-q", str(configuration))
+        url = f"postgresql://{user}@127.0.0.1:{port}{urlsplit(postgres.url).path}"
+        past = {"TURNSTREAM_SESSION_URL": postgres.url, "TURNSTREAM_STATEMENT_CACHE": "0"}
+        try:
+            await _listening(process, url)
+            yield {"DATABASE_URL": url, **WEBHOOK, **(past if mode == "transaction" else {})}
+        finally:
+            process.terminate()
+            await process.wait()
+
+    return before
+
+
+def _address(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    host = parse_qs(parts.query)["host"][0]
+    port = parse_qs(parts.query).get("port", ["5432"])[0]
+    return f"host={host} port={port}", parts.username or "postgres"
+
+
+async def _listening(process: asyncio.subprocess.Process, url: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            assert process.returncode is None, f"PgBouncer ended with {process.returncode}"
+            try:
+                connection = await asyncpg.connect(url, statement_cache_size=0)
+            except OSError:
+                await asyncio.sleep(0.02)
+            else:
+                await connection.close()
+                return
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_fifty_turns_are_whole_behind_a_pooler_and_each_leaves_its_webhook(tmp_path: Path, mode: str) -> None:
+    async with fifty_turns(tmp_path, pgbouncer(tmp_path, mode)) as site:
+        for gate in ("before the call", "end of text", "effect", "before the end"):
+            site.model.open(gate)
+        await until_all(site.readers, lambda reader: reader.turn.end is not None)
+        await check_all_is_well(site)
+        connection = await asyncpg.connect(site.postgres.url)
+        assert await connection.fetchval("SELECT count(*) FROM webhooks") == TURNS
+        await connection.close()
