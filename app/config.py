@@ -143,6 +143,37 @@ class Settings(BaseSettings):
     owner_streams: int | None = Field(
         None, ge=1, description="SSE streams of one owner on one replica; a stream beyond them is refused (429)"
     )
+    jwt_issuer: str | None = Field(
+        None, description="issuer whose JSON web tokens are accepted, as in their claim `iss`"
+    )
+    jwt_audience: str | None = Field(
+        None, description="audiences of which such a token must name one; separated by commas; needed with an issuer"
+    )
+    jwt_audience_claim: str = Field("aud", description="claim that names the audience, such as `azp`")
+    jwt_keys_url: str | None = Field(
+        None, description="URL of the issuer's keys (JWKS); without it its OpenID configuration names it"
+    )
+    jwt_algorithms: str = Field(
+        "RS256, ES256, EdDSA", description="signatures that are accepted, of those with a public key"
+    )
+    jwt_owner_claim: str = Field("sub", description="claim that is the owner; a path with dots, as for the others")
+    jwt_roles_claim: str | None = Field(
+        None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
+    )
+    jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
+    jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
+    proxy_secret: SecretStr | None = Field(
+        None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"
+    )
+    proxy_owner_header: str = Field("X-Turnstream-Owner", description="header in which the proxy names the owner")
+    proxy_roles_header: str | None = Field(None, description="header in which it lists roles")
+    proxy_plan_header: str | None = Field(None, description="header in which it names the plan")
+    login_scopes: str = Field(
+        "read, chat, approve", description="scopes of all who come from the issuer or the proxy; or none"
+    )
+    login_roles: str | None = Field(
+        None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
+    )
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_turn_bytes: int = Field(
         8_000_000,

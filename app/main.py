@@ -13,7 +13,6 @@ from starlette.types import Lifespan
 from app.api.http.connection import SafeHeaders
 from app.api.http.errors import HANDLERS
 from app.api.identity.authenticator import Authenticator
-from app.api.identity.local import LocalMachine
 from app.api.identity.stored import StoredTokens
 from app.api.identity.way import Authenticate
 from app.api.resolve import Defaults, Resolver
@@ -21,13 +20,13 @@ from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
 from app.api.streams.response import OwnerStreams
 from app.config import Settings
-from app.domain.errors import ConfigError
 from app.domain.identity import LOCAL_OWNER
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import database_url, session_url
 from app.setup.engine import background, started
+from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, default_model, open_models
 from app.setup.policies import allowed_params, allowed_provider_tools, tool_settings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
@@ -42,8 +41,6 @@ from app.tools.library.results import result_tools
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
 from app.web.page import page_routes
-
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def create_app(
@@ -122,7 +119,7 @@ async def running(
             )
         )
         stored = StoredTokens(Tokens(database))
-        ways = await _ways(settings, Tokens(database), stored, authenticate)
+        ways = await stack.enter_async_context(open_ways(settings, Tokens(database), stored, authenticate))
         if models is None:
             models = await stack.enter_async_context(open_models(settings))
         check_chosen(models, settings)
@@ -182,19 +179,3 @@ async def _terminate_process_after(failed: asyncio.Event) -> None:
     """Stops the runner of the app as a signal does. Its exit status is the runner's."""
     await failed.wait()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-async def _ways(
-    settings: Settings, tokens: Tokens, stored: StoredTokens, authenticate: Authenticate | None
-) -> Sequence[Authenticate]:
-    """The ways to authenticate. Raises ConfigError where others can reach a server that nobody may use."""
-    if authenticate is not None:
-        return authenticate, stored.identity_of
-    if settings.host in _LOOPBACK:
-        return stored.identity_of, LocalMachine(tokens).identity_of
-    if not await tokens.exist():
-        raise ConfigError(
-            f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and there is no token yet: create one"
-            " with `turnstream tokens create NAME`, or listen on 127.0.0.1."
-        )
-    return (stored.identity_of,)

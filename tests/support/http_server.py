@@ -117,6 +117,20 @@ async def serving(
             await task
 
 
+@asynccontextmanager
+async def answering(app: Starlette) -> AsyncIterator[str]:
+    """Another server of a test, at the URL that this yields."""
+    with _listener() as listener:
+        server = _Uvicorn(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        task = asyncio.create_task(server.serve([listener]))
+        await _first(server.up, task)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
 def _listener() -> socket.socket:
     """Says that it is TCP: else asyncio leaves Nagle's algorithm on, and each answer waits 40 ms to be acknowledged."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

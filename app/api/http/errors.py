@@ -15,6 +15,13 @@ from app.kit.requirements import sentence
 log = structlog.get_logger(__name__)
 
 
+class Unavailable(RequestRefused):
+    """Another server that the request needs cannot be reached."""
+
+    status = 503
+    title = "Temporarily unavailable"
+
+
 class TooLarge(RequestRefused):
     status = 413
     title = "The request body is too large"
@@ -73,6 +80,8 @@ def _headers(error: RequestRefused) -> dict[str, str]:
             return {"WWW-Authenticate": "Bearer"}
         case Forbidden(scopes=[*scopes]) if scopes:  # RFC 6750, 3.1: all that would do
             return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'}
+        case Unavailable():
+            return {"Retry-After": "1"}
         case TooMany():
             return {"Retry-After": str(error.retry_after)}
         case _:

@@ -1,10 +1,13 @@
 """A way to authenticate: a function from a request to an identity."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
-from app.domain.identity import Identity
+from app.domain.errors import Unauthorized
+from app.domain.identity import Identity, Scope
 
 # Seconds for which a checked token, or the absence of tokens, is trusted without a query.
 BELIEVED = 5.0
@@ -16,3 +19,22 @@ Authenticate = Callable[[Request], Awaitable[Identity | None]]
 def bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoginScopes:
+    """The scopes of those who log in elsewhere: `base` for each, and more by the roles they have there."""
+
+    base: frozenset[Scope]
+    by_role: Mapping[str, frozenset[Scope]]
+
+    def of(self, roles: Iterable[str]) -> frozenset[Scope]:
+        return self.base.union(*(self.by_role.get(role, frozenset()) for role in roles))
+
+
+def identity_from(owner: object, scopes: frozenset[Scope], **more: Any) -> Identity:
+    """Raises Unauthorized where what another server calls the owner cannot be one here."""
+    try:
+        return Identity(owner if isinstance(owner, str) else "", scopes, **more)
+    except ValueError as error:
+        raise Unauthorized(f"The owner that the credential names cannot be one here: {error}.") from None

@@ -1,0 +1,106 @@
+"""The ways to authenticate that the settings and the program ask for."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from app.api.identity.issuer_keys import check_key_url
+from app.api.identity.local import LocalMachine
+from app.api.identity.proxy import TrustedProxy
+from app.api.identity.stored import StoredTokens
+from app.api.identity.way import Authenticate, LoginScopes
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.domain.identity import Scope, checked_scopes
+from app.storage.tokens import Tokens
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@asynccontextmanager
+async def open_ways(
+    settings: Settings, tokens: Tokens, stored: StoredTokens, authenticate: Authenticate | None
+) -> AsyncIterator[Sequence[Authenticate]]:
+    """Raises ConfigError for settings that are wrong, and where others can reach a server that nobody may use."""
+    scopes = _login_scopes(settings)
+    ways = [authenticate] if authenticate is not None else []
+    if settings.proxy_secret is not None:
+        secret = settings.proxy_secret.get_secret_value()
+        if len(secret) < 16:
+            raise ConfigError("TURNSTREAM_PROXY_SECRET must have at least 16 characters.")
+        headers = settings.proxy_owner_header, settings.proxy_roles_header, settings.proxy_plan_header
+        ways.append(TrustedProxy(secret, scopes, *headers).identity_of)
+    async with AsyncExitStack() as stack:
+        if settings.jwt_issuer is not None:
+            ways.append(await _jwt_tokens(settings, settings.jwt_issuer, scopes, stack))
+        only_tokens = not ways
+        ways.append(stored.identity_of)
+        if only_tokens and settings.host in _LOOPBACK:
+            ways.append(LocalMachine(tokens).identity_of)
+        elif only_tokens and not await tokens.exist():
+            raise ConfigError(
+                f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and there is no token yet: create"
+                " one with `turnstream tokens create NAME`, or listen on 127.0.0.1."
+            )
+        yield ways
+
+
+async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stack: AsyncExitStack) -> Authenticate:
+    # Not at the top: the library for signatures takes a tenth of a second, which servers without an issuer save.
+    from app.api.identity.jwt_tokens import KEY_TYPES, Issuer, open_jwt_tokens  # noqa: PLC0415
+
+    algorithms = frozenset(_names(settings.jwt_algorithms))
+    if not algorithms or algorithms - KEY_TYPES.keys():
+        raise ConfigError(f"TURNSTREAM_JWT_ALGORITHMS must name some of {', '.join(KEY_TYPES)}.")
+    audiences = frozenset(_names(settings.jwt_audience or ""))
+    if not audiences:
+        raise ConfigError(
+            "TURNSTREAM_JWT_AUDIENCE must name the audience of tokens for this server: else the issuer's tokens for"
+            " other servers would be accepted here."
+        )
+    for name, url in (("TURNSTREAM_JWT_ISSUER", issuer), ("TURNSTREAM_JWT_KEYS_URL", settings.jwt_keys_url)):
+        try:
+            check_key_url(url or issuer)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}.") from None
+    tokens = await stack.enter_async_context(
+        open_jwt_tokens(
+            Issuer(
+                issuer,
+                audiences,
+                scopes,
+                algorithms,
+                settings.jwt_keys_url,
+                settings.jwt_audience_claim,
+                settings.jwt_owner_claim,
+                settings.jwt_roles_claim,
+                settings.jwt_plan_claim,
+                settings.jwt_leeway,
+            )
+        )
+    )
+    return tokens.identity_of
+
+
+def _login_scopes(settings: Settings) -> LoginScopes:
+    """Raises ConfigError."""
+    base = _scopes("TURNSTREAM_LOGIN_SCOPES", "" if settings.login_scopes == "none" else settings.login_scopes)
+    by_role = {}
+    for entry in (settings.login_roles or "").split(","):
+        role, mark, scopes = entry.partition("=")
+        if not entry.strip():
+            continue
+        if not mark or not role.strip():
+            raise ConfigError("TURNSTREAM_LOGIN_ROLES must be such as `staff=read chat approve admin, guest=read`.")
+        by_role[role.strip()] = _scopes("TURNSTREAM_LOGIN_ROLES", scopes)
+    return LoginScopes(base, by_role)
+
+
+def _scopes(setting: str, names: str) -> frozenset[Scope]:
+    try:
+        return frozenset(checked_scopes(_names(names)))
+    except ValueError as error:
+        raise ConfigError(f"{setting}: {error}.") from None
+
+
+def _names(text: str) -> list[str]:
+    return text.replace(",", " ").split()
