@@ -133,7 +133,6 @@ def settle_garbage_collector() -> None:
     """Keeps everything that exists now out of later collections, which are then short. They are also rare: reference
     counts free the garbage of turns and requests. Call it once all long-lived objects exist.
     """
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a collection, a pause of a tenth of a second: what is garbage now is little
     gc.set_threshold(20_000, 20, 50)
     gc.callbacks.append(GarbageWatch())

@@ -17,7 +17,7 @@ from app.api.http.connection import connections
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
-from app.setup.models import default_model
+from app.setup.models import default_model, import_default_adapter
 from app.telemetry import configure_logging, settle_garbage_collector
 
 WELCOME = """
@@ -47,12 +47,18 @@ class Server(uvicorn.Server):
         self._drain_turns = drain
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
-            settle_garbage_collector()
+            self._settling = asyncio.ensure_future(self._settle())
+
+    async def _settle(self) -> None:
+        """What a server that listens does not need at once."""
+        await import_default_adapter(self._settings)
+        settle_garbage_collector()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002, of the base class
         """Does not raise the signal again after the shutdown, as the base class does: `running` must still close."""

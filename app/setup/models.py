@@ -12,7 +12,7 @@ from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.llm.demo.provider import DEMO, DemoProvider
 from app.llm.models.catalog import Models, ProviderModels
-from app.llm.models.connect import connect_providers
+from app.llm.models.connect import connect_providers, import_adapter
 from app.llm.models.registry import ProviderSpec, read_registry
 from app.llm.transport.interceptor import CallPublisher, Interceptor
 
@@ -65,6 +65,13 @@ async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
             offers.append(replace(first, models=(), prefixes=[settings.model]))
         yield Models([*offers, _demo(0.0, interceptors)])
+
+
+async def import_default_adapter(settings: Settings) -> None:
+    """Imports what the first call of the default model needs, so that it need not wait for that."""
+    models = {model.id: spec.api for spec in _providers(settings) for model in spec.models}
+    if api := models.get(default_model(settings)):
+        await import_adapter(api)
 
 
 def _demo(delay: float, interceptors: Sequence[Interceptor]) -> ProviderModels:

@@ -1,13 +1,19 @@
-"""Clients for the providers of the registry. An SDK takes a second or two to import, so each is imported on demand."""
+"""Clients for the providers of the registry. An SDK takes a second or two of CPU to import, so each is imported when it
+is first needed, in a thread: the server listens and streams meanwhile.
+"""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
+from importlib import import_module
 from typing import assert_never
 
 from app.llm.models.catalog import ProviderModels
+from app.llm.models.parameters import Api
 from app.llm.models.registry import ProviderSpec
-from app.llm.provider import Provider
-from app.llm.transport.http import MAX_EVENT_BYTES
+from app.llm.provider import ModelRequest, Part, count_tokens
+from app.llm.transport.http import MAX_EVENT_BYTES, Adapter
 from app.llm.transport.interceptor import CallPublisher, Interceptor
 
 
@@ -18,11 +24,13 @@ async def connect_providers(
     *,
     max_event_bytes: int = MAX_EVENT_BYTES,
 ) -> AsyncIterator[list[ProviderModels]]:
-    """Opens a client for each provider, and closes them at the end. Their requests pass through `interceptors`.
-    An event of more than `max_event_bytes` ends an answer.
+    """A client for each provider, opened at its first call. All are closed at the end. Their requests pass through
+    `interceptors`. An event of more than `max_event_bytes` ends an answer.
     """
     async with AsyncExitStack() as stack:
-        providers = [await _provider(spec, stack, interceptors, max_event_bytes) for spec in specs]
+        providers = [OnDemand(spec, partial(_made, spec, interceptors, max_event_bytes)) for spec in specs]
+        for provider in providers:
+            await stack.enter_async_context(aclosing(provider))
         yield [
             ProviderModels(
                 CallPublisher(provider) if interceptors else provider, spec.models, spec.prefixes, spec.parameters
@@ -31,24 +39,57 @@ async def connect_providers(
         ]
 
 
-async def _provider(
-    spec: ProviderSpec, stack: AsyncExitStack, interceptors: Sequence[Interceptor], max_event_bytes: int
-) -> Provider:
+class OnDemand:
+    """A provider whose adapter is made by `make` once its module is imported."""
+
+    def __init__(self, spec: ProviderSpec, make: Callable[[], Adapter]) -> None:
+        self.name = spec.name
+        self._api = spec.api
+        self._make = make
+        self._adapter: Adapter | None = None
+
+    async def adapter(self) -> Adapter:
+        if self._adapter is None:
+            await import_adapter(self._api)
+        if self._adapter is None:  # another call may have made it meanwhile
+            self._adapter = self._make()
+        return self._adapter
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        return self._first_stream(request) if self._adapter is None else self._adapter.stream(request)
+
+    async def _first_stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+        adapter = await self.adapter()
+        async with aclosing(adapter.stream(request)) as stream:
+            async for parts in stream:
+                yield parts
+
+    async def count(self, request: ModelRequest) -> int | None:
+        return await count_tokens(await self.adapter(), request)
+
+    async def aclose(self) -> None:
+        if self._adapter is not None:
+            await self._adapter.aclose()
+
+
+async def import_adapter(api: Api) -> None:
+    """Imports the adapter to an API, and with it the SDK."""
+    module = "app.llm.anthropic.provider" if api == "anthropic" else "app.llm.openai.provider"
+    await asyncio.to_thread(import_module, module)
+
+
+def _made(spec: ProviderSpec, interceptors: Sequence[Interceptor], max_event_bytes: int) -> Adapter:
     match spec.api:
         case "anthropic":
             from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415
 
-            return await stack.enter_async_context(
-                aclosing(
-                    AnthropicProvider(
-                        spec.key or "", spec.base_url, max_event_bytes=max_event_bytes, interceptors=interceptors
-                    )
-                )
+            return AnthropicProvider(
+                spec.key or "", spec.base_url, max_event_bytes=max_event_bytes, interceptors=interceptors
             )
         case "openai-chat" | "openai-responses":
             from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
 
-            provider = (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
+            return (OpenAIChatProvider if spec.api == "openai-chat" else OpenAIResponsesProvider)(
                 spec.key or "",
                 spec.base_url,
                 name=spec.name,
@@ -57,6 +98,5 @@ async def _provider(
                 max_event_bytes=max_event_bytes,
                 interceptors=interceptors,
             )
-            return await stack.enter_async_context(aclosing(provider))
         case _:
             assert_never(spec.api)

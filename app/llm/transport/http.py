@@ -57,6 +57,8 @@ class Adapter(ABC):
     holds the connections. An event of more than `max_event_bytes` ends an answer.
     """
 
+    name: str
+
     def __init__(self, client: _Client, max_event_bytes: int) -> None:
         self._owned = client
         self._max_event_bytes = max_event_bytes

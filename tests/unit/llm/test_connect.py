@@ -1,23 +1,68 @@
 """Clients for the providers of the registry."""
 
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import Models
-from app.llm.models.connect import connect_providers
+from app.llm.models.connect import OnDemand, connect_providers
 from app.llm.models.registry import read_registry
 from app.llm.models.think_tags import ThinkTagFilter
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
+from app.llm.provider import MessageEnded, ModelRequest, Part, Provider
+from app.llm.transport.http import Adapter
+
+
+async def adapter_of(provider: Provider) -> Adapter:
+    assert isinstance(provider, OnDemand)
+    return await provider.adapter()
 
 
 async def test_every_provider_that_has_its_key_can_be_asked() -> None:
     specs = read_registry(None, {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
     async with connect_providers(specs) as offers:
         models = Models(offers)
-        assert isinstance(models.provider_for("claude-sonnet-5-5"), AnthropicProvider)
+        assert isinstance(await adapter_of(models.provider_for("claude-sonnet-5-5")), AnthropicProvider)
         openai = models.provider_for("gpt-5")
-        assert isinstance(openai, OpenAIChatProvider)
+        assert isinstance(await adapter_of(openai), OpenAIChatProvider)
         assert openai.name == "openai"
+
+
+async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end() -> None:
+    (spec,) = read_registry(None, {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"})
+    made: list[AnthropicProvider] = []
+
+    closed: list[AnthropicProvider] = []
+
+    class Made(AnthropicProvider):
+        def __init__(self) -> None:
+            super().__init__("a", spec.base_url)
+            made.append(self)
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
+            yield [MessageEnded()]
+
+        async def count(self, request: ModelRequest) -> int:
+            return 7
+
+        async def aclose(self) -> None:
+            closed.append(self)
+            await super().aclose()
+
+    provider, request = OnDemand(spec, Made), ModelRequest("claude-sonnet-5-5", ())
+    await provider.aclose()  # nothing to close yet
+    assert made == []
+    first = await asyncio.gather(*(_read(provider, request) for _ in range(2)))
+    assert [*first, await _read(provider, request)] == [[[MessageEnded()]]] * 3
+    assert await provider.count(request) == 7
+    await provider.aclose()
+    assert len(made) == 1
+    assert closed == made
+
+
+async def _read(provider: OnDemand, request: ModelRequest) -> list[Sequence[Part]]:
+    return [parts async for parts in provider.stream(request)]
 
 
 async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
@@ -25,7 +70,7 @@ async def test_openai_can_be_asked_by_its_newer_api(tmp_path: Path) -> None:
     file.write_text('[providers.openai]\napi = "openai-responses"\n')
     async with connect_providers(read_registry(file, {"OPENAI_API_KEY": "b"})) as offers:
         openai = Models(offers).provider_for("gpt-6-sol")
-        assert isinstance(openai, OpenAIResponsesProvider)
+        assert isinstance(await adapter_of(openai), OpenAIResponsesProvider)
         assert openai.name == "openai"
 
 
@@ -38,4 +83,4 @@ async def test_a_model_with_think_tags_is_filtered(tmp_path: Path) -> None:
     async with connect_providers(read_registry(file, {})) as offers:
         models = Models(offers)
         assert isinstance(models.provider_for("qwen"), ThinkTagFilter)
-        assert isinstance(models.provider_for("llama"), OpenAIChatProvider)
+        assert isinstance(await adapter_of(models.provider_for("llama")), OpenAIChatProvider)
