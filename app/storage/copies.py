@@ -15,6 +15,8 @@ from app.storage.exchanges import ARRIVE, STEER
 from app.storage.rows import to_json
 from app.storage.turns import GET_PATH, WHOLE_PATH, Turns
 
+_ANY_SIZE: Final = 2**62  # bytes
+
 GET_PLACE = Statement("SELECT owner, chat_id FROM turns JOIN chats ON chats.id = chat_id WHERE turns.id = :turn")
 # A row as its text keeps every byte; the columns of both databases are those of the same migrations.
 GET_CHAT = Statement("SELECT chats::text AS line FROM chats WHERE id = :chat")
@@ -62,7 +64,8 @@ async def find_turn(database: Database, turn: UUID) -> tuple[str, Turn]:
 async def copy_path(source: Database, target: Database, owner: str, turn: Turn) -> None:
     """Copies the turns that `turn` follows as they are, and `turn` itself as it was when it was made."""
     async with source.transaction(snapshot=True) as there, target.transaction() as here:
-        path = await there.rows(GET_PATH, leaf=turn.id, chat=turn.chat_id, owner=owner, limit=WHOLE_PATH)
+        place = {"leaf": turn.id, "chat": turn.chat_id, "owner": owner}
+        path = await there.rows(GET_PATH, limit=WHOLE_PATH, bytes=_ANY_SIZE, **place)
         before = [row["id"] for row in path if row["id"] != turn.id]
         await _copy(there, here, GET_CHAT, PUT_CHAT, chat=turn.chat_id)
         for id in before:
