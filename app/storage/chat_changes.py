@@ -25,8 +25,11 @@ LAST_PLACE = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microsecon
 # Of deletions only those of turns that a reader may have seen.
 GET_NEWS = Statement(
     f"""
-    SELECT id, {PLACE} AS place, NULL AS deleted FROM turns
-    WHERE chat_id = :chat AND created_at >= :since AND {PLACE} > :place
+    (
+        SELECT id, {PLACE} AS place, NULL AS deleted FROM turns
+        WHERE chat_id = :chat AND created_at >= :since AND {PLACE} > :place
+        ORDER BY created_at, role DESC LIMIT :limit
+    )
     UNION ALL
     SELECT NULL, {_DELETION}, array_agg(turn_id ORDER BY place) FROM deleted_turns
     WHERE chat_id = :chat AND deleted_at >= :since AND {_DELETION} > :place AND place <= :place
@@ -45,18 +48,18 @@ GET_ANSWERS_AT = Statement(
 GET_LAST_PLACE = Statement(
     f"""
     SELECT greatest(
-        (SELECT max({PLACE}) FROM turns WHERE chat_id = :chat),
+        (SELECT {PLACE} FROM turns WHERE chat_id = :chat ORDER BY created_at DESC, role LIMIT 1),
         (SELECT max({_DELETION}) FROM deleted_turns WHERE chat_id = :chat)
     ) AS place
     """
 )
 GET_LAST_AND_OPEN = Statement(
     f"""
-    SELECT id, {PLACE} AS place, status IN {OPEN_STATUSES} AS open FROM turns
-    WHERE chat_id = :chat AND (
-        status IN {OPEN_STATUSES}
-        OR created_at = (SELECT max(created_at) FROM turns WHERE chat_id = :chat)
-    )
+    SELECT id, {PLACE} AS place, true AS open FROM turns WHERE chat_id = :chat AND status IN {OPEN_STATUSES}
+    UNION ALL
+    SELECT id, {PLACE}, false FROM turns
+    WHERE chat_id = :chat AND status NOT IN {OPEN_STATUSES}
+      AND created_at = (SELECT created_at FROM turns WHERE chat_id = :chat ORDER BY created_at DESC LIMIT 1)
     """
 )
 GET_NEWEST_ANSWER = Statement(

@@ -163,7 +163,8 @@ turns = Table(
     CheckConstraint("attempt >= 0 AND recoveries >= 0", name="counts"),
     CheckConstraint("asked >= 0 AND arrivals >= 0", name="people_counts"),
     Index(None, "chat_id", "parent_id"),
-    Index("ix_turns_queue", "id", postgresql_where=literal_column("status = 'queued'")),
+    Index(None, "chat_id", "created_at", "id"),
+    Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
 )
@@ -291,6 +292,11 @@ blocks = Table(
         "tool_use_id",
         unique=True,
         postgresql_where=literal_column("type = 'tool_use'"),
+    ),
+    Index(
+        "ix_blocks_naming_uploads",
+        "turn_id",
+        postgresql_where=literal_column("type IN ('image', 'document', 'tool_result') AND data IS NOT NULL"),
     ),
 )
 

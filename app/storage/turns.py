@@ -97,25 +97,44 @@ GET_CLAIMED_PATH = Statement(
     SELECT path.*, owner FROM path JOIN chats ON chats.id = path.chat_id ORDER BY depth DESC
     """
 )
+# Roots apart: no index is used for a comparison with a parent that may be null.
 GET_SIBLINGS = Statement(
     """
-    SELECT sibling.id, turns.id AS turn FROM turns
-    JOIN turns AS sibling
-      ON sibling.chat_id = turns.chat_id AND sibling.parent_id IS NOT DISTINCT FROM turns.parent_id
-    WHERE turns.id = ANY(CAST(:turns AS uuid[]))
-    ORDER BY sibling.created_at, sibling.id
+    WITH wanted AS MATERIALIZED (
+        SELECT id, chat_id, parent_id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))
+    ), found AS (
+        SELECT sibling.id, sibling.created_at, wanted.id AS turn FROM wanted
+        JOIN turns AS sibling ON sibling.chat_id = wanted.chat_id AND sibling.parent_id = wanted.parent_id
+        UNION ALL
+        SELECT sibling.id, sibling.created_at, wanted.id FROM wanted
+        JOIN turns AS sibling ON sibling.chat_id = wanted.chat_id AND sibling.parent_id IS NULL
+        WHERE wanted.parent_id IS NULL
+    )
+    SELECT id, turn FROM found ORDER BY created_at, id
     """
 )
 GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
-GET_ROUNDS = Statement(
-    "SELECT * FROM rounds WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, number, attempt"
-)
+
+
+def _of_turns(columns: str, table: str, order: str, condition: str = "true") -> Statement:
+    """Turn by turn, through the index: for many turns the planner would rather read the whole table. OFFSET keeps it
+    from doing that.
+    """
+    return Statement(
+        f"""
+        SELECT found.* FROM unnest(CAST(:turns AS uuid[])) AS wanted (id) CROSS JOIN LATERAL (
+            SELECT {columns} FROM {table} WHERE turn_id = wanted.id AND {condition} OFFSET 0
+        ) AS found
+        ORDER BY turn_id, {order}
+        """
+    )
+
+
+GET_ROUNDS = _of_turns("*", "rounds", "number, attempt")
 BLOCK_COLUMNS = """blocks.turn_id, blocks.index, blocks.round, blocks.attempt, blocks.type, blocks.text, blocks.data,
     blocks.tool_use_id, blocks.name, blocks.is_error, blocks.interrupted, blocks.notes,
     blocks.client_data"""
-GET_BLOCKS = Statement(
-    f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, index"
-)
+GET_BLOCKS = _of_turns(BLOCK_COLUMNS, "blocks", "index")
 # Of a text no more than `:most` characters; whether there are more stands in `cut`.
 GET_BEGINNINGS = Statement(
     f"""
@@ -127,12 +146,8 @@ GET_BEGINNINGS = Statement(
 GET_PORTION = Statement(
     "SELECT substr(text, :start, :most) AS text FROM blocks WHERE turn_id = :turn AND index = :index"
 )
-GET_ASKS = Statement(
-    "SELECT * FROM asks WHERE turn_id = ANY(CAST(:turns AS uuid[])) ORDER BY turn_id, round, tool_use_id"
-)
-GET_STEERS = Statement(
-    "SELECT * FROM steers WHERE turn_id = ANY(CAST(:turns AS uuid[])) AND taken_at IS NULL ORDER BY turn_id, id"
-)
+GET_ASKS = _of_turns("*", "asks", "round, tool_use_id")
+GET_STEERS = _of_turns("*", "steers", "id", "taken_at IS NULL")
 TURN_EXISTS = Statement("SELECT id FROM turns WHERE id = :turn")
 GET_ARRIVALS = Statement("SELECT arrivals FROM turns WHERE id = :turn")
 
