@@ -41,6 +41,10 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
+    api_database_url: SecretStr | None = Field(
+        None,
+        description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",
+    )
     anthropic_api_key: SecretStr | None = Field(
         None, description="key for Anthropic's models; without the key of any provider a scripted demo answers"
     )

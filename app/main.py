@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,7 +25,7 @@ from app.domain.identity import LOCAL_OWNER
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
-from app.setup.databases import database_url, session_url
+from app.setup.databases import api_database, database_url, session_url
 from app.setup.engine import background, started
 from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, default_model, open_models
@@ -110,14 +111,13 @@ async def running(
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
-        database = await stack.enter_async_context(
-            connect(
-                url,
-                size=settings.pool_size,
-                statement_timeout=settings.postgres_timeout,
-                statement_cache=settings.statement_cache,
-            )
-        )
+        options: dict[str, Any] = {
+            "size": settings.pool_size,
+            "statement_timeout": settings.postgres_timeout,
+            "statement_cache": settings.statement_cache,
+        }
+        database = await stack.enter_async_context(connect(url, **options))
+        api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
         stored = StoredTokens(Tokens(database))
         ways = await stack.enter_async_context(open_ways(settings, Tokens(database), stored, authenticate))
         if models is None:
@@ -128,13 +128,13 @@ async def running(
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
         engine = await stack.enter_async_context(
-            started(settings, direct_url, database, models, toolset, hooks, receiver)
+            started(settings, direct_url, database, api, models, toolset, hooks, receiver)
         )
         await stack.enter_async_context(background(engine.failed, stored.record_uses))
         worker = engine.worker
         yield Services(
             Authenticator(ways),
-            Storage.of(database),
+            Storage.of(api, database),
             Live(
                 engine.directory,
                 engine.chat_wakeups,

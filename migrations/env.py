@@ -10,6 +10,7 @@ from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.storage.database import plain_url
+from app.storage.row_security import policies_of
 from app.storage.tables import metadata
 
 LOCK = 7_481_516_342
@@ -29,6 +30,7 @@ def _migrate(connection: Connection) -> None:
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     context.configure(connection=connection, target_metadata=metadata, compare_type=True, transactional_ddl=True)
     context.run_migrations()
+    connection.exec_driver_sql(policies_of(metadata.tables))
 
 
 async def _online() -> None:

@@ -20,7 +20,7 @@ from app.storage.branches import Branches
 from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
 from app.storage.chats import Chats
-from app.storage.database import Database
+from app.storage.database import OWNER, Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
@@ -53,14 +53,15 @@ class Storage:
     uploads: Uploads
 
     @classmethod
-    def of(cls, database: Database) -> Self:
+    def of(cls, database: Database, everything: Database) -> Self:
+        """`database` is held to the owner of the request where row-level security is on, `everything` is not."""
         return cls(
-            database,
+            everything,
             Chats(database),
             Charges(database),
             ChatUpdates(database),
             Turns(database),
-            TurnCounts(database),
+            TurnCounts(everything),
             Exchanges(database),
             Branches(database),
             Actions(database),
@@ -143,12 +144,13 @@ def path_for(request: Request, path: str) -> str:
 
 
 async def admit(request: Request, endpoint: Endpoint) -> None:
-    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. Raises
-    Unauthorized and Forbidden.
+    """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
+    does with the database is done for its owner. Raises Unauthorized and Forbidden.
     """
     identity = await services_of(request).authenticator.identity_of(request)
     identity.require(*endpoint.scopes)
     request.state.identity = identity
+    OWNER.set(identity.owner)
 
 
 def identity_of(request: Request) -> Identity:

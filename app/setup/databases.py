@@ -5,12 +5,14 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.storage.database import Database, connect, plain_url
 from app.storage.embedded.server import embedded_postgres, is_made
 from app.storage.migrations import upgrade_in_thread
+from app.storage.row_security import admit, embedded_api_url
 
 
 @asynccontextmanager
@@ -54,6 +56,23 @@ def _actor() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # an account without a name, as in some containers
         return f"{os.getuid()}@{socket.gethostname()}"
+
+
+@asynccontextmanager
+async def api_database(settings: Settings, url: str, everything: Database, **options: Any) -> AsyncIterator[Database]:
+    """The database as the API uses it: held to the owner of a request by row-level security, where there is a role for
+    that; else `everything`. `url` is that of the migrated database.
+    """
+    if settings.api_database_url is not None:
+        api_url = plain_url(settings.api_database_url.get_secret_value())
+    elif settings.database_url is None:
+        api_url = await embedded_api_url(url)
+    else:
+        yield everything
+        return
+    await admit(url, api_url)
+    async with connect(api_url, by_owner=True, **options) as database:
+        yield database
 
 
 def check_present(settings: Settings) -> None:

@@ -79,6 +79,7 @@ async def started(
     settings: Settings,
     url: str,
     database: Database,
+    api: Database,
     models: Models,
     toolset: Toolset,
     hooks: Sequence[Hooks],
@@ -92,7 +93,7 @@ async def started(
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())
     chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
-    changes = OwnerChanges(database)
+    changes = OwnerChanges(api)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     refusals = RefusedLogins(AuditTrail(database))
     policy = worker_policy(settings, models)

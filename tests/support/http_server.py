@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -14,12 +14,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.api.http.connection import connections
 from app.api.identity.way import Authenticate
-from app.api.services import Services
+from app.api.services import Services, Storage
 from app.config import Settings
 from app.domain.identity import OF_A_PERSON, Identity, Scope
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
+from app.storage.row_security import embedded_api_url
 from app.storage.tokens import Tokens
 from app.tools.toolset import Toolset
 
@@ -67,8 +68,9 @@ class Server:
 
     @property
     def services(self) -> Services:
+        """Those of the application, with a storage that sees the rows of all owners."""
         services: Services = self.app.state.services
-        return services
+        return replace(services, storage=Storage.of(services.storage.database, services.storage.database))
 
     async def token(self, owner: str, *scopes: Scope, **more: Any) -> str:
         """A new token of the owner, with the scopes of a person unless some are named."""
@@ -100,7 +102,14 @@ async def serving(
 ) -> AsyncIterator[Server]:
     scripts = Scripts()
     scripts.offers.extend(offers)
-    given: dict[str, Any] = {"database_url": database_url, "model": MODEL, "grace_period": 0, "lease": 60, **settings}
+    given: dict[str, Any] = {
+        "database_url": database_url,
+        "api_database_url": await embedded_api_url(database_url),
+        "model": MODEL,
+        "grace_period": 0,
+        "lease": 60,
+        **settings,
+    }
     app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset, authenticate=authenticate)
     with _listener() as listener:
         http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
