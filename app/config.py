@@ -66,6 +66,15 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path(".data"), description="folder of the embedded database")
     model: str | None = Field(None, description="default model (claude-sonnet-5-5 with a key, else demo)")
     system_prompt: str | None = Field(None, description="system prompt of turns and chats without one of their own")
+    models_allow: str | None = Field(
+        None, description="models that turns may name, separated by commas, * for any characters; all unless it is set"
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="most tokens of an answer, or of its thinking, that a turn may ask for"
+    )
+    max_output_calls: int = Field(
+        200, ge=1, description="most model calls (attempts times iterations) that a structured turn may ask for"
+    )
     max_rounds: int = Field(5, ge=0, le=100, description="largest number of tool rounds in a turn")
     on_max_rounds: Literal["answer", "stop"] = Field(
         "answer", description="after the last tool round: one more answer without tools, or stop"
@@ -122,6 +131,9 @@ class Settings(BaseSettings):
     model_breaker_pause: float = Field(30, gt=0, description="time after which one call tries such a model again")
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
+    parallel_request_tools: int = Field(
+        64, ge=1, description="calls at once, beside these, of HTTP tools that requests declare"
+    )
     max_result_chars: int = Field(
         100_000, ge=100, description="longest tool result that is sent to the model, in characters"
     )
@@ -132,11 +144,27 @@ class Settings(BaseSettings):
     )
     http_tools_allow: str | None = Field(
         None,
-        description="internal hosts and networks that HTTP tools may call, also without TLS; separated by commas",
+        description="internal hosts and networks that the operator's HTTP tools may call, also without TLS; separated"
+        " by commas",
+    )
+    request_tools: Literal["public", "listed", "off"] = Field(
+        "public",
+        description="hosts that HTTP tools declared with requests may call: public ones and those that"
+        " TURNSTREAM_REQUEST_TOOLS_ALLOW lists, those alone (listed), or none (off)",
+    )
+    request_tools_allow: str | None = Field(
+        None, description="hosts and networks for these tools, also internal ones and without TLS; separated by commas"
+    )
+    request_tools_timeout: float = Field(60, gt=0, le=600, description="longest time of a call of such a tool")
+    tool_secrets: str | None = Field(
+        None,
+        description="variables whose values such tools may name in headers as `${secret:NAME}`, each with a host that"
+        " may get it: `NAME=host`, separated by commas",
     )
     provider_tools_allow: str | None = Field(
         None,
-        description="types of the providers' own tools that turns may name, separated by commas; all unless it is set",
+        description="types of the providers' own tools that turns may name, separated by commas; unless it is set,"
+        " those that reach nothing of the operator's account",
     )
     owner_running_turns: int | None = Field(
         None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
@@ -234,6 +262,10 @@ class Settings(BaseSettings):
     record: Path | None = Field(None, description="folder for recordings of model calls (docs/replay.md)")
     record_turns: Literal["all", "asked"] = Field(
         "all", description="turns that are recorded: all, or those with `record` set (asked)"
+    )
+    record_owners: str = Field(
+        "local",
+        description="owners who may ask for recordings, separated by commas; * for all",
     )
     chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
     chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")

@@ -29,7 +29,7 @@ from app.setup.databases import api_database, database_url, session_url
 from app.setup.engine import background, started
 from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, default_model, open_models
-from app.setup.policies import allowed_params, allowed_provider_tools, tool_settings, turn_limits, webhook_receiver
+from app.setup.policies import allowances, recorded_owners, tool_settings, turn_ceilings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
 from app.storage.documents import Documents
@@ -105,7 +105,7 @@ async def running(
     authenticate: Authenticate | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
-    receiver, allowed = webhook_receiver(settings), allowed_params(settings)
+    receiver, allowed = webhook_receiver(settings), allowances(settings)
     model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
@@ -148,9 +148,8 @@ async def running(
             Resolver(
                 models,
                 toolset,
-                Defaults(model, settings.system_prompt, turn_limits(settings)),
+                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
                 allowed,
-                allowed_provider_tools(settings),
             ),
             HttpSettings(
                 settings.max_body_bytes,
@@ -159,6 +158,7 @@ async def running(
                 settings.stream_life,
                 settings.heartbeat,
                 settings.owner_queued_turns,
+                recorded_owners(settings),
             ),
             OwnerStreams(settings.owner_streams),
             engine.refusals.note,

@@ -33,6 +33,7 @@ async def list_models(request: Request) -> Response:
             params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],
         )
         for model, provider in listed.values()
+        if services.resolver.allowed.has_model(model.id)
     ]
     return json_response(ModelsOut(models=models))
 

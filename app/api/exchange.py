@@ -55,6 +55,7 @@ async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: Id
     """The same in a chat that is created with it. Raises Conflict where the chat exists."""
     try:
         await _check_queue(services, chat.owner)
+        _check_recording(services, chat.owner, new)
         blocks = await user_blocks(new.blocks, chat.owner, services)
         request = services.resolver.resolve(new, chat, None)
         check_attachments(services.resolver.models.check(request.model), blocks)
@@ -79,6 +80,7 @@ async def generate_again(
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
         await _check_queue(services, owner)
+        _check_recording(services, owner, options)
         request = services.resolver.again(options, before.request)
         async with storage.exchanges.beside(owner, before, key) as draft:
             answer = await draft.create_sibling(request)
@@ -145,6 +147,7 @@ async def _write(
                     return draft, await draft.steer(blocks)
         else:
             await _check_queue(services, target.owner)
+            _check_recording(services, target.owner, new)
             request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
             check_attachments(resolver.models.check(request.model), blocks)
             message = NewExchange(blocks, request, _title_of(new), key)
@@ -162,6 +165,14 @@ async def _check_queue(services: Services, owner: str) -> None:
     most = services.http.owner_queued_turns
     if most is not None and await services.storage.exchanges.queued(owner) >= most:
         raise TooMany(f"There are {most} turns in the queue, the most of an owner: wait for one.", retry_after=5)
+
+
+def _check_recording(services: Services, owner: str, options: TurnOptions) -> None:
+    """Raises RequestRefused where the owner asks for a recording without the operator's leave."""
+    owners = services.http.recorded_owners
+    if options.record and owners is not None and owner not in owners:
+        detail = "`record` must be left out: the operator has not allowed you to ask (TURNSTREAM_RECORD_OWNERS)."
+        raise RequestRefused(detail, field="record")
 
 
 async def _made_before(

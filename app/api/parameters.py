@@ -15,10 +15,17 @@ from app.llm.parameters import AllowedParams, Parameter
 log = structlog.get_logger(__name__)
 
 
+# Members of parameters that are numbers of tokens which a model may write.
+_TOKENS = {"thinking": "budget_tokens", "reasoning": "max_tokens"}
+
+
 @dataclass(frozen=True, slots=True)
 class ParamRules:
+    """`max_tokens` is the most that a turn may ask for, of an answer or of thinking."""
+
     models: Models
     allowed: AllowedParams = field(default_factory=AllowedParams)
+    max_tokens: int | None = None
 
     def listed(self, model: Model) -> Sequence[Parameter]:
         """Returns the parameters that turns of this server can set for the model."""
@@ -56,7 +63,11 @@ class ParamRules:
         """
         known = {parameter.name: parameter for parameter in self.models.parameters(model.id)}
         fitting = self.models.fitting(model.id, inherited)
-        kept = {name: value for name, value in fitting.items() if self.allowed.allows(known[name], value)}
+        kept = {
+            name: value
+            for name, value in fitting.items()
+            if self.allowed.allows(known[name], value) and self._above(name, value) is None
+        }
         if left_out := sorted(inherited.keys() - kept.keys()):
             log.info("params.left_out", model=model.id, params=left_out)
         return kept
@@ -66,10 +77,22 @@ class ParamRules:
         names = ", ".join(f"`{parameter.name}`" for parameter in self.listed(model)) or "none"
         return f"must be left out: {why}; parameters of {model.id} are {names}"
 
+    def _above(self, name: str, value: Any) -> str | None:
+        """The member of a parameter that asks for more tokens than the operator allows."""
+        if name in _TOKENS and isinstance(value, Mapping):
+            name, value = f"{name}.{_TOKENS[name]}", value.get(_TOKENS[name])
+        elif name != "max_tokens":
+            return None
+        above = self.max_tokens is not None and isinstance(value, int) and value > self.max_tokens
+        return name if above else None
+
     def _objections(self, model: Model, parameter: Parameter, value: Any, place: str) -> Sequence[dict[str, str]]:
         if not self.allowed.allows(parameter, value):
             reason = "must be a value that the operator of this server has allowed (TURNSTREAM_PARAMS_ALLOW)"
             return [_sentence(f"{place}.{parameter.name}", reason)]
+        if (place_above := self._above(parameter.name, value)) is not None:
+            reason = f"must be at most {self.max_tokens:,}, the limit of this server"
+            return [_sentence(f"{place}.{place_above}", reason)]
         objection = model.objection(parameter.name, value)
         return [_sentence(f"{place}.{objection[0]}", objection[1])] if objection else []
 

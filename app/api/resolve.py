@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from app.api.parameters import ParamRules
 from app.api.schemas.requests import ChatSettings, LimitsIn, Params, TurnOptions
 from app.api.schemas.tools import ClientToolIn, HttpToolIn, ProviderToolIn, ToolIn
+from app.api.secret_headers import unmasked
 from app.domain.chats import Chat
 from app.domain.compaction import EDITS
 from app.domain.errors import RequestRefused
@@ -25,11 +27,39 @@ from app.tools.toolset import Toolset
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The server's own values, used where neither turn nor chat has one."""
+    """The server's own values, used where neither turn nor chat has one. `ceilings` are the limits, by name, above
+    which no turn may ask for more; those in `_CEILINGS` are ceilings in any case.
+    """
 
     model: str
     system_prompt: str | None
     limits: Limits
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowances:
+    """What turns may have of the operator's. `params` are the guarded parameters, `provider_tools` the types of the
+    providers' own tools (None: those that reach nothing of the operator's account), `models` patterns of names, with *
+    for any characters (None: all). A turn may ask for `max_tokens` of an answer, and for `output_calls` model calls for
+    its output.
+    """
+
+    params: AllowedParams = field(default_factory=AllowedParams)
+    provider_tools: frozenset[str] | None = None
+    models: Sequence[str] | None = None
+    max_tokens: int | None = None
+    output_calls: int | None = None
+
+    def has_model(self, name: str) -> bool:
+        return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
+
+    def has_provider_tool(self, definition: Mapping[str, Any]) -> bool:
+        type = definition.get("type")
+        if self.provider_tools is not None:
+            return isinstance(type, str) and type in self.provider_tools
+        harmless = type is None or (isinstance(type, str) and type.startswith(_HARMLESS))
+        return harmless and not _names_things(definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +75,42 @@ class _Tools:
         return {spec.name for spec in self.specs} | {name for name in own if isinstance(name, str)}
 
 
+# Beginnings of the types of providers' tools that work with the conversation or the public web alone; and members by
+# which a definition names what an account has: files, stores, containers, connectors with their keys.
+_HARMLESS = (
+    "web_search", "web_fetch", "browser_search", "tool_search", "custom", "function", "bash_", "text_editor_",
+    "computer", "memory_",
+)  # fmt: skip
+_OF_ACCOUNTS = frozenset(
+    {
+        "vector_store_ids", "file_ids", "file_id", "container", "container_id", "skills", "connector_id",
+        "mcp_server_name", "server_url", "authorization", "authorization_token", "environment",
+    }
+)  # fmt: skip
+
 # Limits that the operator's settings are the ceilings of, where they are set.
 _CEILINGS = ("hard_max_rounds", "max_calls", "budget_tokens", "budget_cost", "budget_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here.
-
-    `allowed` are the guarded parameters, and `provider_tools` the types of the providers' own tools, that the operator
-    allows; None allows all types.
-    """
+    """Resolves options into requests. Every method raises RequestRefused for options that cannot be met here."""
 
     models: Models
     toolset: Toolset
     defaults: Defaults
-    allowed: AllowedParams = field(default_factory=AllowedParams)
-    provider_tools: frozenset[str] | None = None
+    allowed: Allowances = field(default_factory=Allowances)
 
     @property
     def params(self) -> ParamRules:
-        return ParamRules(self.models, self.allowed)
+        return ParamRules(self.models, self.allowed.params, self.allowed.max_tokens)
+
+    def _model(self, name: str) -> Model:
+        model = self.models.check(name)
+        if not self.allowed.has_model(model.id):
+            detail = f"`model` must be one that the operator of this server has allowed, not {name}."
+            raise RequestRefused(detail, field="model")
+        return model
 
     def resolve(self, options: TurnOptions, chat: Chat, before: TurnRequest | None) -> TurnRequest:
         """The frozen request of a new turn. `before` is the request of the answer it follows.
@@ -75,12 +120,13 @@ class Resolver:
         """
         settings = ChatSettings.model_validate(chat.settings)
         inherited = before.model if before else self.defaults.model
-        model = self.models.check(options.model or settings.model or inherited)
+        model = self._model(options.model or settings.model or inherited)
         if options.tools is None and settings.tools is not None:
             # Their schemas were checked when they were stored.
             tools = self._choose(settings.tools, before.tools if before else (), "tools", room=None)
         else:
-            tools = self._tools(options.tools, before)
+            own = options.tools and unmasked(options.tools, chat.settings.get("tools") or (), "tools")
+            tools = self._tools(own, before)
         if not model.supports("tools") and options.tools is None and settings.tools is None:
             tools = _Tools()  # neither turn nor chat requests them
         if options.system_prompt is not None:
@@ -102,8 +148,8 @@ class Resolver:
 
     def again(self, options: TurnOptions, before: TurnRequest) -> TurnRequest:
         """The request of a regeneration: that of the answer it stands beside, changed by `options`."""
-        model = self.models.check(options.model or before.model)
-        tools = self._tools(options.tools, before)
+        model = self._model(options.model or before.model)
+        tools = self._tools(options.tools and unmasked(options.tools, (), "tools"), before)
         request = TurnRequest(
             model=model.id,
             system=before.system if options.system_prompt is None else options.system_prompt or None,
@@ -125,12 +171,13 @@ class Resolver:
             return {}
         sent = changes.model_dump(exclude_unset=True)
         if changes.tools is not None:
-            self._choose(changes.tools, (), f"{field}.tools", SchemaRoom())
-            sent["tools"] = changes.model_dump(include={"tools"}, exclude_none=True)["tools"]
+            tools = unmasked(changes.tools, stored.get("tools") or (), f"{field}.tools")
+            self._choose(tools, (), f"{field}.tools", SchemaRoom())
+            sent["tools"] = [each if isinstance(each, str) else each.model_dump(exclude_none=True) for each in tools]
         merged = _without_nulls({**stored, **sent})
         if changes.model is not None or changes.params is not None:
             try:
-                model = self.models.check(merged.get("model") or self.defaults.model)
+                model = self._model(merged.get("model") or self.defaults.model)
             except RequestRefused as error:
                 raise RequestRefused(error.detail, field=f"{field}.model") from None
             if changes.params is not None:
@@ -160,24 +207,30 @@ class Resolver:
         for layer in (chat, turn):
             if layer is not None:
                 limits = replace(limits, **layer.model_dump(exclude_none=True))
-        for name in _CEILINGS:
-            if (most := getattr(self.defaults.limits, name)) is not None:
-                asked = getattr(limits, name)
-                limits = replace(limits, **{name: most if asked is None else min(asked, most)})
+        ceilings: Mapping[str, Any] = self._ceilings()
+        for name, most in ceilings.items():
+            asked = getattr(limits, name)
+            limits = replace(limits, **{name: most if asked is None else min(asked, most)})
         return limits
 
+    def _ceilings(self) -> Mapping[str, float]:
+        own = {name: getattr(self.defaults.limits, name) for name in _CEILINGS}
+        return {**self.defaults.ceilings, **{name: most for name, most in own.items() if most is not None}}
+
     def _check_limits(self, limits: LimitsIn | None, field: str) -> None:
-        ceilings = {name: getattr(self.defaults.limits, name) for name in _CEILINGS}
-        ceilings["max_rounds"] = ceilings["hard_max_rounds"]
+        ceilings = dict(self._ceilings())
+        if "hard_max_rounds" in ceilings:
+            ceilings["max_rounds"] = ceilings["hard_max_rounds"]
         for name, most in ceilings.items():
             asked = None if limits is None else getattr(limits, name)
-            if most is not None and asked is not None and asked > most:
+            if asked is not None and asked > most:
                 detail = f"`{field}.{name}` must be at most {most:,}, the limit of this server."
                 raise RequestRefused(detail, field=f"{field}.{name}")
 
     def _tools(self, items: Sequence[ToolIn] | None, before: TurnRequest | None) -> _Tools:
         if items is None and before is not None:
-            own = (tool for tool in before.provider_tools if self._may_name(msgspec.json.decode(tool)))
+            has = self.allowed.has_provider_tool
+            own = (tool for tool in before.provider_tools if has(msgspec.json.decode(tool)))
             return _Tools(tuple(spec for spec in before.tools if spec.role is None), tuple(own))
         named = self.toolset.names if items is None else items
         return self._choose(named, before.tools if before else (), "tools", SchemaRoom())
@@ -193,10 +246,10 @@ class Resolver:
         server = {spec.name: spec for spec in frozen if not spec.client and not spec.http}
         for place, item in enumerate(items):
             if isinstance(item, ProviderToolIn):
-                if not self._may_name(item.definition):
+                if not self.allowed.has_provider_tool(item.definition):
                     raise RequestRefused(
                         f"`{field}.{place}.definition.type` must be one that the operator of this server has allowed"
-                        " (TURNSTREAM_PROVIDER_TOOLS_ALLOW).",
+                        " (TURNSTREAM_PROVIDER_TOOLS_ALLOW): this definition can reach what belongs to its account.",
                         field=f"{field}.{place}.definition.type",
                     )
                 provider[msgspec.json.encode(item.definition).decode()] = None
@@ -216,11 +269,6 @@ class Resolver:
                     field=f"{field}.{place}",
                 )
         return _Tools(tuple(chosen.values()), tuple(provider))
-
-    def _may_name(self, definition: Mapping[str, Any]) -> bool:
-        """Whether turns may have this tool of the provider."""
-        type = definition.get("type")
-        return self.provider_tools is None or (isinstance(type, str) and type in self.provider_tools)
 
     def _output_spec(self, options: TurnOptions) -> OutputSpec | None:
         output = options.output
@@ -287,6 +335,9 @@ class Resolver:
                 raise RequestRefused(detail, field=field)
             taken.add(spec.name)
         most = output.max_attempts * output.max_iterations
+        if self.allowed.output_calls is not None and most > self.allowed.output_calls:
+            detail = "`output.max_attempts` times `output.max_iterations` must be at most"
+            raise RequestRefused(f"{detail} {self.allowed.output_calls:,} model calls.", field="output.max_attempts")
         recovery = "retry" if output.native else request.limits.recovery
         limits = replace(request.limits, max_rounds=most, recovery=recovery)
         return replace(request, tools=(*request.tools, *tools), output=output, limits=limits)
@@ -299,6 +350,17 @@ class Resolver:
         return is_strict(msgspec.json.decode(schema_for_model(output))) and self.models.all_support(
             request.model, "structured_output"
         )
+
+
+def _names_things(value: Any) -> bool:
+    """Whether a definition names something at the provider that belongs to an account."""
+    match value:
+        case dict():
+            return not _OF_ACCOUNTS.isdisjoint(value) or any(map(_names_things, value.values()))
+        case list():
+            return any(map(_names_things, value))
+        case _:
+            return False
 
 
 def _given(params: Params | None) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Sizes in bytes, times in seconds."""
+    """Sizes in bytes, times in seconds. `recorded_owners` may ask for recordings; None stands for all."""
 
     max_body_bytes: int
     max_turn_bytes: int
@@ -105,6 +105,7 @@ class HttpSettings:
     stream_life: float
     heartbeat: float
     owner_queued_turns: int | None
+    recorded_owners: frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from app.domain.log import end_cursor, open_actions_of
 from app.domain.output import output_of, phase_of
 from app.domain.results import summary_notes
 from app.domain.rounds import Round, exact_sum
+from app.domain.secret_headers import masked_settings
 from app.domain.turns import Turn
 from app.kit.excerpt import Excerpt
 from app.llm.models.catalog import Models
@@ -44,7 +45,7 @@ def chat_out(chat: Chat) -> ChatOut:
         id=chat.id,
         title=chat.title,
         system_prompt=chat.system_prompt,
-        settings=dict(chat.settings),
+        settings=masked_settings(chat.settings),
         created_at=chat.created_at,
         updated_at=chat.updated_at,
     )

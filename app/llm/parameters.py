@@ -143,7 +143,7 @@ def _texts(value: object) -> list[object]:
 
 Texts = Annotated[list[str], Field(max_length=100)]
 
-MAX_TOKENS = Parameter("max_tokens", Annotated[int, Field(ge=1)], "limit of an answer, in tokens")
+MAX_TOKENS = Parameter("max_tokens", Annotated[int, Field(ge=1, le=100_000_000)], "limit of an answer, in tokens")
 STOP_SEQUENCES = Parameter("stop_sequences", Texts, "texts at which an answer ends")
 TOOL_CHOICE = Parameter(
     "tool_choice",

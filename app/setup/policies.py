@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from app.api.resolve import Allowances
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
 from app.domain.turns import Limits
@@ -59,18 +60,42 @@ def turn_limits(settings: Settings) -> Limits:
     )
 
 
-def allowed_params(settings: Settings) -> AllowedParams:
+# Settings above which no turn may ask, where the operator has set them.
+_CEILINGS = ("max_rounds", "max_recoveries", "max_failed_rounds")
+
+
+def turn_ceilings(settings: Settings) -> Mapping[str, float]:
+    return {name: getattr(settings, name) for name in _CEILINGS if name in settings.model_fields_set}
+
+
+def allowances(settings: Settings) -> Allowances:
+    return Allowances(
+        _allowed_params(settings),
+        None if settings.provider_tools_allow is None else frozenset(_listed(settings.provider_tools_allow)),
+        None if settings.models_allow is None else _listed(settings.models_allow),
+        settings.max_tokens,
+        settings.max_output_calls,
+    )
+
+
+def recorded_owners(settings: Settings) -> frozenset[str] | None:
+    """The owners who may ask for recordings, where that makes a difference; None for all."""
+    if settings.record is None or settings.record_turns == "all" or settings.record_owners == "*":
+        return None
+    return frozenset(_listed(settings.record_owners))
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _allowed_params(settings: Settings) -> AllowedParams:
     allowed = AllowedParams.of(settings.params_allow or "")
     for name in allowed.values:
         if name not in guarded_names():
             known = ", ".join(sorted(guarded_names()))
             raise ConfigError(f"TURNSTREAM_PARAMS_ALLOW must name parameters of {known}, not {name!r}.")
     return allowed
-
-
-def allowed_provider_tools(settings: Settings) -> frozenset[str] | None:
-    allowed = settings.provider_tools_allow
-    return None if allowed is None else frozenset(type.strip() for type in allowed.split(","))
 
 
 def tool_settings(settings: Settings) -> ToolSettings:
@@ -80,7 +105,12 @@ def tool_settings(settings: Settings) -> ToolSettings:
         reference=settings.toolset,
         signing_secret=None if secret is None else secret.get_secret_value(),
         allowed=settings.http_tools_allow,
+        request_tools=settings.request_tools,
+        request_tools_allowed=settings.request_tools_allow,
+        request_tools_timeout=settings.request_tools_timeout,
+        tool_secrets=settings.tool_secrets,
         max_parallel=settings.parallel_tools,
+        max_request_tools=settings.parallel_request_tools,
         max_result_chars=settings.max_result_chars,
         max_file_bytes=settings.max_upload_bytes,
         environment=read_environment(),

@@ -1,9 +1,11 @@
 """Archives: what an owner has, as files that are read in the order in which they are written.
 
 Each chat is read as of one moment. Rows are lines of JSON with the names of their columns; the values of JSON columns
-stand in them as they are stored. Tokens, webhooks and the tool cache are not part of an archive.
+stand in them as they are stored, but for the headers of HTTP tools, which are masked. Tokens, webhooks and the tool
+cache are not part of an archive.
 """
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from app.domain.errors import ConfigError, StatementRefused
+from app.domain.secret_headers import masked_settings, masked_tool
 from app.storage import tables
 from app.storage.database import LONG, Database, Statement, Transaction
 
@@ -242,13 +245,27 @@ class OwnerExport:
                 yield ArchivePart(f"recordings/{id}/{turn}/{name}", content)
 
 
+def _masked(line: str) -> str:
+    """The row of a chat or a turn without the values of the headers of its HTTP tools."""
+    if '"headers"' not in line:
+        return line
+    row = json.loads(line)
+    if row.get("settings"):
+        row["settings"] = masked_settings(row["settings"])
+    elif row.get("request") and row["request"].get("tools"):
+        row["request"]["tools"] = list(map(masked_tool, row["request"]["tools"]))
+    else:
+        return line
+    return json.dumps(row, ensure_ascii=False)
+
+
 async def _files_of(
     moment: Transaction, prefix: str, statement: Statement, **values: Any
 ) -> AsyncIterator[ArchivePart]:
     number, size, lines = 0, 0, list[bytes]()
     async for rows in moment.batches(statement, _BATCH, **values):
         for row in rows:
-            lines.append(f"{row['line']}\n".encode())
+            lines.append(f"{_masked(row['line'])}\n".encode())
             size += len(lines[-1])
             if size >= _FILE_BYTES:
                 number += 1

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isawaitable, isclass, isfunction, ismethod, signature
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import structlog
 
@@ -18,6 +18,7 @@ from app.domain.turns import ToolSpec
 from app.kit.signature import key_of
 from app.tools.declared.declarations import Declarations, errors_named, read_declarations
 from app.tools.http.addresses import Allowed
+from app.tools.http.request_tools import RequestToolRules, read_secrets
 from app.tools.http.tool import HttpTools
 from app.tools.outputs import Outputs
 from app.tools.policy import Policy
@@ -39,7 +40,12 @@ class ToolSettings:
     reference: str | None = None
     signing_secret: str | None = None
     allowed: str | None = None
+    request_tools: Literal["public", "listed", "off"] = "public"
+    request_tools_allowed: str | None = None
+    request_tools_timeout: float = 60.0
+    tool_secrets: str | None = None
     max_parallel: int = 16
+    max_request_tools: int = 16
     max_result_chars: int = 100_000
     max_file_bytes: int = 5_000_000
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -61,12 +67,22 @@ async def open_toolset(
     """Opens the toolset and the connections that its tools need. Raises ConfigError."""
     declarations = read_declarations(settings.file, settings.environment) if settings.file else Declarations()
     with errors_named("TURNSTREAM_HTTP_TOOLS_ALLOW:"):
-        allowed = Allowed.of(entry.strip() for entry in (settings.allowed or "").split(",") if entry.strip())
+        allowed = _allowed(settings.allowed)
+    with errors_named("TURNSTREAM_REQUEST_TOOLS_ALLOW:"):
+        reachable = replace(_allowed(settings.request_tools_allowed), public=settings.request_tools == "public")
+    with errors_named("TURNSTREAM_TOOL_SECRETS:"):
+        secrets = read_secrets(settings.tool_secrets or "", settings.environment)
     with errors_named("TURNSTREAM_SIGNING_SECRET:"):
         if settings.signing_secret is not None:
             key_of(settings.signing_secret)
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(HttpTools(allowed, settings.signing_secret))
+        http = await stack.enter_async_context(
+            HttpTools(
+                allowed,
+                settings.signing_secret,
+                request_tools=RequestToolRules(reachable, settings.request_tools_timeout, secrets),
+            )
+        )
         loaded = await load_installed(stack, settings.environment)
         if settings.reference:
             loaded.append(await load_toolset(settings.reference, stack, settings.environment))
@@ -90,9 +106,15 @@ async def open_toolset(
                 max_file_bytes=settings.max_file_bytes,
                 outputs=_merged(*(each.outputs for each in loaded), outputs or Outputs()),
                 sources=sources,
-                declared=http.request_tool,
+                declared=None if settings.request_tools == "off" else http.request_tool,
+                max_request_tools=settings.max_request_tools,
+                reserved=True,
             )
         yield toolset
+
+
+def _allowed(entries: str | None) -> Allowed:
+    return Allowed.of(entry.strip() for entry in (entries or "").split(",") if entry.strip())
 
 
 # --- tools by reference ----------------------------------------------------------------------------------------------

@@ -18,9 +18,13 @@ from app.cli.owners import _erase, _export, _import
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.domain.identity import Identity
+from app.domain.secret_headers import MASK
+from app.domain.turns import HttpCall, ToolSpec
 from app.kit.ids import new_id
 from app.kit.tar import END, tar_member, tar_members
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text
+from app.storage.archives import OwnerExport
+from app.storage.chats import Chats
 from app.storage.documents import Documents
 from app.storage.owners import Owners
 from app.storage.tables import metadata
@@ -381,3 +385,14 @@ async def test_the_commands_name_what_they_have_done(
     assert "Aborted" in await call("erase", OWNER, status=1)
     assert f"Erased {OWNER}: nothing is left" in await call("erase", OWNER, "--yes")
     assert OWNER not in await call("list")
+
+
+async def test_the_headers_of_http_tools_are_masked_in_an_archive(harness: Harness) -> None:
+    call = HttpCall("https://crm.example.com/", headers={"Authorization": "Bearer tok-123456"})
+    tool = ToolSpec("crm", "Looks.", '{"type":"object"}', http=call)
+    asked = await harness.ask('Show me "headers" of', tools=[tool])
+    settings = {"tools": [{"type": "http", "name": "crm", "headers": {"x-key": "tok-123456"}}]}
+    await Chats(harness.database).change(OWNER, asked.chat, lambda _: {"settings": settings})
+    parts = [part.content async for part in OwnerExport(harness.database, OWNER).parts()]
+    assert not [part for part in parts if b"tok-123456" in part]
+    assert sum(part.count(f'"{MASK}"'.encode()) for part in parts) == 2

@@ -21,7 +21,7 @@ from app.config import Settings
 from app.engine.upkeep.webhooks import body_of
 from app.lab.comparison import Question, read_plan
 from app.llm.models.registry import read_registry
-from app.setup.policies import allowed_params
+from app.setup.policies import allowances
 from app.storage.webhooks import Webhook
 from app.tools.declared.declarations import read_declarations
 from tests.support.programs import path_of
@@ -290,7 +290,7 @@ def test_the_allowed_parameters_of_the_page_are_known(tmp_path: Path) -> None:
     (line,) = blocks("docs/providers.md", "Parameters that the operator allows", "sh")
     (tmp_path / ".env").write_text(line, encoding="utf-8")
     settings = Settings(_env_file=tmp_path / ".env")
-    assert allowed_params(settings).values
+    assert allowances(settings).params.values
 
 
 def test_the_webhook_of_a_turn_that_waits_is_as_on_the_page() -> None:

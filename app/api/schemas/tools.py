@@ -24,7 +24,9 @@ class ClientToolIn(Body):
 
 
 class HttpToolIn(Body):
-    """A tool behind a URL, for this turn. `headers` may hold secrets; they are stored with the turn and never shown."""
+    """A tool behind a URL, for this turn. `headers` may hold secrets, which are stored with the turn and shown as
+    stars; or they name secrets that the operator holds, as `${secret:NAME}`.
+    """
 
     type: Literal["http"]
     name: ToolName

@@ -39,10 +39,13 @@ class UrlRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks of the operator: they may be internal, and need no https."""
+    """Hosts and networks of the operator: they may be internal, and need no https. Without `public` a URL must lead to
+    one of them.
+    """
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[_Network, ...] = ()
+    public: bool = True
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> "Allowed":
@@ -90,6 +93,8 @@ class Allowed:
             raise UrlRefused("the URL must not hold a user or a password; put them into a header")
         if self.allows_host(url.host):
             return
+        if not self.public:
+            raise UrlRefused("the URL must lead to a host that the operator allows (TURNSTREAM_REQUEST_TOOLS_ALLOW)")
         if url.scheme == "http":
             raise UrlRefused("the URL must begin with https://")
         address = _literal(url.host)

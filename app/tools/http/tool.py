@@ -14,14 +14,13 @@ from app.domain.turns import HttpCall, ToolSpec
 from app.kit.media import IMAGES, PDF, media_type_of
 from app.tools.http.addresses import Allowed, UrlRefused
 from app.tools.http.client import AnswerTooLong, HostUnreachable, HttpClient, HttpRequest, HttpResponse, parse_url
+from app.tools.http.request_tools import RequestToolRules
 from app.tools.policy import Policy, ResultForm
 from app.tools.schemas import InputSchema
 from app.tools.serialize import serialize
 from app.tools.tool import RETURNED_NOTHING, File, Outcome, ToolContext, ToolError, ToolUnavailable, check_name
 
 log = structlog.get_logger(__name__)
-
-LONGEST_TIMEOUT = 600.0  # of a tool that came with a request: its calls hold slots of the server
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
@@ -91,31 +90,43 @@ class HttpTool:
 
 
 class HttpTools:
-    """Makes HTTP tools, and owns their connections."""
+    """Makes HTTP tools, and owns their connections. Those of the operator and those that come with requests have lists
+    of hosts, and connections, of their own.
+    """
 
     def __init__(
-        self, allowed: Allowed, signing_secret: str | None = None, *, max_answer_bytes: int = 1_000_000
+        self,
+        allowed: Allowed,
+        signing_secret: str | None = None,
+        *,
+        request_tools: RequestToolRules | None = None,
+        max_answer_bytes: int = 1_000_000,
     ) -> None:
         self._allowed = allowed
         self._signing_secret = signing_secret
+        self._rules = request_tools or RequestToolRules()
         self._client = HttpClient(allowed, max_answer_bytes)
+        self._request_client = HttpClient(self._rules.allowed, max_answer_bytes)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
+        await self._request_client.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._request_client.__aexit__()
         await self._client.__aexit__()
 
     def request_tool(self, spec: ToolSpec) -> HttpTool:
-        """The tool of a spec that came with a request, whose schema is checked already. Raises ValueError."""
-        call = _check(spec, self._allowed)
-        if not 0 < call.timeout <= LONGEST_TIMEOUT:
-            raise ValueError(f"the `timeout` must be above 0 and at most {LONGEST_TIMEOUT:g} seconds")
-        # Signed for hosts of the operator alone: a signature that was made for a stranger's address could be shown to
-        # the operator's own services.
-        secret = self._signing_secret if self._allowed.allows_host(parse_url(call.url).host or "") else None
-        return HttpTool(spec, Policy(timeout=call.timeout), call, self._client, self._allowed, secret)
+        """The tool of a spec that came with a request, whose schema is checked already. Raises ValueError.
+
+        Its calls are never signed: a client chooses address, headers and schema, and no approval of the
+        operator's own declaration of that service holds.
+        """
+        allowed = self._rules.allowed
+        call = self._rules.applied(_check(spec, allowed))
+        _check(replace(spec, http=call), allowed)  # again, with the secrets in it
+        return HttpTool(spec, Policy(timeout=call.timeout), call, self._request_client, allowed, None)
 
     def operator_tool(self, spec: ToolSpec, policy: Policy, *, internal: bool = False) -> HttpTool:
         """A tool of the operator; `internal` allows an internal address for its own host. Raises ValueError."""

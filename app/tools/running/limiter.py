@@ -12,6 +12,7 @@ import structlog
 from app.domain.turns import ToolSpec
 from app.kit.circuit import Circuit
 from app.tools.policy import Policy
+from app.tools.running.places import Places
 from app.tools.running.tries import Backoff, Notes, Try, broken, retry
 from app.tools.tool import AskPerson, Outcome, PersonAnswer, PersonQuestion, Tool, ToolContext
 
@@ -27,7 +28,7 @@ _Key = tuple[str, str | None, str | None]
 @dataclass(slots=True)
 class ToolState:
     circuit: Circuit
-    slots: asyncio.Semaphore | None
+    slots: Places | None
     calls: int = 0
 
 
@@ -48,7 +49,7 @@ class ToolStates:
         key = (spec.name, None, None) if spec.http is None else (spec.name, spec.http.url, owner)
         state = self._states.pop(key, None)
         if state is None:
-            slots = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
+            slots = None if policy.concurrency is None else Places(policy.concurrency)
             breaker = policy.breaker
             limit, pause = (breaker.failures, breaker.pause) if breaker else (None, 0.0)
             state = ToolState(Circuit(limit, pause, self._clock), slots)
@@ -104,10 +105,15 @@ class TimeLimit:
 
 
 class Limiter:
-    """Runs `max_parallel` calls at once. A cancelled tool has `patience` seconds to stop; then it is abandoned."""
+    """Runs a call in one of `places`, that of a tool which came with a request in one of `declared`. A cancelled tool
+    has `patience` seconds to stop; then it is abandoned.
+    """
 
-    def __init__(self, max_parallel: int, patience: float, backoff: Backoff, clock: Callable[[], float]) -> None:
-        self._slots = asyncio.Semaphore(max_parallel)
+    def __init__(
+        self, places: Places, declared: Places, patience: float, backoff: Backoff, clock: Callable[[], float]
+    ) -> None:
+        self._places = places
+        self._declared = declared
         self._patience = patience
         self._backoff = backoff
         self._clock = clock
@@ -121,7 +127,9 @@ class Limiter:
             if (wait := state.circuit.wait) is None:
                 start = self._clock()
                 # The tool's own slot first: a call that waits for it keeps no other tool from running.
-                async with state.slots or nullcontext(), self._slots:
+                places = self._places if tool.spec.http is None else self._declared
+                own = nullcontext() if state.slots is None else state.slots.place(context.owner)
+                async with own, places.place(context.owner):
                     if (waited := self._clock() - start) >= _SHORTEST_NOTED_WAIT:
                         notes["waited"] = round(waited, 1)
                     if (wait := state.circuit.wait) is None:  # again: it may have opened while this call waited

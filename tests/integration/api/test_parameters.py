@@ -311,7 +311,10 @@ async def test_an_operator_allows_types_of_the_providers_own_tools(database_url:
     search, files = ({"type": "provider", "definition": {"type": type}} for type in ("web_search", "file_search"))
     provider = ScriptedProvider(answering)
     known = ProviderModels(provider, ["m"], (), TABLES["openai-responses"])
-    async with serving(database_url, offers=[known]) as server, Client(server.url) as client:
+    async with (
+        serving(database_url, offers=[known], provider_tools_allow="web_search, file_search") as server,
+        Client(server.url) as client,
+    ):
         chat = await client.chat(settings={"model": "m"})
         await client.ask(chat, tools=[search, files])
     async with (

@@ -1,0 +1,69 @@
+"""Places for tool calls, shared out between owners."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Places:
+    """`most` places. One that becomes free goes to the waiting owner with the fewest calls. With `reserved`, an owner
+    has at most as many calls running as places are free: of 64 the first one gets 32, the next one 16. So a place is
+    left for another owner, however long calls take.
+    """
+
+    def __init__(self, most: int, *, reserved: bool = False) -> None:
+        self._free = most
+        self._reserved = reserved
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def place(self, owner: str) -> AsyncIterator[None]:
+        """Waits for a place of the owner, and holds it until the end of the block."""
+        if owner not in self._waiting and self._may_take(owner):
+            self._take(owner)
+        else:
+            await self._wait(owner)
+        try:
+            yield
+        finally:
+            self._give_back(owner)
+
+    def _may_take(self, owner: str) -> bool:
+        return self._free > (self._running[owner] if self._reserved else 0)
+
+    def _take(self, owner: str) -> None:
+        self._free -= 1
+        self._running[owner] += 1
+
+    async def _wait(self, owner: str) -> None:
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(granted)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():  # it was given the place in the same moment
+                self._give_back(owner)
+            else:
+                self._forget(owner, granted)
+            raise
+
+    def _give_back(self, owner: str) -> None:
+        self._free += 1
+        self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
+        while owners := [each for each in self._waiting if self._may_take(each)]:
+            # Of several with as few calls, the one that has waited for longest: the first in the dict.
+            next_owner = min(owners, key=lambda each: self._running[each])
+            granted = self._waiting[next_owner][0]
+            self._forget(next_owner, granted)
+            self._take(next_owner)
+            granted.set_result(None)
+
+    def _forget(self, owner: str, granted: asyncio.Future[None]) -> None:
+        queue = self._waiting.pop(owner)
+        queue.remove(granted)
+        if queue:
+            self._waiting[owner] = queue  # behind the others
