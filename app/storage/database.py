@@ -65,7 +65,7 @@ class Statement:
         numbers = {name: f"${number}" for number, name in enumerate(self._names, 1)}
         self.sql = _PARAMETER.sub(lambda found: numbers[found[1]], sql)
         # Postgres converts the parameter to the domain `owner_scope` before it plans and runs the statement, and the
-        # domain's check sets the owner for this transaction (migration 0021): without a round trip, and also behind a
+        # domain's check sets the owner for this transaction (migration 0022): without a round trip, and also behind a
         # pooler. The query of the CTE is never run.
         found = _WITH.match(self.sql)
         scope = f"AS (SELECT CAST(${len(self._names) + 1} AS owner_scope))"

@@ -1,12 +1,12 @@
 """row-level security: the owner of a transaction, set by a parameter of its statements
 
-Revision: 0021, after: 0020
+Revision: 0022, after: 0021
 """
 
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
