@@ -62,6 +62,19 @@ DELETED_CHAT: Row = {"owner": "ada", "chat_id": NEW, "deleted_at": NOW}
 GRANT: Row = {"id": NEW, "chat_id": CHAT, "tool": "n", "digest": "0", "turn_id": ASSISTANT, "tool_use_id": "c"}
 WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
 CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
+AUDIT: Row = {"id": 1000, "kind": "token.created", "detail": "{}"}
+CHARGE: Row = {
+    "turn_id": ASSISTANT,
+    "call": "1.1",
+    "kind": "round",
+    "owner": "ada",
+    "chat_id": CHAT,
+    "model": "m",
+    "input_tokens": 1,
+    "cache_read_tokens": 0,
+    "cache_write_tokens": 0,
+    "output_tokens": 1,
+}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
 VALID: list[tuple[str, Row]] = [
@@ -87,6 +100,10 @@ VALID: list[tuple[str, Row]] = [
     ("grants", GRANT),
     ("waiting_webhooks", WAITING),
     ("tool_cache", CACHED),
+    ("audit", AUDIT),
+    ("charges", CHARGE),
+    ("sweeps", {"name": "s", "due_at": NOW}),
+    ("token_requirement", {"single": True}),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -102,6 +119,12 @@ WRONG: dict[str, list[Row]] = {
     "fk_waiting_webhooks_turn_id": [{**WAITING, "turn_id": NEW}],
     "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],
     "pk_tool_cache": [CACHED],
+    "pk_audit": [AUDIT],
+    "pk_charges": [CHARGE],
+    "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
+    "pk_sweeps": [{"name": "s", "due_at": NOW}],
+    "pk_token_requirement": [{"single": True}],
+    "ck_token_requirement_one_row": [{"single": False}],
     "ck_tool_cache_key_is_sha256": [{**CACHED, "key": b"x"}],
     "ck_asks_elicitation_has_question": [
         {**ASK, "tool_use_id": "d", "kind": "elicitation"},
