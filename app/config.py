@@ -166,6 +166,9 @@ class Settings(BaseSettings):
         description="types of the providers' own tools that turns may name, separated by commas; unless it is set,"
         " those that reach nothing of the operator's account",
     )
+    frames: Literal["by-load", "calm", "cheap"] = Field(
+        "by-load", description="when deltas wait to be joined: see [frames](#frames)"
+    )
     owner_running_turns: int | None = Field(
         None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
     )

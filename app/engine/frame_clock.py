@@ -3,24 +3,32 @@
 import asyncio
 import time
 from collections import deque
+from typing import Literal
 
 from app.stream.wakeup import Wakeup
 from app.telemetry import LOOP_LAG_SECONDS
 
-# The load of one core below which no stream waits, and above which streams wait for the longest tick.
-CALM = 0.35
-FULL = 0.85
-LONGEST_TICK = 0.06  # seconds
+Frames = Literal["by-load", "calm", "cheap"]
+
+# Streams wait from the first of these loads of one core on, and below the second one no more: a tick lowers the load
+# that made it. Shorter ticks add latency and hardly lower the load.
+BUSY = 0.6
+IDLE = 0.25
+TICK = 0.05  # seconds
 SAMPLE = 0.1  # seconds
 # A tick is divided into beats, each for a part of the streams: a delta does not wait for the work of all other streams.
 BEATS = 3
 
 
 class FrameClock:
-    """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load."""
+    """Measures the load of the event loop's thread. `tick` is the present tick in seconds, 0 under low load. With
+    `frames` `calm` there never is one, with `cheap` always.
+    """
 
-    def __init__(self) -> None:
-        self.tick = 0.0
+    def __init__(self, frames: Frames = "by-load") -> None:
+        self.tick = TICK if frames == "cheap" else 0.0
+        self._follows_load = frames == "by-load"
+        self._load = 0.0
         self._beats = deque(Wakeup() for _ in range(BEATS))
         self._scheduled = False
 
@@ -49,12 +57,17 @@ class FrameClock:
         while True:
             await asyncio.sleep(SAMPLE)
             wall_now, cpu_now = time.perf_counter(), time.thread_time()
-            LOOP_LAG_SECONDS.set(max(0.0, wall_now - wall - SAMPLE))
-            self.observe((cpu_now - cpu) / (wall_now - wall))
+            late = max(0.0, wall_now - wall - SAMPLE)
+            LOOP_LAG_SECONDS.set(late)
+            # Late is busy too: where others use the same CPU, their part is missing in the time of this thread.
+            self.observe(min(1.0, (cpu_now - cpu + late) / (wall_now - wall)))
             wall, cpu = wall_now, cpu_now
 
     def observe(self, busy: float) -> None:
-        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed, so that the tick does not swing."""
-        target = LONGEST_TICK * min(1.0, max(0.0, (busy - CALM) / (FULL - CALM)))
-        smoothed = 0.7 * self.tick + 0.3 * target
-        self.tick = smoothed if smoothed > 0.002 else 0.0
+        """Sets the tick by the load (0 to 1) of the last sample. It is smoothed: one burst is no load."""
+        self._load = 0.7 * self._load + 0.3 * busy
+        if self._follows_load:
+            if self._load >= BUSY:
+                self.tick = TICK
+            elif self._load < IDLE:
+                self.tick = 0.0

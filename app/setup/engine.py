@@ -88,7 +88,8 @@ async def started(
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
     kinds = sorted(receiver.kinds) if receiver else ()
     deliveries = [WebhookDeliveries(Webhooks(database, kind), receiver, WebhookPolicy()) for kind in kinds if receiver]
-    directory, clock, session_key, failed = Directory(), FrameClock(), secrets.randbits(62), asyncio.Event()
+    directory, clock = Directory(), FrameClock(settings.frames)
+    session_key, failed = secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())

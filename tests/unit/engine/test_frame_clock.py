@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.engine.frame_clock import BEATS, LONGEST_TICK, FrameClock
+from app.engine.frame_clock import BEATS, BUSY, IDLE, TICK, FrameClock
 
 
 def pressed() -> FrameClock:
@@ -27,12 +27,32 @@ async def test_calm_streams_do_not_wait() -> None:
     raise AssertionError("it waited")
 
 
-def test_the_tick_follows_the_load_and_returns_to_nothing() -> None:
-    clock = pressed()
-    assert 0.95 * LONGEST_TICK < clock.tick <= LONGEST_TICK
+def observed(clock: FrameClock, busy: float) -> float:
+    """The tick after four seconds of this load."""
     for _ in range(40):
-        clock.observe(0.3)
-    assert clock.tick == 0.0
+        clock.observe(busy)
+    return clock.tick
+
+
+def test_there_is_no_tick_below_the_load_that_makes_one_worth_its_latency() -> None:
+    clock = FrameClock()
+    assert observed(clock, BUSY - 0.05) == 0.0
+    clock.observe(1.0)
+    assert clock.tick == TICK, "near the limit one sample is enough"
+    assert observed(FrameClock(), IDLE - 0.05) == 0.0
+
+
+def test_a_tick_stays_while_it_is_what_lowers_the_load() -> None:
+    clock = pressed()
+    assert clock.tick == TICK
+    assert observed(clock, IDLE + 0.05) == TICK
+    assert observed(clock, IDLE - 0.05) == 0.0
+    assert observed(clock, BUSY - 0.05) == 0.0
+
+
+def test_an_operator_may_choose_latency_or_cpu_whatever_the_load() -> None:
+    assert [observed(FrameClock("calm"), busy) for busy in (0.1, 1.0)] == [0.0, 0.0]
+    assert [observed(FrameClock("cheap"), busy) for busy in (0.1, 1.0)] == [TICK, TICK]
 
 
 async def test_streams_that_come_in_one_beat_go_on_together_and_a_tick_has_several_beats(
