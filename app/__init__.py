@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from app.domain.errors import TurnstreamError as TurnstreamError
     from app.domain.errors import Unauthorized as Unauthorized
     from app.domain.identity import Identity as Identity
+    from app.domain.plans import Plan as Plan
     from app.domain.turns import ToolSpec as ToolSpec
     from app.engine.hooks import AfterRound as AfterRound
     from app.engine.hooks import AfterTool as AfterTool
@@ -74,6 +75,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Unauthorized",
     ),
     "app.domain.identity": ("Identity",),
+    "app.domain.plans": ("Plan",),
     "app.domain.turns": ("ToolSpec",),
     "app.engine.hooks": (
         "AfterRound",

@@ -169,6 +169,7 @@ class Settings(BaseSettings):
     frames: Literal["by-load", "calm", "cheap"] = Field(
         "by-load", description="when deltas wait to be joined: see [frames](#frames)"
     )
+    plans_file: Path | None = Field(None, description="TOML file of plans: what owners may use")
     owner_running_turns: int | None = Field(
         None, ge=1, description="turns of one owner that run at the same time; the others wait in the queue"
     )

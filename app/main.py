@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,12 +16,14 @@ from app.api.http.errors import HANDLERS
 from app.api.identity.authenticator import Authenticator
 from app.api.identity.stored import StoredTokens
 from app.api.identity.way import Authenticate
+from app.api.plans import OwnerPlans
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
 from app.api.streams.response import OwnerStreams
 from app.config import Settings
 from app.domain.identity import LOCAL_OWNER
+from app.domain.plans import Plan
 from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
@@ -29,6 +31,7 @@ from app.setup.databases import api_database, database_url, session_url
 from app.setup.engine import background, started
 from app.setup.identity import open_ways
 from app.setup.models import check_chosen, default_among, default_model, open_models
+from app.setup.plans import read_plans
 from app.setup.policies import allowances, recorded_owners, tool_settings, turn_ceilings, turn_limits, webhook_receiver
 from app.setup.samples import offer_samples
 from app.storage.database import Database, connect
@@ -51,15 +54,17 @@ def create_app(
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
     authenticate: Authenticate | None = None,
+    plan_of: Callable[[str], Plan | str | None] | None = None,
 ) -> Starlette:
     """The server. `models` and `toolset` take the place of those of the settings. `hooks` are called for turns;
     `outputs` validate and refine the output of structured turns. `authenticate` gives the identity of a request, or
-    None for one that has a token of the server; nobody is answered without either.
+    None for one that has a token of the server; nobody is answered without either. `plan_of` returns the plan of an
+    owner, or its name.
     """
 
     @asynccontextmanager
     async def run(app: Starlette) -> AsyncIterator[None]:
-        async with running(settings, models, toolset, hooks, outputs, authenticate) as services:
+        async with running(settings, models, toolset, hooks, outputs, authenticate, plan_of) as services:
             app.state.services = services
             failure = asyncio.create_task(_terminate_process_after(services.failed))
             yield
@@ -103,9 +108,10 @@ async def running(
     hooks: Sequence[Hooks] = (),
     outputs: Outputs | None = None,
     authenticate: Authenticate | None = None,
+    plan_of: Callable[[str], Plan | str | None] | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
-    receiver, allowed = webhook_receiver(settings), allowances(settings)
+    receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, plan_of)
     model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(database_url(settings))
@@ -128,10 +134,10 @@ async def running(
         if model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
         engine = await stack.enter_async_context(
-            started(settings, direct_url, database, api, models, toolset, hooks, receiver)
+            started(settings, direct_url, database, api, models, toolset, hooks, receiver, plans)
         )
         await stack.enter_async_context(background(engine.failed, stored.record_uses))
-        worker = engine.worker
+        worker, owner_plans = engine.worker, OwnerPlans(plans)
         yield Services(
             Authenticator(ways),
             Storage.of(api, database),
@@ -157,10 +163,10 @@ async def running(
                 settings.max_upload_bytes,
                 settings.stream_life,
                 settings.heartbeat,
-                settings.owner_queued_turns,
                 recorded_owners(settings),
             ),
-            OwnerStreams(settings.owner_streams),
+            owner_plans,
+            OwnerStreams(owner_plans),
             engine.refusals.note,
             engine.failed,
             is_ready=lambda: not worker.draining,

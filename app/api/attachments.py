@@ -12,13 +12,14 @@ from app.api.documents import check_path
 from app.api.schemas.blocks import Base64In, BlockIn, DocumentBlockIn, ImageBlockIn, PathIn, TextBlockIn, UploadIn
 from app.api.services import Services
 from app.domain.blocks import Block
-from app.domain.errors import RequestRefused
+from app.domain.errors import RequestRefused, TooMany
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
 from app.domain.results import ResultPart
 from app.kit.media import IMAGES, PDF, PLAIN, media_type_of
 from app.llm.models.catalog import Model
 from app.storage.uploads import Upload
 
+_UNTIL_DELETED = 60  # seconds
 _DOCUMENTS = frozenset({PDF, PLAIN})
 # Bytes of the files of one message, as much as providers take in one request.
 _MOST_FILE_BYTES = 32_000_000
@@ -159,8 +160,18 @@ async def _upload(
             field=f"{field}.media_type",
         )
     if media_type is not None and media_type in allowed:
-        return await uploads.put(owner, media_type, content)
+        return await store_upload(services, owner, media_type, content)
     raise RequestRefused(f"`{field}` must hold the bytes of one of {kinds}.", field=field)
+
+
+async def store_upload(services: Services, owner: str, media_type: str, content: bytes) -> Upload:
+    """Raises TooMany where the owner's plan has no room for the file."""
+    stored = await services.storage.uploads.put_within(owner, media_type, content, services.plans.of(owner))
+    if isinstance(stored, Upload):
+        return stored
+    what = "bytes of files" if stored.name == "upload_bytes" else "files"
+    detail = f"The owner keeps {stored.used:,} {what}, and the limit `{stored.name}` of the plan is {stored.limit:,}."
+    raise TooMany(f"{detail} Delete some that are not needed.", _UNTIL_DELETED, stored.name)
 
 
 def _decoded(source: Base64In, most: int, field: str) -> bytes:

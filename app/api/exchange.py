@@ -15,7 +15,9 @@ from app.api.services import Services
 from app.domain.chats import Chat, title_from
 from app.domain.errors import Conflict, RequestRefused, TooMany
 from app.domain.fork import cut_after
+from app.domain.plans import rate_sentence
 from app.domain.turns import Turn
+from app.storage.accounts import retry_after
 from app.storage.branches import Fork
 from app.storage.exchanges import (
     Draft,
@@ -54,10 +56,11 @@ async def post_message(services: Services, new: NewTurn, target: Target, key: Id
 async def post_in_new_chat(services: Services, new: NewTurn, chat: Chat, key: IdempotencyKey | None) -> Exchange:
     """The same in a chat that is created with it. Raises Conflict where the chat exists."""
     try:
-        await _check_queue(services, chat.owner)
         _check_recording(services, chat.owner, new)
+        await _admit(services, chat.owner)
         blocks = await user_blocks(new.blocks, chat.owner, services)
         request = services.resolver.resolve(new, chat, None)
+        request = replace(request, plan=services.plans.name_of(chat.owner))
         check_attachments(services.resolver.models.check(request.model), blocks)
         message = NewExchange(blocks, request, _title_of(new), key)
         with services.live.place() as replica:
@@ -79,9 +82,10 @@ async def generate_again(
     try:
         before = await storage.exchanges.answer(owner, chat, turn)
         assert before.request is not None
-        await _check_queue(services, owner)
         _check_recording(services, owner, options)
+        await _admit(services, owner)
         request = services.resolver.again(options, before.request)
+        request = replace(request, plan=services.plans.name_of(owner))
         async with storage.exchanges.beside(owner, before, key) as draft:
             answer = await draft.create_sibling(request)
     except (KeyTaken, RequestRefused) as error:
@@ -109,8 +113,9 @@ async def fork_turn(
                 raise Conflict(f"Turn {turn} has no answer whose request its copy could have.")
             before = await storage.exchanges.answer(owner, chat, answer)
             assert before.request is not None
-            await _check_queue(services, owner)
+            await _admit(services, owner)
             request = services.resolver.again(TurnOptions(), before.request)
+            request = replace(request, plan=services.plans.name_of(owner))
         title = options.title or (source.title and f"{source.title[:_TITLE_OF_FORK]} (fork)")
         fork = Fork(cut_after(original, options.block), options.into == "chat", title, request)
         made_in, leaf = await storage.branches.fork(owner, fork, key)
@@ -138,6 +143,7 @@ async def _write(
     """Without a draft, the answer has begun."""
     exchanges, resolver = services.storage.exchanges, services.resolver
     blocks = await user_blocks(new.blocks, target.owner, services)
+    admitted = False
     for _ in range(_TRIES):
         preview = await exchanges.preview(target)
         if preview.steered:
@@ -146,9 +152,12 @@ async def _write(
                 async with exchanges.after(target, key, preview) as draft:
                     return draft, await draft.steer(blocks)
         else:
-            await _check_queue(services, target.owner)
             _check_recording(services, target.owner, new)
+            if not admitted:
+                await _admit(services, target.owner)
+                admitted = True
             request = resolver.resolve(new, preview.chat, preview.before.request if preview.before else None)
+            request = replace(request, plan=services.plans.name_of(target.owner))
             check_attachments(resolver.models.check(request.model), blocks)
             message = NewExchange(blocks, request, _title_of(new), key)
             with services.live.place() as replica:
@@ -160,11 +169,19 @@ async def _write(
     raise Conflict("The chat changes faster than a message can be checked against it; try again.")
 
 
-async def _check_queue(services: Services, owner: str) -> None:
-    """Raises TooMany where as many turns of the owner as may wait in the queue do."""
-    most = services.http.owner_queued_turns
+async def _admit(services: Services, owner: str) -> None:
+    """Counts a request that asks for an answer. Raises TooMany where the owner's plan has no room for it, or as many
+    turns of the owner as may wait in the queue do.
+    """
+    plan = services.plans.of(owner)
+    most = plan.queued_turns
     if most is not None and await services.storage.exchanges.queued(owner) >= most:
-        raise TooMany(f"There are {most} turns in the queue, the most of an owner: wait for one.", retry_after=5)
+        raise TooMany(f"There are {most} turns in the queue, the most of an owner: wait for one.", 5, "queued_turns")
+    # Where plans differ, the queue learns the number of running turns from the account.
+    if plan.rates or services.plans.plans.vary:
+        refusal = await services.storage.accounts.admit(owner, plan)
+        if refusal is not None:
+            raise TooMany(rate_sentence(refusal.reached), retry_after(refusal), refusal.reached.name)
 
 
 def _check_recording(services: Services, owner: str, options: TurnOptions) -> None:

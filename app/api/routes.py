@@ -210,7 +210,7 @@ ENDPOINTS = (
         ActionsIn,
         TurnOut,
         (202,),
-        (404, 409, 422),
+        (404, 409, 422, 429),
         headers=_KEY,
         scopes=("chat", "approve"),
     ),
@@ -355,6 +355,7 @@ ENDPOINTS = (
         "application/octet-stream",
         UploadOut,
         (200, 201),
+        (429,),
     ),
     Endpoint(
         "GET /api/uploads/{upload}",

@@ -11,10 +11,12 @@ from starlette.requests import Request
 
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
+from app.api.plans import OwnerPlans
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
 from app.domain.identity import Identity
 from app.domain.turns import Turn
+from app.storage.accounts import Accounts
 from app.storage.actions import Actions
 from app.storage.branches import Branches
 from app.storage.charges import Charges
@@ -38,6 +40,7 @@ class Storage:
     """The repositories of one database."""
 
     database: Database
+    accounts: Accounts
     chats: Chats
     charges: Charges
     chat_changes: ChatUpdates
@@ -57,6 +60,7 @@ class Storage:
         """`database` is held to the owner of the request where row-level security is on, `everything` is not."""
         return cls(
             everything,
+            Accounts(everything),
             Chats(database),
             Charges(database),
             ChatUpdates(database),
@@ -104,7 +108,6 @@ class HttpSettings:
     max_upload_bytes: int
     stream_life: float
     heartbeat: float
-    owner_queued_turns: int | None
     recorded_owners: frozenset[str] | None
 
 
@@ -120,6 +123,7 @@ class Services:
     live: Live
     resolver: Resolver
     http: HttpSettings
+    plans: OwnerPlans
     streams: OwnerStreams
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
@@ -162,4 +166,6 @@ def identity_of(request: Request) -> Identity:
 
 def begin(request: Request) -> tuple[Services, str]:
     """Returns the services, and the owner on whose behalf the request is made."""
-    return services_of(request), identity_of(request).owner
+    services, identity = services_of(request), identity_of(request)
+    services.plans.note(identity)
+    return services, identity.owner

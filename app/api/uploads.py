@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.attachments import store_upload
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import id_of, read_bytes
 from app.api.schemas.responses import UploadDeleted, UploadOut
@@ -28,7 +29,7 @@ async def put_upload(request: Request) -> Response:
     media_type = media_type_of(content)
     if media_type is None:
         raise UnsupportedMedia("The body must be a PNG, JPEG, GIF or WebP image, a PDF, or UTF-8 text.")
-    upload = await services.storage.uploads.put(owner, media_type, content)
+    upload = await store_upload(services, owner, media_type, content)
     body = UploadOut(id=upload.id, media_type=upload.media_type, size=upload.size, created=upload.created)
     return json_response(
         body, 201 if upload.created else 200, {"Location": path_for(request, f"/api/uploads/{upload.id}")}

@@ -11,7 +11,17 @@ from rich.console import Console
 
 from app.cli.chat import local_server_url
 from app.domain.errors import TurnstreamError
-from app.lab.comparison import Answers, Plan, Question, Result, as_json, read_plan, result_of, standings, table_of
+from app.lab.comparison import (
+    Answers,
+    ComparisonPlan,
+    Question,
+    Result,
+    as_json,
+    read_plan,
+    result_of,
+    standings,
+    table_of,
+)
 from app.lab.judging import Judge, Score, ended_turn, function_judge, rubric_judge, shortfall
 from app.terminal.errors import TerminalError
 from app.terminal.http_client import Client
@@ -93,7 +103,9 @@ def compare(
         sys.exit(1)
 
 
-async def _compare(client: Client, plan: Plan, at_once: int, repeat: int, judge: Judge | None = None) -> Answers:
+async def _compare(
+    client: Client, plan: ComparisonPlan, at_once: int, repeat: int, judge: Judge | None = None
+) -> Answers:
     """Runs both settings at the same time, so that a busy provider slows both alike."""
     slots = asyncio.Semaphore(at_once)
 

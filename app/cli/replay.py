@@ -20,6 +20,7 @@ from app.domain.assembly import ASSEMBLED
 from app.domain.blocks import Block
 from app.domain.errors import ConfigError
 from app.domain.kinds import TOOL_RESULT
+from app.domain.plans import Plans
 from app.domain.turns import Turn
 from app.lab.differences import difference, request_difference
 from app.lab.recording import Recording
@@ -96,7 +97,7 @@ async def _replay(
                 original,
                 found,
                 open_models=partial(offline_models, settings),
-                policy=worker_policy(settings, Models()),
+                policy=worker_policy(settings, Models(), Plans()),
                 speed=speed,
             )
             return original, found, repeated

@@ -71,14 +71,15 @@ class Conflict(RequestRefused):
 
 
 class TooMany(RequestRefused):
-    """A limit of the owner is reached. After `retry_after` seconds there may be room again."""
+    """The `limit` of the owner is reached. After `retry_after` seconds there may be room again."""
 
     status = 429
     title = "Too many requests"
 
-    def __init__(self, detail: str, retry_after: int) -> None:
+    def __init__(self, detail: str, retry_after: int, limit: str) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+        self.limit = limit
 
 
 class ProviderError(TurnstreamError):

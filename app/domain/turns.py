@@ -128,7 +128,8 @@ class TurnRequest:
     """The request of an assistant turn, frozen when the turn was created, so that a retry is the same request.
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
-    definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls.
+    definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
+    owner's, where the credentials of the request name one.
     """
 
     model: str
@@ -139,6 +140,7 @@ class TurnRequest:
     provider_tools: tuple[str, ...] = ()
     output: OutputSpec | None = None
     record: bool = False
+    plan: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import assert_never
@@ -17,6 +17,7 @@ from app.domain.compaction import earlier_cut, size_of_reply
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
 from app.domain.events import RoundStart
 from app.domain.history import COMPACTED
+from app.domain.limits import BUDGET
 from app.domain.output import output_progress
 from app.domain.rounds import Round
 from app.domain.steps import (
@@ -45,6 +46,7 @@ from app.engine.model_route import ModelAccess, ModelRoute
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
 from app.engine.retries import StallTimeout
+from app.engine.spending import BudgetSpent, most_cost, most_tokens
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
 from app.kit.text import sentence
@@ -99,6 +101,8 @@ class Executor:
                     await self._settle_open_round(error, recoveries=0)
         except ProviderError as error:
             await self._end_without_model(self._route.turn_error(error))
+        except BudgetSpent as spent:
+            await self.cut_short("error", BUDGET, TurnError(BUDGET, str(spent), details=asdict(spent.reached)))
         finally:
             await self._tool_runs.close()
 
@@ -235,7 +239,9 @@ class Executor:
             await self._after_failure(error)
 
     async def _stream_round(self, step: ModelStep, chosen: str | None = None) -> None:
-        """Calls the model of the route, or the `chosen` one, once."""
+        """Calls the model of the route, or the `chosen` one, once. Raises BudgetSpent where the plan has no room."""
+        if self._context.spending.limits_models or self._context.spending.reached is not None:
+            await self._reserve(chosen or self._route.model)
         with self._route.call() if chosen is None else self._models.call(chosen) as provider:
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
             with_tools = isinstance(step, CallModel) and step.tools
@@ -266,6 +272,15 @@ class Executor:
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
+
+    async def _reserve(self, model: str) -> None:
+        policy, spending = self._models.policy, self._context.spending
+        request, reply = most_tokens(self._path, self.request.params, policy.longest_reply(model))
+        cost = most_cost(policy.prices(model), request, reply)
+        call = f"{open_round_number(self.turn)}.{self.turn.attempt}"
+        if not await spending.reserve(self.turn, call, model, request + reply, cost):
+            assert spending.reached is not None
+            raise BudgetSpent(spending.reached)
 
     def _end_behind(self, round: Round, unwritten: Sequence[Block]) -> Finish | None:
         """The end of the turn where it follows the seal of this round and nothing comes in between: it is written with

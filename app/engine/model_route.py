@@ -31,7 +31,7 @@ class ModelPolicy:
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
     the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
     conversations and of results; without one it is the turn's own. A longer reply than `max_reply_chars` is cut off.
-    `prices` of a model are the present ones.
+    `prices` of a model are the present ones, `longest_reply` is in tokens.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -43,6 +43,7 @@ class ModelPolicy:
     summary_model: str | None = None
     max_reply_chars: int = 4_000_000
     prices: Callable[[str], Prices | None] = lambda _: None
+    longest_reply: Callable[[str], int | None] = lambda _: None
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
         """What the usage costs now; None where the prices are not known."""

@@ -12,13 +12,17 @@ from app.domain.charges import Charge
 from app.domain.compaction import tokens_of
 from app.domain.errors import TransientError
 from app.domain.kinds import TEXT
+from app.domain.limits import BUDGET
+from app.domain.plans import Plans, rate_sentence
 from app.domain.rounds import Round, billed_tokens
 from app.domain.turns import Turn
 from app.engine.model_route import ModelPolicy
 from app.engine.recorder import to_the_end
+from app.engine.spending import most_cost
 from app.kit.ids import new_id
 from app.llm.accumulator import Accumulator
 from app.llm.provider import Message, ModelRequest, Provider
+from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.database import retry_while_unavailable
 
@@ -45,6 +49,8 @@ class SideCalls:
     """The calls beside the turns of all owners, each charged to the owner of its turn."""
 
     charges: Charges
+    accounts: Accounts
+    plans: Plans
     policy: ModelPolicy
 
     async def ask(
@@ -58,8 +64,17 @@ class SideCalls:
         max_tokens: int = _MAX_TOKENS,
     ) -> SideAnswer:
         """The answer of `model`, tried once. Raises ProviderError, TimeoutError, or TransientError for an answer that
-        is empty or was cut off.
+        is empty or was cut off, or where the owner's plan has no room for it.
         """
+        call = str(new_id())
+        assert turn.request is not None
+        plan = self.plans.of(owner, turn.request.plan)
+        if limited := plan.has("tokens", "cost"):
+            tokens = len(prompt) // 2  # twice the estimate
+            most = most_cost(self.policy.prices(model), tokens, max_tokens)
+            reserved = (owner, plan, turn.id, turn.attempt, call, tokens + max_tokens, most)
+            if refusal := await retry_while_unavailable(lambda: self.accounts.reserve(*reserved)):
+                raise TransientError(BUDGET, rate_sentence(refusal.reached))
         request = ModelRequest(
             model, (Message("user", (Block(0, 0, 0, TEXT, prompt),)),), params={"max_tokens": max_tokens}
         )
@@ -77,9 +92,11 @@ class SideCalls:
             spent = Round(1, 1, usage=message.usage, estimated_tokens=cut_off).spent
             cost = self.policy.cost(model, spent)
             if message.started:
-                charge = Charge(kind, str(new_id()), model, billed_tokens(spent), cost)
+                charge = Charge(kind, call, model, billed_tokens(spent), cost)
                 add = partial(self.charges.add, owner, turn.chat_id, turn.id, charge)
                 await to_the_end(retry_while_unavailable(add))
+            elif limited:
+                await to_the_end(retry_while_unavailable(lambda: self.accounts.release_call(turn.id, call)))
         text = "\n\n".join(texts).strip()
         if not text or message.stop_reason not in {None, "end_turn", "stop_sequence"}:
             raise TransientError("no_summary", f"The model {model} gave no whole answer ({message.stop_reason}).")

@@ -17,7 +17,9 @@ from app.domain.asks import Ask, AskAnswer, elicitation_id
 from app.domain.blocks import READ_RESULT, Block
 from app.domain.errors import ProviderError, TransientError
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
+from app.domain.limits import ReachedLimit
 from app.domain.output import attempt_of
+from app.domain.plans import rate_sentence
 from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
@@ -52,12 +54,14 @@ class ToolRuns:
         context: TurnContext,
         toolset: Toolset,
         models: ModelAccess,
+        side_calls: SideCalls,
         started_before: frozenset[CallKey] = frozenset(),
     ) -> None:
         self._context = context
         self._recorder = context.recorder
         self._toolset = toolset
         self._models = models
+        self._side_calls = side_calls
         self._started_before = started_before
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
         self._questions = 0
@@ -75,8 +79,10 @@ class ToolRuns:
         return request
 
     def start_early(self, block: Block) -> None:
-        """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal."""
-        if self._gate.may_start_early(block):
+        """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
+        Calls that a plan limits wait for the seal, since they are counted first.
+        """
+        if not self._context.spending.limits_calls and self._gate.may_start_early(block):
             self._start(block)
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
@@ -101,6 +107,8 @@ class ToolRuns:
                     await self._recorder.settle_call(call, outcome, state)
                 case RunCall():
                     runnable.append(call)
+        if self._context.spending.limits_calls:
+            runnable = await self._within_plan(runnable)
         if runnable:
             # The ledger first: after a crash, a call that is not in it has certainly not been run.
             await self._recorder.start_calls(runnable)
@@ -113,6 +121,21 @@ class ToolRuns:
                 raise failures.exceptions[0] from None
             for call in runnable:
                 self._tasks.pop(key_of(call), None)
+
+    async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
+        """Those calls that the owner's plan has room for, counted. The others are answered. Calls that hand over an
+        output, or that an earlier attempt has counted, are not counted.
+        """
+        spending, admitted = self._context.spending, []
+        for call in calls:
+            free = self._gate.role(call) is not None or key_of(call) in self._started_before
+            if free or await spending.count_calls(1):
+                admitted.append(call)
+            else:
+                assert spending.reached is not None
+                reason = f"This call was not run. {rate_sentence(spending.reached)}"
+                await self._recorder.settle_call(call, Outcome(reason, is_error=True))
+        return admitted
 
     def _report_wait(self, asks: Sequence[Ask]) -> None:
         """Reports, once, that calls begin to wait for a person. The webhook's row was written with the asks."""
@@ -206,8 +229,7 @@ class ToolRuns:
                 raise TransientError("breaker_open", "The last calls of this model have failed.")
             with self._models.call(model) as provider:
                 prompt, turn = prompt_for(name, input_json, text), self._recorder.turn
-                side_calls = SideCalls(self._context.charges, self._models.policy)
-                answer = await side_calls.ask("summary", self._context.owner, turn, provider, model, prompt)
+                answer = await self._side_calls.ask("summary", self._context.owner, turn, provider, model, prompt)
         except (ProviderError, TimeoutError) as error:
             reason = error.type if isinstance(error, ProviderError) else "timeout"
             log.warning("tool.not_summarised", tool=name, model=model, error=reason)
@@ -334,13 +356,16 @@ class ToolRuns:
         """
         if not outcome.more:
             return outcome
-        put, owner = self._context.uploads.put, self._context.owner
+        put, owner, plan = self._context.uploads.put_within, self._context.owner, self._context.spending.plan
         parts: list[ResultPart] = []
         for part in outcome.parts:
             if isinstance(part, File):
                 media_type = media_type_of(part.content)
                 assert media_type is not None
-                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content))
+                upload = await retry_while_unavailable(partial(put, owner, media_type, part.content, plan))
+                if isinstance(upload, ReachedLimit):
+                    reason = f"The files of this result were not kept: the owner's limit `{upload.name}` is reached."
+                    return replace(outcome, text=reason, is_error=True, more=(), layout=None)
                 parts.append({"type": IMAGE if media_type in IMAGES else DOCUMENT, "source": upload.source})
             elif part.strip():
                 parts.append(part)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.domain.turns import Turn
 from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
+from app.engine.spending import Spending
 from app.storage.charges import Charges
 from app.storage.grants import Grants
 from app.storage.tool_cache import ToolCache
@@ -29,6 +30,7 @@ class TurnContext:
     grants: Grants
     cache: ToolCache
     charges: Charges
+    spending: Spending
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
 

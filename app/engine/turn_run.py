@@ -9,15 +9,19 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost
+from app.domain.plans import Plans
 from app.domain.turns import Status, Turn, TurnError
 from app.engine.executor import Executor
 from app.engine.hooks import HookRunner, TurnEnded
 from app.engine.metrics import count_ended_turn
 from app.engine.model_route import ModelAccess
 from app.engine.recorder import Recorder, to_the_end
+from app.engine.side_calls import SideCalls
+from app.engine.spending import Spending
 from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
+from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.database import Database, retry_while_unavailable
 from app.storage.grants import Grants
@@ -50,6 +54,9 @@ class RunServices:
     toolset: Toolset
     models: ModelAccess
     hooks: HookRunner
+    accounts: Accounts
+    plans: Plans
+    side_calls: SideCalls
     notify_owner: Callable[[str], None]
 
 
@@ -95,6 +102,7 @@ class TurnRun:
         with services.directory.host(view, owner):
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
             storage = services.database
+            assert turn.request is not None
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(
                 owner,
@@ -106,12 +114,12 @@ class TurnRun:
                 grants,
                 cache,
                 Charges(storage),
+                Spending(services.accounts, owner, services.plans.of(owner, turn.request.plan)),
                 self.updated,
                 services.notify_owner,
             )
-            tool_runs = ToolRuns(context, services.toolset, services.models, started_before)
+            tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = Executor(context, tool_runs, services.models)
-            assert turn.request is not None
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             if turn.attempt > 1:  # for the first attempt, the request that made the turn has notified
                 services.notify_owner(owner)
@@ -124,6 +132,8 @@ class TurnRun:
                 await executor.charge_open_round()
                 view.vanish()
                 return False
+            finally:
+                await to_the_end(context.spending.close(recorder.turn))
             services.notify_owner(owner)
             if view.turn.ended:
                 count_ended_turn(view.turn, tool_runs.first_started)

@@ -10,13 +10,17 @@ from uuid import UUID
 import structlog
 
 from app.domain.errors import ClaimLost, StorageError
+from app.domain.plans import Plans
 from app.domain.turns import Turn
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import HookRunner, Hooks
 from app.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from app.engine.recorder import to_the_end
+from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
 from app.llm.provider import Provider
+from app.storage.accounts import Accounts
+from app.storage.charges import Charges
 from app.storage.database import FINAL_WRITE_TIMEOUT, Database
 from app.storage.runs.queue import Queue
 from app.stream.directory import Directory
@@ -37,10 +41,10 @@ _ANY_NUMBER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds. At most `owner_turns` turns of one owner run, on all replicas."""
+    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas."""
 
     concurrent_turns: int = 1000
-    owner_turns: int | None = None
+    plans: Plans = field(default_factory=Plans)
     poll_interval: float = 1.0
     grace_period: float = 10.0
     model: ModelPolicy = field(default_factory=ModelPolicy)
@@ -62,8 +66,12 @@ class Worker:
         self._queue = queue
         self._policy = policy
         models = ModelAccess(provider_for, policy.model, clock, ModelBreakers(policy.model))
+        accounts, plans = Accounts(database), policy.plans
+        side_calls = SideCalls(Charges(database), accounts, plans, policy.model)
         runner = HookRunner(hooks)
-        self._services = RunServices(database, queue.replica, directory, toolset, models, runner, notify_owner)
+        self._services = RunServices(
+            database, queue.replica, directory, toolset, models, runner, accounts, plans, side_calls, notify_owner
+        )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()
         self._notify_when_full = False
@@ -74,6 +82,11 @@ class Worker:
     @property
     def draining(self) -> bool:
         return self._draining
+
+    @property
+    def _shares_places(self) -> bool:
+        """Whether turns may wait for the end of others of their owner."""
+        return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
 
     # --- notifications -----------------------------------------------------------------------------------------------
 
@@ -146,7 +159,7 @@ class Worker:
         where it has to go through the queue: places are shared out there, and other turns may wait for them.
         """
         free = self._policy.concurrent_turns - len(self._runs) - self._coming
-        if self._group is None or self._draining or self._policy.owner_turns is not None or free <= _CLAIM:
+        if self._group is None or self._draining or self._shares_places or free <= _CLAIM:
             yield None
             return
         self._coming += 1
@@ -190,7 +203,8 @@ class Worker:
         free = self._policy.concurrent_turns - len(self._runs) - self._coming
         room = 0 if self._draining else min(_CLAIM, free)
         # Where there is room for all, the order between owners does not matter, and counting would cost every claim.
-        most = self._policy.owner_turns or (_ANY_NUMBER if free <= _CLAIM else None)
+        plans = self._policy.plans
+        most = plans.default.running_turns or (_ANY_NUMBER if free <= _CLAIM or plans.vary else None)
         claimed: Sequence[UUID] = ()
         try:
             if room > 0:
@@ -242,7 +256,7 @@ class Worker:
             log.exception("turn.abandoned")
         finally:
             TURNS_RUNNING.dec()
-            if len(self._runs) >= self._policy.concurrent_turns or self._policy.owner_turns is not None:
+            if len(self._runs) >= self._policy.concurrent_turns or self._shares_places:
                 self._woken.set()  # turns may wait for this place
             if self._runs.get(run.turn) is run:
                 del self._runs[run.turn]

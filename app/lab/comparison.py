@@ -51,7 +51,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComparisonPlan:
     """Questions, and for each side by name the members of the POST of a turn besides the question."""
 
     questions: Sequence[Question]
@@ -83,7 +83,7 @@ class Result:
 Answers = Mapping[str, Sequence[Sequence[Result]]]
 
 
-def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
+def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> ComparisonPlan:
     """Reads a file with a question in each line, or a TOML file with `questions` and the tables [first] and [second].
     Options override the file. Raises click.UsageError.
     """
@@ -101,7 +101,7 @@ def read_plan(file: Path, first: Sequence[str], second: Sequence[str]) -> Plan:
         raise click.UsageError(f"`questions` of {file} must hold at least one question.")
     options = {"first": first, "second": second}
     questions = [_question(file, each) for each in found["questions"]]
-    return Plan(questions, {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
+    return ComparisonPlan(questions, {side: _merged(found.get(side, {}), options_of(options[side])) for side in _SIDES})
 
 
 def _question(file: Path, found: object) -> Question:
@@ -192,7 +192,7 @@ def standings(found: Answers) -> Mapping[str, Standing] | None:
     return {_SIDES[0]: standing_of(first, second), _SIDES[1]: standing_of(second, first)}
 
 
-def as_json(plan: Plan, found: Answers) -> Json:
+def as_json(plan: ComparisonPlan, found: Answers) -> Json:
     rows = [
         {
             "question": question.text,
@@ -207,7 +207,7 @@ def as_json(plan: Plan, found: Answers) -> Json:
     return {"settings": plan.sides, "questions": rows, "totals": totals, "scores": judged}
 
 
-def table_of(plan: Plan, found: Answers) -> Table:
+def table_of(plan: ComparisonPlan, found: Answers) -> Table:
     """Returns a table with a line for each answer under its question, and the sums of each setting at the end."""
     scores = standings(found)
     table = Table(*_HEADS, *(("score",) if scores else ()), show_edge=False, pad_edge=False)

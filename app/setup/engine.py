@@ -15,6 +15,7 @@ import structlog
 
 from app.config import Settings
 from app.domain.errors import StorageError
+from app.domain.plans import Plans
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.loop_watch import LoopWatch
@@ -30,6 +31,7 @@ from app.kit.ids import new_id
 from app.lab.recordings import Recordings
 from app.llm.models.catalog import Models
 from app.setup.policies import worker_policy
+from app.storage.accounts import Accounts
 from app.storage.actions import Actions
 from app.storage.audit import AuditTrail
 from app.storage.charges import Charges
@@ -84,6 +86,7 @@ async def started(
     toolset: Toolset,
     hooks: Sequence[Hooks],
     receiver: Receiver | None,
+    plans: Plans,
 ) -> AsyncIterator[Engine]:
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
     kinds = sorted(receiver.kinds) if receiver else ()
@@ -97,13 +100,13 @@ async def started(
     changes = OwnerChanges(api)
     feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
     refusals = RefusedLogins(AuditTrail(database))
-    policy = worker_policy(settings, models)
+    policy = worker_policy(settings, models, plans)
 
     def notify(owner: str, chat: UUID) -> None:
         chat_wakeups.notify(chat)
         feed.notify(owner)
 
-    model, side_calls = settings.title_model, SideCalls(Charges(database), policy.model)
+    model, side_calls = settings.title_model, SideCalls(Charges(database), Accounts(database), plans, policy.model)
     titles = [] if model is None else [TitleWriter(database, models.provider_for, model, side_calls, notify)]
     all_hooks = [*deliveries, *titles, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
@@ -149,6 +152,7 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("unused uploads", 6 * HOURS, at_once(lambda: uploads.sweep(UNUSED_UPLOADS_KEPT))),
         Sweep("deleted chats", 6 * HOURS, at_once(changes.sweep)),
         Sweep("tool cache", HOURS / 6, at_once(cache.sweep)),
+        Sweep("reservations", HOURS / 6, at_once(Accounts(database).sweep)),
     ]
     trail = AuditTrail(database)
     sweeps.append(Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from app.api.resolve import Allowances
 from app.config import Settings, read_environment
 from app.domain.errors import ConfigError
+from app.domain.plans import Plans
 from app.domain.turns import Limits
 from app.engine.model_route import ModelPolicy
 from app.engine.retries import RetryPolicy
@@ -18,11 +19,11 @@ from app.storage.webhooks import WebhookKind
 from app.tools.assembly import ToolSettings
 
 
-def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
+def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPolicy:
     retries = RetryPolicy(most=settings.max_retries, max_retry_after=settings.max_retry_after)
     return WorkerPolicy(
         concurrent_turns=settings.concurrent_turns,
-        owner_turns=settings.owner_running_turns,
+        plans=plans,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
         model=ModelPolicy(
@@ -35,6 +36,7 @@ def worker_policy(settings: Settings, models: Models) -> WorkerPolicy:
             settings.summary_model,
             settings.max_reply_chars,
             models.prices,
+            models.longest_reply,
         ),
     )
 

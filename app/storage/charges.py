@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from app.domain.charges import Charge
+from app.domain.plans import MEASURES, PERIODS
 from app.domain.rounds import BilledTokens
 from app.storage.database import LONG, Database, Row, Statement
 
@@ -18,12 +19,60 @@ CHARGES: Final = """unnest(
             CAST(:cache_reads AS bigint[]), CAST(:cache_writes AS bigint[]), CAST(:outputs AS bigint[]),
             CAST(:costs AS float8[])
         ) AS c"""
-CHARGE = Statement(
-    f"""
-    INSERT INTO charges ({COLUMNS})
-    SELECT CAST(:owner AS text), CAST(:chat AS uuid), CAST(:kind AS text), CAST(:turn AS uuid), c.* FROM {CHARGES}
-    ON CONFLICT DO NOTHING
+
+
+def applied(delta: str) -> str:
+    """The assignments that add the figures of `delta`, made at its time `at`, to an account. A period that is over by
+    then begins anew; one that began since leaves them out.
     """
+    begins = {period: f"date_trunc('{period}', {delta}.at, 'UTC')" for period in PERIODS}
+    return ", ".join(
+        [f"{period} = greatest({period}, {begins[period]})" for period in PERIODS]
+        + [
+            f"{measure}_per_{period} = CASE WHEN {begins[period]} > {period} THEN {delta}.{measure}"
+            f" WHEN {begins[period]} = {period} THEN {measure}_per_{period} + {delta}.{measure}"
+            f" ELSE {measure}_per_{period} END"
+            for period in PERIODS
+            for measure in MEASURES
+        ]
+    )
+
+
+def charging(turn: str, source: str, held: str = "true") -> str:
+    """Parts of a statement that charge `CHARGES` to the owner of `source`, a clause that gives `owner`, `chat_id`,
+    `kind` and the id of the `turn`, if the condition `held` is met. The charge takes the place of its reservation, at
+    the time of that one, and changes the account of an owner who has one. Repeated writes charge once.
+    """
+    return f"""
+    released AS (
+        DELETE FROM reservations WHERE turn_id = {turn} AND call = ANY(CAST(:calls AS text[])) AND {held}
+        RETURNING tokens, cost, reserved_at
+    ), charged AS (
+        INSERT INTO charges ({COLUMNS}, charged_at)
+        SELECT {source.format(columns="c.*, coalesce((SELECT min(reserved_at) FROM released), now())")}
+        ON CONFLICT DO NOTHING
+        RETURNING owner, cost, charged_at,
+            input_tokens + cache_read_tokens + cache_write_tokens + output_tokens AS tokens
+    ), accounted AS (
+        UPDATE accounts SET {applied("delta")}
+        FROM (
+            SELECT charged.owner AS whose, min(charged_at) AS at, 0 AS requests, 0 AS calls,
+                sum(tokens) - (SELECT coalesce(sum(tokens), 0) FROM released) AS tokens,
+                coalesce(sum(cost), 0) - (SELECT coalesce(sum(cost), 0) FROM released) AS cost
+            FROM charged GROUP BY charged.owner
+        ) AS delta
+        WHERE accounts.owner = whose
+    )"""
+
+
+CHARGE = Statement(
+    "WITH "
+    + charging(
+        "CAST(:turn AS uuid)",
+        "CAST(:owner AS text), CAST(:chat AS uuid), CAST(:kind AS text), CAST(:turn AS uuid), {columns} FROM "
+        + CHARGES,
+    )
+    + "SELECT count(*) FROM charged"
 )
 # The total comes first. What is not asked for is null in all rows. Days are those of UTC.
 _USAGE: Final = """

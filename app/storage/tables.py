@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, TSVECTOR
 
+from app.domain.plans import PERIODS, RATES
 from app.domain.turns import TRANSITIONS
 from app.storage.rows import ENDED_STATUSES, sql_list
 
@@ -249,6 +250,33 @@ charges = Table(
     CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
     Index("ix_charges_charged_at", "charged_at", postgresql_using="brin"),
+)
+
+# What an owner with a plan has used of its rates: in the minute, day and month (of UTC) that began at these times, of
+# reservations too. `running_turns` is the limit for the queue.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    *(Column(period, DateTime(timezone=True), nullable=False) for period in PERIODS),
+    *(Column(rate, Numeric, nullable=False, server_default=text("0")) for rate in RATES),
+    Column("running_turns", Integer),
+)
+
+# What a model call under way may use at most. Its charge takes its place, or it is given back.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("owner", Text, nullable=False),
+    Column("turn_id", Uuid, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("call", Text, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("cost", Numeric, nullable=False),
+    Column("reserved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(None, "turn_id"),
+    Index(None, "owner"),
 )
 
 blocks = Table(

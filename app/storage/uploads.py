@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from uuid import UUID
 
+from app.domain.limits import ReachedLimit
+from app.domain.plans import Plan
 from app.kit.ids import new_id
 from app.storage.database import LONG, Database, Row, Statement, Transaction
 
@@ -13,6 +15,14 @@ PUT_UPLOAD = Statement(
     INSERT INTO uploads (id, owner, digest, media_type, content) VALUES (:id, :owner, :digest, :media_type, :content)
     ON CONFLICT (owner, digest) DO UPDATE SET media_type = EXCLUDED.media_type, created_at = now()
     RETURNING id, media_type, length(content) AS size, id = :id AS created
+    """
+)
+# One file of an owner is put after the other, so that two do not take the same room.
+LOCK_FILES = Statement("SELECT pg_advisory_xact_lock(hashtextextended(:owner, 0))")
+COUNT_OTHERS = Statement(
+    """
+    SELECT count(*) AS uploads, coalesce(sum(length(content)), 0) AS upload_bytes
+    FROM uploads WHERE owner = :owner AND digest <> :digest
     """
 )
 DESCRIBE_UPLOADS = Statement(
@@ -87,6 +97,20 @@ class Uploads:
         )
         assert row is not None
         return _upload(row)
+
+    async def put_within(self, owner: str, media_type: str, content: bytes, plan: Plan) -> Upload | ReachedLimit:
+        """The same, unless the files of the owner are then more than the plan allows."""
+        if plan.uploads is None and plan.upload_bytes is None:
+            return await self.put(owner, media_type, content)
+        assert isinstance(self._database, Database)
+        async with self._database.transaction() as connection:
+            await connection.row(LOCK_FILES, owner=owner)
+            others = await connection.row(COUNT_OTHERS, owner=owner, digest=sha256(content).digest())
+            assert others is not None
+            for name, limit, size in (("uploads", plan.uploads, 1), ("upload_bytes", plan.upload_bytes, len(content))):
+                if limit is not None and others[name] + size > limit:
+                    return ReachedLimit(name, limit, int(others[name]))
+            return await Uploads(connection).put(owner, media_type, content)
 
     async def describe(self, owner: str, ids: Collection[UUID]) -> Mapping[UUID, Upload]:
         """Those of `ids` that belong to the owner."""

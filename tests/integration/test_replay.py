@@ -18,6 +18,7 @@ from app.config import Settings
 from app.domain.asks import AskAnswer
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
+from app.domain.plans import Plans
 from app.domain.turns import Limits, ToolSpec, Turn
 from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recording import Recording
@@ -86,7 +87,7 @@ async def again(harness: Harness, target: Database, folder: Path, asked: Asked) 
             then,
             recordings,
             open_models=partial(offline_models, SETTINGS),
-            policy=worker_policy(SETTINGS, Models()),
+            policy=worker_policy(SETTINGS, Models(), Plans()),
         ),
     )
 

@@ -15,6 +15,7 @@ from app.cli.replay import divergences
 from app.config import Settings
 from app.domain.kinds import SUMMARY, VERDICT
 from app.domain.output import output_of, phase_of
+from app.domain.plans import Plans
 from app.domain.turns import Limits, OutputSpec, Turn
 from app.engine.model_route import ModelPolicy
 from app.lab.recordings import RecordingInterceptor, Recordings
@@ -119,7 +120,7 @@ class World:
             then,
             recordings,
             open_models=partial(offline_models, settings),
-            policy=worker_policy(settings, Models()),
+            policy=worker_policy(settings, Models(), Plans()),
         )
         return list(divergences(then, recordings, again))
 

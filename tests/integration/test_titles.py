@@ -10,9 +10,11 @@ from structlog.testing import capture_logs
 
 from app.domain.chats import title_from
 from app.domain.errors import TransientError
+from app.domain.plans import Plans
 from app.engine.side_calls import SideCalls
 from app.engine.upkeep.titles import TitleWriter
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
+from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.chats import Chats
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica
@@ -35,7 +37,7 @@ async def titles(
         harness.database,
         lambda _: work.model,
         "small",
-        SideCalls(Charges(harness.database), POLICY.model),
+        SideCalls(Charges(harness.database), Accounts(harness.database), Plans(), POLICY.model),
         lambda *whom: work.notified.put_nowait(whom),
     )
     working = asyncio.create_task(writer.run())

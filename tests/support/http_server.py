@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -17,6 +17,7 @@ from app.api.identity.way import Authenticate
 from app.api.services import Services, Storage
 from app.config import Settings
 from app.domain.identity import OF_A_PERSON, Identity, Scope
+from app.domain.plans import Plan
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.main import create_app
@@ -98,6 +99,7 @@ async def serving(
     toolset: Toolset | None = None,
     offers: Sequence[ProviderModels] = (),
     authenticate: Authenticate | None = None,
+    plan_of: Callable[[str], Plan | str | None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     scripts = Scripts()
@@ -110,7 +112,8 @@ async def serving(
         "lease": 60,
         **settings,
     }
-    app = create_app(Settings(_env_file=None, **given), Models(scripts.offers), toolset, authenticate=authenticate)
+    models = Models(scripts.offers)
+    app = create_app(Settings(_env_file=None, **given), models, toolset, authenticate=authenticate, plan_of=plan_of)
     with _listener() as listener:
         http = cast("type[asyncio.Protocol]", connections(heartbeat=15))
         config = uvicorn.Config(

@@ -103,6 +103,11 @@ CHECKED = {
     ("docs/operations.md", "Who may use it", "text"): TOKEN,
     ("docs/operations.md", "Backup", "sh"): BACKUP,
     ("docs/operations.md", "What owners use", "sh"): USAGE,
+    (
+        "docs/operations.md",
+        "Plans",
+        "toml",
+    ): "tests/unit/setup/test_plans.py::test_the_file_is_that_of_the_page",
     ("docs/operations.md", "Docker", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",

@@ -51,12 +51,15 @@ def problem(
     detail: str | None = None,
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
+    limit: str | None = None,
 ) -> Response:
     body: dict[str, Any] = {"type": "about:blank", "title": title, "status": status}
     if detail:
         body["detail"] = detail
     if errors:
         body["errors"] = errors
+    if limit:
+        body["limit"] = limit
     return Response(to_json(body), status, dict(headers or {}), media_type="application/problem+json")
 
 
@@ -71,7 +74,8 @@ async def refused(request: Request, error: Exception) -> Response:
         address = request.client.host if request.client else "unknown"
         sent = "a token" if "authorization" in request.headers else "no token"
         request.app.state.services.note_refusal(address, sent)
-    return problem(error.status, error.title, detail, errors, _headers(error))
+    limit = error.limit if isinstance(error, TooMany) else None
+    return problem(error.status, error.title, detail, errors, _headers(error), limit)
 
 
 def _headers(error: RequestRefused) -> dict[str, str]:

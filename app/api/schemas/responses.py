@@ -363,3 +363,4 @@ class Problem(BaseModel):
     status: int
     detail: str | None = None
     errors: list[FieldError] | None = None
+    limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None

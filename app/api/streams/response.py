@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from sse_starlette import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from app.api.plans import OwnerPlans
 from app.domain.errors import TooMany
 from app.stream.reader import PORTION
 from app.telemetry import STREAMS_OPEN
@@ -23,16 +24,19 @@ _END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 class OwnerStreams:
-    """The open streams on this replica by owner. A stream that is asked for by itself is refused beyond `most`."""
+    """The open streams on this replica by owner. A stream that is asked for by itself is refused beyond those of the
+    owner's plan.
+    """
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
+    def __init__(self, plans: OwnerPlans) -> None:
+        self._plans = plans
         self._open: Counter[str] = Counter()
 
     def check(self, owner: str) -> None:
         """Raises TooMany. Not for the stream of a message, which is written by then."""
-        if self._most is not None and self._open[owner] >= self._most:
-            raise TooMany(f"There are {self._most} open streams, the most of an owner: close one.", retry_after=5)
+        most = self._plans.of(owner).streams
+        if most is not None and self._open[owner] >= most:
+            raise TooMany(f"There are {most} open streams, the most of an owner: close one.", 5, "streams")
 
     @contextmanager
     def counted(self, owner: str) -> Iterator[None]:

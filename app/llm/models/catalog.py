@@ -153,6 +153,11 @@ class Models:
         found = self._find(name)
         return None if found is None else found[1].prices
 
+    def longest_reply(self, name: str) -> int | None:
+        """In tokens; None where it is not known."""
+        found = self._find(name)
+        return None if found is None else found[1].max_output
+
     def _find(self, name: str) -> tuple[ProviderModels, Model] | None:
         """Finds the model, first among the listed models of all providers, then by prefix."""
         for entry in self.providers:

@@ -43,13 +43,14 @@ CLAIM_TURNS_FAIRLY = Statement(
         SELECT owner, count(*) AS running FROM turns JOIN chats ON chats.id = chat_id
         WHERE status = 'running' GROUP BY owner
     ), ranked AS (
-        SELECT next.id, coalesce(running, 0)
+        SELECT next.id, coalesce(running_turns, CAST(:most AS int)) AS most, coalesce(running, 0)
             + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
         FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
+            LEFT JOIN accounts USING (owner)
         WHERE {_CLAIMABLE}
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
-        WHERE status = 'queued' AND rank <= CAST(:most AS int)
+        WHERE status = 'queued' AND rank <= most
         ORDER BY rank, created_at, turns.id FOR UPDATE OF turns SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}

@@ -18,7 +18,7 @@ from app.domain.errors import ClaimLost
 from app.domain.kinds import TOOL_RESULT
 from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
-from app.storage.charges import CHARGES, COLUMNS, columns_of_charges
+from app.storage.charges import CHARGES, charging, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
 from app.storage.rows import columns_of, to_json
 from app.storage.runs.journal import Journal, JournalEntry
@@ -61,15 +61,11 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
-# Repeated writes charge once.
-_CHARGE_ROUNDS = f"""
-    , charged AS (
-        INSERT INTO charges ({COLUMNS})
-        SELECT chats.owner, chat_id, 'round', fenced.id, c.*
-        FROM fenced JOIN chats ON chats.id = chat_id, {CHARGES}
-        ON CONFLICT DO NOTHING
-    )
-"""
+_CHARGE_ROUNDS = ", " + charging(
+    ":turn",
+    "chats.owner, chat_id, 'round', fenced.id, {columns} FROM fenced JOIN chats ON chats.id = chat_id, " + CHARGES,
+    held="EXISTS (SELECT FROM fenced)",
+)
 
 _CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 

@@ -1,5 +1,6 @@
 """The document is true: what it lists is answered, and nothing else is, which every client of these tests checks."""
 
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from openapi_spec_validator import validate
 from app.api.ai_sdk.schemas import UiRequest
 from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
+from app.api.plans import OwnerPlans
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import ForkIn
 from app.api.schemas.tools import ActionsIn
@@ -38,12 +40,14 @@ from app.domain.events import (
     TurnStart,
     preliminary_notice,
 )
+from app.domain.plans import Plan, Plans
 from app.domain.turns import TurnError
 from app.llm.scripted import Pause, message_of, text, tool_use
 from tests.integration.proxy import proxied
 from tests.support.http_client import Client, Event, Parser, said
 from tests.support.http_server import Server, pausing, serving
 from tests.support.openapi_document import Document
+from tests.support.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -274,10 +278,15 @@ async def wrong_field(world: World, endpoint: Endpoint) -> None:
 async def too_many(world: World, endpoint: Endpoint) -> None:
     path = await (world.user_turn(endpoint) if endpoint.takes is ForkIn else world.fill(endpoint))
     services = world.server.services
-    limited = replace(services, http=replace(services.http, owner_queued_turns=0), streams=OwnerStreams(0))
+    plans = OwnerPlans(Plans(Plan("none", queued_turns=0, streams=0, uploads=0)))
+    limited = replace(services, plans=plans, streams=OwnerStreams(plans))
     world.server.app.state.services = limited
+    body = body_of(endpoint)
+    if endpoint.takes is ActionsIn:
+        blocks = [{"type": "image", "source": {"type": "base64", "data": b64encode(PIXEL).decode()}}]
+        body = {"json": {"actions": [{"type": "result", "tool_use_id": "c", "blocks": blocks}]}}
     try:
-        await world.api.request(endpoint.method, path, **body_of(endpoint))
+        await world.api.request(endpoint.method, path, **body)
     finally:
         world.server.app.state.services = services
 

@@ -69,7 +69,8 @@ async def test_operators_see_the_usage_of_all_owners(
     async def usage(*options: str) -> list[list[str]]:
         result = await asyncio.to_thread(CliRunner().invoke, commands, ["usage", *options])
         assert result.exit_code == 0, result.output
-        return [line.split("\t") for line in result.stdout.splitlines()]
+        lines = [line.split("\t") for line in result.stdout.splitlines()]
+        return [line for line in lines if len(line) > 1]  # the server of this process logs to the same place
 
     head, *rows, total = await usage()
     assert head == ["owner", "model", "calls", "input", "cache_read", "cache_write", "output", "cost"]

@@ -27,8 +27,8 @@ def test_a_refusal_says_what_is_wrong_and_where() -> None:
 
 
 def test_a_reached_limit_says_when_to_come_again() -> None:
-    refused = TooMany("no room", retry_after=5)
-    assert (refused.detail, refused.retry_after, refused.status) == ("no room", 5, 429)
+    refused = TooMany("no room", retry_after=5, limit="streams")
+    assert (refused.detail, refused.retry_after, refused.limit, refused.status) == ("no room", 5, "streams", 429)
 
 
 def test_a_provider_error_keeps_the_providers_words() -> None:

@@ -1,0 +1,196 @@
+"""Accounts: what owners with a plan have used of its rates, exact over all replicas.
+
+Each operation is one statement that changes the account's row: two replicas wait for each other there, and the second
+one sees what the first one took. What a model call may use is reserved before it, and replaced by its charge in the
+statement that seals or voids its round (app/storage/charges.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from app.domain.limits import ReachedLimit
+from app.domain.plans import COUNTED, MEASURES, PERIODS, RATES, Plan, reached_rate, seconds_to_next
+from app.storage.charges import applied
+from app.storage.database import Database, Row, Statement
+
+
+def _now(rate: str) -> str:
+    """The present figure of a rate: none where its period is over."""
+    period = rate.rpartition("_")[2]
+    return f"CASE WHEN {period} >= date_trunc('{period}', now(), 'UTC') THEN {rate} ELSE 0 END"
+
+
+def _within(rate: str) -> str:
+    """The condition that there is room: see `reached_rate`."""
+    measure = rate.partition("_per_")[0]
+    figure, limit = _now(rate), f"CAST(:most_{rate} AS numeric)"
+    room = f"{figure} + delta.{measure} <= {limit}" if measure in COUNTED else f"{figure} < {limit}"
+    return f"({limit} IS NULL OR {room})"
+
+
+_TAKE: Final = f"""
+    UPDATE accounts SET running_turns = CASE
+            WHEN CAST(:sets_turns AS boolean) THEN CAST(:running_turns AS int) ELSE running_turns
+        END, {applied("delta")}
+    FROM (
+        SELECT now() AS at, {", ".join(f"CAST(:{measure} AS numeric) AS {measure}" for measure in MEASURES)}
+    ) AS delta
+    WHERE owner = :owner AND {" AND ".join(map(_within, RATES))}
+    RETURNING owner
+"""
+TAKE = Statement(_TAKE)
+RESERVE = Statement(
+    f"""
+    WITH taken AS ({_TAKE})
+    INSERT INTO reservations (owner, turn_id, attempt, call, tokens, cost)
+    SELECT owner, CAST(:turn AS uuid), CAST(:attempt AS int), CAST(:call AS text), CAST(:tokens AS numeric),
+        CAST(:cost AS numeric)
+    FROM taken
+    RETURNING id
+    """
+)
+# An account begins with what the ledger has of the present periods.
+OPEN_ACCOUNT = Statement(
+    f"""
+    INSERT INTO accounts (owner, {", ".join(PERIODS)}, {
+        ", ".join(f"tokens_per_{period}, cost_per_{period}" for period in PERIODS)
+    })
+    SELECT CAST(:owner AS text), {", ".join(f"date_trunc('{period}', now(), 'UTC')" for period in PERIODS)}, {
+        ", ".join(
+            f"coalesce(sum({figure}) FILTER (WHERE charged_at >= date_trunc('{period}', now(), 'UTC')), 0)"
+            for period in PERIODS
+            for figure in ("input_tokens + cache_read_tokens + cache_write_tokens + output_tokens", "cost")
+        )
+    }
+    FROM charges WHERE owner = :owner AND charged_at >= date_trunc('month', now(), 'UTC')
+    ON CONFLICT DO NOTHING
+    """
+)
+GET_ACCOUNT = Statement(
+    f"""
+    SELECT {", ".join(f"{_now(rate)} AS {rate}" for rate in RATES)}, held_tokens, held_cost, now() AS at
+    FROM accounts, LATERAL (
+        SELECT coalesce(sum(tokens), 0) AS held_tokens, coalesce(sum(cost), 0) AS held_cost
+        FROM reservations WHERE reservations.owner = accounts.owner
+    ) AS held
+    WHERE accounts.owner = :owner
+    """
+)
+_RELEASE: Final = f"""
+    WITH released AS (
+        DELETE FROM reservations WHERE id = :id RETURNING owner, tokens, cost, reserved_at
+    )
+    UPDATE accounts SET {applied("delta")}
+    FROM (
+        SELECT owner AS whose, reserved_at AS at, 0 AS requests, 0 AS calls, - tokens AS tokens, - cost AS cost
+        FROM released
+    ) AS delta
+    WHERE owner = whose
+"""
+RELEASE = Statement(_RELEASE)
+GET_RESERVATIONS = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND attempt <= :attempt")
+GET_RESERVATIONS_OF_CALL = Statement("SELECT id FROM reservations WHERE turn_id = :turn AND call = :call")
+# What no run settles any more: it has ended, or was taken over. A title is written after the end.
+GET_ORPHANS = Statement(
+    """
+    SELECT id FROM reservations
+    WHERE reserved_at < now() - interval '2 minutes' AND NOT EXISTS (
+        SELECT FROM turns WHERE turns.id = turn_id AND status = 'running' AND turns.attempt = reservations.attempt
+    )
+    LIMIT 100
+    """
+)
+LOCK_ACCOUNT = Statement("SELECT owner FROM accounts WHERE owner = :owner FOR UPDATE")
+
+_TRIES = 5
+_SOON = 5  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The rate that leaves no room, at the time of the database. `passing`: reservations fill it, which may come back
+    before the period is over.
+    """
+
+    reached: ReachedLimit
+    at: datetime
+    passing: bool
+
+
+def retry_after(refusal: Refusal) -> int:
+    """Seconds after which there may be room."""
+    return _SOON if refusal.passing else seconds_to_next(refusal.reached.name.rpartition("_")[2], refusal.at)
+
+
+class Accounts:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def admit(self, owner: str, plan: Plan) -> Refusal | None:
+        """Counts a request, where the plan has room for one and for what it causes."""
+        adding = {"requests": 1, "tokens": 0, "cost": 0}
+        turns = {"sets_turns": True, "running_turns": plan.running_turns}
+        return await self._take(TAKE, owner, plan, adding, **turns)
+
+    async def count_calls(self, owner: str, plan: Plan, count: int) -> Refusal | None:
+        """Counts calls of tools, all or none."""
+        return await self._take(TAKE, owner, plan, {"calls": count}, sets_turns=False, running_turns=None)
+
+    async def reserve(
+        self, owner: str, plan: Plan, turn: UUID, attempt: int, call: str, tokens: int, cost: float
+    ) -> Refusal | None:
+        """Reserves what a model call may use. A repeated write reserves again, until the call is settled."""
+        adding = {"tokens": tokens, "cost": cost}
+        place = {"turn": turn, "attempt": attempt, "call": call, "sets_turns": False, "running_turns": None}
+        return await self._take(RESERVE, owner, plan, adding, **place)
+
+    async def release(self, turn: UUID, attempt: int) -> None:
+        """Gives back what attempts up to this one have reserved, and not used."""
+        for row in await self._database.rows(GET_RESERVATIONS, turn=turn, attempt=attempt):
+            await self._database.rows(RELEASE, id=row["id"])
+
+    async def release_call(self, turn: UUID, call: str) -> None:
+        """Gives back what a call that has not begun has reserved."""
+        for row in await self._database.rows(GET_RESERVATIONS_OF_CALL, turn=turn, call=call):
+            await self._database.rows(RELEASE, id=row["id"])
+
+    async def sweep(self) -> int:
+        """Gives back what no run settles any more."""
+        orphans = await self._database.rows(GET_ORPHANS)
+        for row in orphans:  # one by one: a statement that changes two accounts could meet another in a deadlock
+            await self._database.rows(RELEASE, id=row["id"])
+        return len(orphans)
+
+    async def _take(
+        self, statement: Statement, owner: str, plan: Plan, adding: Mapping[str, float], **values: Any
+    ) -> Refusal | None:
+        limits = {rate: limit for rate, limit in plan.rates.items() if _measure(rate) in adding}
+        most = {f"most_{rate}": Decimal(str(limits[rate])) if rate in limits else None for rate in RATES}
+        amounts = {measure: Decimal(str(adding.get(measure, 0))) for measure in MEASURES}
+        for _ in range(_TRIES):
+            if await self._database.row(statement, owner=owner, **most, **amounts, **values) is not None:
+                return None
+            row = await self._database.row(GET_ACCOUNT, owner=owner)
+            if row is None:
+                await self._database.rows(OPEN_ACCOUNT, owner=owner)
+            elif (refusal := _refusal(plan, adding, row)) is not None:
+                return refusal
+        raise AssertionError("an account that has room takes nothing")
+
+
+def _measure(rate: str) -> str:
+    return rate.partition("_per_")[0]
+
+
+def _refusal(plan: Plan, adding: Mapping[str, float], row: Row) -> Refusal | None:
+    """None where there is room again."""
+    used = {rate: float(row[rate]) for rate in RATES}
+    reached = reached_rate(plan, used, adding)
+    if reached is None:
+        return None
+    held = {"tokens": row["held_tokens"], "cost": row["held_cost"]}.get(_measure(reached.name), 0)
+    return Refusal(reached, row["at"], passing=reached.used - float(held) < reached.limit)

@@ -1,0 +1,196 @@
+"""Plans of owners as the loop keeps them: reserved before each model call, settled with its round, given back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain.errors import PermanentError, TransientError
+from app.domain.plans import Plan, Plans
+from app.domain.rounds import Prices
+from app.engine.worker import WorkerPolicy
+from app.kit.ids import new_id
+from app.llm.provider import Provider
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.storage.accounts import Accounts
+from app.storage.chats import Chats
+from app.storage.database import Statement
+from app.tools.policy import Summarise
+from app.tools.tool import tool
+from tests.support.harness import OWNER, POLICY, Harness, results_of, with_model
+
+USAGE = {"input_tokens": 100, "output_tokens": 20}
+GET_ACCOUNT = Statement("SELECT tokens_per_day, cost_per_day, calls_per_day FROM accounts WHERE owner = :owner")
+GET_HELD = Statement("SELECT turn_id, call, tokens FROM reservations")
+AGE = Statement("UPDATE reservations SET reserved_at = reserved_at - interval '3 minutes'")
+PRICES: dict[str, Prices] = {"scripted": Prices(1.0, 10.0)}
+
+
+def limited(**rates: float) -> WorkerPolicy:
+    priced = with_model(POLICY, prices=PRICES.get, longest_reply=lambda _: 1000)
+    return replace(priced, plans=Plans(Plan("small", rates)))
+
+
+async def account(harness: Harness) -> tuple[float, ...]:
+    """Tokens, cost and calls of the day."""
+    row = await harness.database.row(GET_ACCOUNT, owner=OWNER)
+    assert row is not None
+    return tuple(float(figure) for figure in row)
+
+
+@tool(read_only=True)
+async def look(at: str) -> str:
+    """Look."""
+    return f"seen {at}"
+
+
+@tool(read_only=True, summarise=Summarise(above=50, model="small"))
+async def read_page() -> str:
+    """Read a page."""
+    return "The tide is high at noon. " * 40
+
+
+def looks(*places: str) -> Any:
+    return message_of(*(tool_use("look", {"at": place}, place) for place in places), usage=USAGE)
+
+
+async def test_a_turn_ends_with_figures_at_the_next_boundary_and_what_was_reserved_is_given_back(
+    harness: Harness,
+) -> None:
+    provider = ScriptedProvider([looks("a"), looks("b"), message_of(text("Never."))])
+    async with harness.replica(provider, [look], policy=limited(tokens_per_day=200)) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+        other = await harness.finish(replica, await harness.ask("More"))
+    assert (turn.status, turn.stop_reason, len(provider.requests)) == ("error", "budget", 2)
+    assert turn.error is not None
+    assert turn.error.details == {"name": "tokens_per_day", "limit": 200, "used": 240}
+    assert "limit `tokens_per_day` of the plan is 200" in turn.error.message
+    assert all(result.text for result in results_of(turn).values()), "every call has a result"
+    assert (other.stop_reason, other.rounds) == ("budget", ())
+    assert await harness.database.rows(GET_HELD) == []
+    assert await account(harness) == (240, 0.0006, 0)
+
+
+async def test_the_cost_of_a_day_is_limited_too(harness: Harness) -> None:
+    provider = ScriptedProvider([looks("a"), message_of(text("Never."))])
+    async with harness.replica(provider, [look], policy=limited(cost_per_day=0.0002)) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    assert turn.error is not None
+    assert turn.error.details == {"name": "cost_per_day", "limit": 0.0002, "used": 0.0003}
+
+
+async def test_calls_of_tools_beyond_the_plan_are_not_run_and_the_turn_ends(harness: Harness) -> None:
+    provider = ScriptedProvider([looks("a", "b"), looks("c", "d"), message_of(text("Never."))])
+    async with harness.replica(provider, [look], policy=limited(calls_per_day=3)) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    results = results_of(turn)
+    assert [results[id].text for id in "abc"] == ["seen a", "seen b", "seen c"]
+    assert "This call was not run." in results["d"].text
+    assert (turn.stop_reason, len(provider.requests)) == ("budget", 2)
+    assert (await account(harness))[2] == 3
+
+
+async def test_a_call_under_way_holds_its_reservation_so_that_another_turn_is_refused(harness: Harness) -> None:
+    pause = Pause()
+    start, *rest = message_of(text("Here."), usage=USAGE)
+    provider = ScriptedProvider([[start, pause, *rest], message_of(text("Then."))])
+    async with harness.replica(provider, policy=limited(tokens_per_day=500)) as replica:
+        first = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        (held,) = await harness.database.rows(GET_HELD)
+        assert (held["turn_id"], held["call"]) == (first.turn, "1.1")
+        assert held["tokens"] > 1000
+        refused = await harness.finish(replica, await harness.ask("And?"))
+        pause.go.set()
+        await harness.finish(replica, first)
+        later = await harness.finish(replica, await harness.ask("And now?"))
+    assert (refused.stop_reason, later.stop_reason) == ("budget", "end_turn")
+
+
+@pytest.mark.parametrize("failure", [PermanentError("invalid_request_error", "No."), None], ids=["failed", "cancelled"])
+async def test_what_a_call_that_never_began_had_reserved_is_given_back(
+    harness: Harness, failure: PermanentError | None
+) -> None:
+    pause = Pause()
+    provider = ScriptedProvider(
+        [[TransientError("overloaded_error", "Later.")], [pause, *([failure] if failure else [])]]
+    )
+    async with harness.replica(provider, policy=limited(tokens_per_day=500)) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        assert len(await harness.database.rows(GET_HELD)) == 1, "a try of the same call again reserves nothing more"
+        if failure is None:
+            await replica.cancel(asked)
+        else:
+            pause.go.set()
+        await harness.finish(replica, asked)
+    assert await harness.database.rows(GET_HELD) == []
+    assert (await account(harness))[0] == 0
+
+
+async def test_the_replica_that_takes_over_settles_what_a_crashed_one_had_reserved(harness: Harness) -> None:
+    pause = Pause()
+    start, *rest = message_of(text("Half. ", "Whole."), usage=USAGE)
+    policy = limited(tokens_per_day=5000)
+    async with harness.replica(ScriptedProvider([[start, *rest[:2], pause]]), policy=policy, address="a") as first:
+        asked = await harness.ask()
+        first.worker.wake()
+        await pause.reached.wait()
+        await first.kill()
+    async with harness.replica(
+        ScriptedProvider([message_of(text("On."), usage=USAGE)]), policy=policy, address="a"
+    ) as next:
+        turn = await harness.finish(next, asked)
+    assert turn.attempt > 1
+    assert await harness.database.rows(GET_HELD) == []
+    spent = sum(charge.tokens.total for charge in (await harness.charged(turn.id)).values())
+    assert (await account(harness))[0] == spent > 120
+
+
+async def test_a_deleted_chat_gives_back_its_reservation_and_what_it_had_used_counts(harness: Harness) -> None:
+    pause = Pause()
+    start, *rest = message_of(text("Half. ", "Whole."), usage=USAGE)
+    async with harness.replica(
+        ScriptedProvider([[start, *rest[:2], pause, *rest[2:]]]), policy=limited(tokens_per_day=5000)
+    ) as replica:
+        asked = await harness.ask()
+        replica.worker.wake()
+        await pause.reached.wait()
+        await Chats(harness.database).delete(OWNER, asked.chat)
+        pause.go.set()
+        await replica.idle(asked)
+    assert await harness.database.rows(GET_HELD) == []
+    assert (await account(harness))[0] > 0
+
+
+async def test_reservations_that_nobody_settles_are_swept(harness: Harness) -> None:
+    accounts, plan = Accounts(harness.database), Plan("small", {"tokens_per_day": 100})
+    assert await accounts.reserve(OWNER, plan, new_id(), 1, "1.1", 70, 0.0) is None
+    assert await accounts.sweep() == 0
+    await harness.database.rows(AGE)
+    assert await accounts.sweep() == 1
+    assert (await account(harness))[0] == 0
+
+
+async def test_a_summary_that_the_plan_has_no_room_for_is_left_out(harness: Harness) -> None:
+    main = ScriptedProvider([message_of(tool_use("read_page", {}, "a"), usage=USAGE), message_of(text("At noon."))])
+    small = ScriptedProvider([message_of(text("Never."))])
+    route: Callable[[str], Provider] = lambda model: small if model == "small" else main  # noqa: E731
+    async with harness.replica(route, [read_page], policy=limited(tokens_per_day=120)) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[read_page]))
+    assert (turn.stop_reason, small.requests) == ("budget", [])
+    assert results_of(turn)["a"].notes is not None
+    assert '"summary_failed":"budget"' in (results_of(turn)["a"].notes or "")
+
+
+async def test_an_account_begins_with_what_the_ledger_has(harness: Harness) -> None:
+    provider = ScriptedProvider([message_of(text("One."), usage=USAGE), message_of(text("Never."))])
+    async with harness.replica(provider) as replica:
+        await harness.finish(replica, await harness.ask())
+    async with harness.replica(provider, policy=limited(tokens_per_month=120)) as replica:
+        turn = await harness.finish(replica, await harness.ask("Two"))
+    assert turn.error is not None
+    assert turn.error.details == {"name": "tokens_per_month", "limit": 120, "used": 120}

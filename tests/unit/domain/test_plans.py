@@ -1,0 +1,58 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from app.domain.limits import ReachedLimit
+from app.domain.plans import RATES, Plan, Plans, rate_sentence, reached_rate, seconds_to_next
+
+PRO, FREE, OWN = Plan("pro"), Plan("free", {"tokens_per_day": 100}), Plan("own")
+USED = dict.fromkeys(RATES, 0.0)
+
+
+def test_a_plan_names_rates_that_there_are() -> None:
+    with pytest.raises(ValueError, match="no rate 'tokens_per_week'"):
+        Plan("odd", {"tokens_per_week": 1})
+    assert FREE.has("cost", "tokens")
+    assert not FREE.has("calls")
+
+
+def test_the_program_comes_before_the_credentials_and_these_before_the_file() -> None:
+    plans = Plans(FREE, {"pro": PRO, "free": FREE}, {"ada": "pro"})
+    assert [plans.of("ada"), plans.of("bob"), plans.of("bob", "pro"), plans.of("ada", "free")] == [PRO, FREE, PRO, FREE]
+    assert plans.of("bob", "gone") == FREE
+
+    def choose(owner: str) -> Plan | str | None:
+        return OWN if owner == "ada" else "pro" if owner == "bob" else None
+
+    by_program = Plans(FREE, {"pro": PRO}, plan_of=choose)
+    assert [by_program.of(owner, "free") for owner in ("ada", "bob", "eve")] == [OWN, PRO, FREE]
+    assert [Plans().vary, plans.vary, Plans(plan_of=choose).vary] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("rates", "used", "adding", "reached"),
+    [
+        ({"tokens_per_day": 100}, {"tokens_per_day": 99}, {"tokens": 5000}, None),
+        ({"tokens_per_day": 100}, {"tokens_per_day": 100}, {"tokens": 0}, "tokens_per_day"),
+        ({"requests_per_minute": 2}, {"requests_per_minute": 1}, {"requests": 1}, None),
+        ({"requests_per_minute": 2}, {"requests_per_minute": 2}, {"requests": 1}, "requests_per_minute"),
+        ({"calls_per_day": 3}, {"calls_per_day": 2}, {"calls": 2}, "calls_per_day"),
+        ({"calls_per_day": 3}, {"calls_per_day": 3}, {"tokens": 1}, None),
+    ],
+)
+def test_what_is_counted_before_must_fit_and_of_the_rest_any_room_is_enough(
+    rates: dict[str, float], used: dict[str, float], adding: dict[str, float], reached: str | None
+) -> None:
+    found = reached_rate(Plan("x", rates), USED | used, adding)
+    assert (None if found is None else found.name) == reached
+
+
+def test_a_period_ends_with_its_minute_day_or_month_of_utc() -> None:
+    now = datetime(2026, 12, 31, 23, 58, 30, tzinfo=UTC)
+    assert [seconds_to_next(period, now) for period in ("minute", "day", "month")] == [31, 91, 91]
+
+
+def test_the_sentence_has_the_figures() -> None:
+    assert rate_sentence(ReachedLimit("calls_per_month", 1000, 1000)) == (
+        "The owner has used 1,000 tool calls of this month, and the limit `calls_per_month` of the plan is 1,000."
+    )
