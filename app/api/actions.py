@@ -38,7 +38,7 @@ async def act(request: Request) -> Response:
         if not await services.storage.exchanges.knows(owner, key):
             raise
         decisions = []
-    found = await services.storage.actions.answer(owner, chat, turn, decisions, key)
+    found = await services.storage.actions.answer(owner, chat, turn, decisions, key, _actor(request))
     if not found.ended:
         await services.live.refresh(turn)
         services.live.feed.notify(owner)
@@ -74,8 +74,13 @@ async def list_grants(request: Request) -> Response:
 async def revoke_grant(request: Request) -> Response:
     services, owner = begin(request)
     chat, grant = id_of(request, "chat"), id_of(request, "grant")
-    await services.storage.grants.revoke(owner, chat, grant)
+    await services.storage.grants.revoke(owner, chat, grant, _actor(request))
     return json_response(Revoked(revoked=grant))
+
+
+def _actor(request: Request) -> str:
+    """The credential of the request, as the audit trail names it."""
+    return identity_of(request).credential or ""
 
 
 async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services) -> list[Decision]:

@@ -28,12 +28,13 @@ GET_OPEN_ASKS = Statement(
     FROM asks JOIN turns ON turns.id = turn_id WHERE turn_id = :turn ORDER BY round DESC
     """
 )
+# The audit trail's triggers name the actor; they run behind the statement.
 ANSWER_ASKS = Statement(
     """
     UPDATE asks SET answer = CAST(a.answer AS json), answered_at = now()
     FROM unnest(CAST(:rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:answers AS text[]))
-        AS a (round, tool_use_id, answer)
-    WHERE turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
+        AS a (round, tool_use_id, answer), (SELECT set_config('turnstream.actor', :actor, true) AS name) AS actor
+    WHERE actor.name IS NOT NULL AND turn_id = :turn AND asks.round = a.round AND asks.tool_use_id = a.tool_use_id
     """
 )
 # The same permission twice would be listed twice.
@@ -103,10 +104,16 @@ class Actions:
         self._turns = Turns(database)
 
     async def answer(
-        self, owner: str, chat: UUID, turn: UUID, decisions: Sequence[Decision], key: IdempotencyKey | None
+        self,
+        owner: str,
+        chat: UUID,
+        turn: UUID,
+        decisions: Sequence[Decision],
+        key: IdempotencyKey | None,
+        actor: str = "",
     ) -> Turn:
-        """Stores all of the decisions, or none. Raises NotFound, RequestRefused, Conflict; with a key that was used for
-        the same decisions before, it does nothing.
+        """Stores all of the decisions, or none. `actor` is the credential that the audit trail names. Raises NotFound,
+        RequestRefused, Conflict; with a key that was used for the same decisions before, it does nothing.
         """
         async with self._database.transaction() as connection:
             row = await connection.row(LOCK_TURN_OF, owner=owner, chat=chat, turn=turn)
@@ -120,7 +127,7 @@ class Actions:
                     raise Conflict(
                         f"Turn {turn} has ended ({row['status']}); none of its calls waits for an answer any more."
                     )
-                await self._store(connection, owner, chat, turn, decisions, key)
+                await self._store(connection, owner, chat, turn, decisions, key, actor)
         return await self._turns.get(owner, chat, turn)
 
     async def expire(self) -> Sequence[UUID]:
@@ -136,6 +143,7 @@ class Actions:
         turn: UUID,
         decisions: Sequence[Decision],
         key: IdempotencyKey | None,
+        actor: str,
     ) -> None:
         rows = await connection.rows(GET_OPEN_ASKS, turn=turn)
         is_open = {row["tool_use_id"]: row["answer"] is None and not row["expired"] for row in reversed(rows)}
@@ -147,6 +155,7 @@ class Actions:
             rounds=[ask.round for ask in asks],
             tool_use_ids=[ask.tool_use_id for ask in asks],
             answers=[to_json(decision.answer) for decision in decisions],
+            actor=actor,
         )
         for ask, decision in zip(asks, decisions, strict=True):
             if decision.remember:

@@ -41,7 +41,9 @@ _NEWEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`owner` is the one whose it is, `actor` the operator, where it was a command. `detail` is a JSON value."""
+    """`owner` is the one whose it is, `actor` the operator of a command, or the credential of a request. `detail` is a
+    JSON value.
+    """
 
     id: int
     created_at: datetime

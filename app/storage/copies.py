@@ -109,6 +109,7 @@ async def answer_as_recorded(database: Database, then: Turn) -> bool:
             rounds=[round for round, _ in known],
             tool_use_ids=[id for _, id in known],
             answers=[to_json(given[place]) for place in known],
+            actor="",
         )
         if known:
             await connection.row(ARRIVE, turn=then.id)

@@ -11,7 +11,8 @@ GET_GRANTS = Statement("SELECT * FROM grants WHERE chat_id = :chat AND revoked_a
 REVOKE_GRANT = Statement(
     """
     UPDATE grants SET revoked_at = coalesce(revoked_at, now())
-    FROM chats WHERE chats.id = chat_id AND owner = :owner AND chat_id = :chat AND grants.id = :grant
+    FROM chats, (SELECT set_config('turnstream.actor', :actor, true) AS name) AS actor
+    WHERE actor.name IS NOT NULL AND chats.id = chat_id AND owner = :owner AND chat_id = :chat AND grants.id = :grant
     RETURNING grants.id
     """
 )
@@ -25,9 +26,9 @@ class Grants:
         """The grants of a chat that were not revoked, oldest first."""
         return [_grant_from(row) for row in await self._database.rows(GET_GRANTS, chat=chat)]
 
-    async def revoke(self, owner: str, chat: UUID, grant: UUID) -> None:
-        """Idempotent. Raises NotFound."""
-        if await self._database.row(REVOKE_GRANT, owner=owner, chat=chat, grant=grant) is None:
+    async def revoke(self, owner: str, chat: UUID, grant: UUID, actor: str = "") -> None:
+        """Idempotent. `actor` is the credential that the audit trail names. Raises NotFound."""
+        if await self._database.row(REVOKE_GRANT, owner=owner, chat=chat, grant=grant, actor=actor) is None:
             raise NotFound(f"There is no grant {grant} in chat {chat}.")
 
 

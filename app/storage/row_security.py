@@ -100,7 +100,7 @@ async def admit(url: str, api_url: str) -> None:
     ConfigError for a role that no policy would hold.
     """
     try:
-        connection = await asyncpg.connect(api_url)
+        connection = await asyncpg.connect(api_url, statement_cache_size=0)  # it may pass a pooler
         try:
             (role,) = await connection.fetch(_ROLE)
         finally:

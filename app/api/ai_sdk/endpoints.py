@@ -209,7 +209,7 @@ async def _answer_calls(services: Services, identity: Identity, chat: UUID, mess
     for decision in decisions:
         identity.require("chat" if decision.answer.kind == "result" else "approve")
     if decisions and not turn.ended:
-        turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None)
+        turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None, identity.credential or "")
         if not turn.ended:
             await services.live.refresh(turn.id)
     return ui_stream(services, owner, turn, known=calls.keys())

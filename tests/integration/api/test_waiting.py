@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -13,6 +13,7 @@ import pytest_asyncio
 from app.domain.results import parts_of
 from app.llm.provider import ModelRequest
 from app.llm.scripted import Pause, Reply, message_of, text, tool_use
+from app.storage.audit import AuditTrail
 from app.tools.tool import tool, tools_of
 from app.tools.toolset import Toolset
 from tests.integration.api.conftest import NewOwner
@@ -459,6 +460,24 @@ async def test_a_grant_is_seen_and_revoked_in_its_own_chat_by_its_owner_alone(
         await eve.json("DELETE", f"{chat}/grants/{grant['id']}", 404)
     async with Client(desk.url, document, await desk.token("local")) as ada:
         assert (await ada.json("GET", f"{chat}/grants"))["grants"] == [grant]
+
+
+async def test_the_audit_trail_names_the_credential_of_whoever_decided(
+    desk: Server, clerk: Client, document: Document
+) -> None:
+    chat = await clerk.chat()
+    turn, (first,) = await asked_in(desk, clerk, chat, MAIL)
+    token = await desk.token("local")
+    async with Client(desk.url, document, token) as phone:
+        await answer(phone, turn, decision("approve", first, remember=CHAT))
+        await finished(phone, turn)
+        (grant,) = (await phone.json("GET", f"{chat}/grants"))["grants"]
+        await phone.json("DELETE", f"{chat}/grants/{grant['id']}")
+    entries = await AuditTrail(desk.services.storage.database).page("local", None, 1, 100)
+    mine = [entry for entry in entries if entry.detail.get("chat") == chat.rpartition("/")[2]]
+    assert [entry.kind for entry in mine] == ["grant.revoked", "grant.given", "approval.given"]
+    assert {entry.actor for entry in mine} == {str(UUID(token.split("_")[1]))}
+    assert mine[-1].detail["input_digest"] == first["input_digest"]
 
 
 async def test_a_condition_limits_an_approval_to_inputs_that_meet_it(
