@@ -36,8 +36,9 @@ console = Console(stderr=True, highlight=False)
 def main(
     names: tuple[str, ...], is_quick: bool, repetitions: int, minutes: float, only: Name | None, write: bool | None
 ) -> None:
-    """NAME is what to measure, everything by default: memory, readers, streams, burst, capacity, unpaced, catch-up,
-    reconnects (beside a relay); recovery, remote, journal, replicas (several servers); cache (a provider that bills).
+    """NAME is what to measure, everything by default: memory, readers, streams, openings, burst, capacity, unpaced,
+    catch-up, reconnects (beside a relay); recovery, start, remote, journal, replicas (several servers); cache (a
+    provider that bills).
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what was started, as after Ctrl-C
     raise_file_limit()

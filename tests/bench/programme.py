@@ -9,11 +9,13 @@ from tests.bench.recovery import recovery
 from tests.bench.remote import remote
 from tests.bench.replicas import replicas
 from tests.bench.scenarios import Scenario, full, quick
+from tests.bench.start import start
 from tests.bench.trials import Trial
 
 RECOVERY = ("median", "worst", "target")
 REMOTE = ("on the owner", "on the other", "difference", "target")
 JOURNAL = ("every 100 ms", "never", "difference", "share, %", "target, %")
+START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
 REPLICAS = ("one server", "two replicas")
 
@@ -38,6 +40,7 @@ def whole() -> Programme:
         tuple(full()),
         (
             Trial("recovery", "20 turns, their server killed 5 times", RECOVERY, recovery(5)),
+            Trial("start", "the server killed and started again", START, start(5)),
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
@@ -51,6 +54,7 @@ def quick_set() -> Programme:
         tuple(quick()),
         (
             Trial("recovery", "20 turns, their server killed once", RECOVERY, recovery(1)),
+            Trial("start", "the server killed and started again", START, start(2)),
             Trial("remote", "20 turns of 50/s, each with two readers", REMOTE, remote(20, 150)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
         ),

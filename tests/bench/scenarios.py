@@ -12,6 +12,7 @@ from tests.bench.processes import cpu_seconds, resident_bytes
 from tests.bench.provider import FakeProvider
 
 RATE = 50
+OPENINGS = 50  # turns a second, of those that are opened and ended at once
 PROMPT_MS = 100.0
 Figures = dict[str, float]
 
@@ -112,6 +113,20 @@ def burst(chats: int) -> Callable[[Bench], Figures]:
     return run
 
 
+def openings(chats: int) -> Callable[[Bench], Figures]:
+    """Turns of two deltas: what a turn costs beside its text."""
+
+    def run(bench: Bench) -> Figures:
+        server_before, database_before = cpu_seconds(bench.server.process), database_cpu(bench)
+        result = faultless(bench.server.run(paced(chats, 2, chats / OPENINGS)))
+        figures = {"server CPU, ms per turn": (cpu_seconds(bench.server.process) - server_before) / chats * 1000}
+        if bench.database and bench.database.postmaster:
+            figures["database CPU, ms per turn"] = (database_cpu(bench) - database_before) / chats * 1000
+        return figures | times("first delta", result.first_delta)
+
+    return run
+
+
 def capacity(probes: int) -> Callable[[Bench], Figures]:
     """Streams are added until the 99th percentile of the added latency passes 100 ms.
 
@@ -194,6 +209,7 @@ def full() -> list[Scenario]:
         Scenario("streams", "50 streams of 50/s", streams(50, 200)),
         Scenario("streams", "200 streams of 50/s", streams(200, 200)),
         Scenario("streams", "500 streams of 50/s", streams(500, 150)),
+        Scenario("openings", "400 turns of 2 deltas, 50 a second", openings(400)),
         Scenario("burst", "burst of 200 turns", burst(200)),
         Scenario("capacity", "most deltas/s, p99 under 100 ms", capacity(5)),
         Scenario("unpaced", "1 stream of 5,000 deltas, unpaced", unpaced(5000)),
@@ -207,6 +223,7 @@ def quick() -> list[Scenario]:
         Scenario("readers", "100 readers of one turn", many_readers(100), only="turnstream", fresh_server=True),
         Scenario("streams", "50 streams of 50/s", streams(50, 100), fresh_server=True),
         Scenario("streams", "200 streams of 50/s", streams(200, 100)),
+        Scenario("openings", "100 turns of 2 deltas, 50 a second", openings(100)),
         Scenario("burst", "burst of 50 turns", burst(50)),
         Scenario("catch-up", "catch-up of 5,000 deltas", catch_up(5000, 3), only="turnstream"),
         Scenario("reconnects", "20 streams, each cut 3 times", reconnects(20, 3), only="turnstream"),
