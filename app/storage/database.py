@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import asyncpg
 import structlog
@@ -118,6 +119,7 @@ class Database:
         self._pool = pool
         self._timeout = timeout
         self._by_owner = by_owner
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
         async with self._connection() as raw:
@@ -135,10 +137,27 @@ class Database:
             yield Transaction(raw, self._by_owner)
 
     @asynccontextmanager
+    async def _share(self) -> AsyncIterator[None]:
+        """Half of the connections at most for the requests of one owner: some are left for the others."""
+        owner = OWNER.get()
+        if not owner:
+            yield
+            return
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = asyncio.Semaphore(max(1, self._pool.get_max_size() // 2))
+        async with asyncio.timeout(self._timeout):
+            await share.acquire()
+        try:
+            yield
+        finally:
+            share.release()
+
+    @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         acquired = False
         try:
-            async with self._pool.acquire(timeout=self._timeout) as raw:
+            async with self._share(), self._pool.acquire(timeout=self._timeout) as raw:
                 acquired = True
                 yield raw
         except TimeoutError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
 from app.setup import engine
 from app.setup.engine import background
-from app.storage.database import Database, Statement, connect
+from app.storage.database import OWNER, Database, Statement, connect
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 RAISE = Statement("SELECT fail(:state)")
@@ -136,3 +136,18 @@ async def test_a_busy_pool_is_not_taken_for_a_postgres_that_is_gone(database_url
             with pytest.raises(StorageUnavailable, match="busy"):
                 await database.row(BACKEND)
         assert await database.row(BACKEND) == process, "its connection was kept"
+
+
+async def test_the_requests_of_one_owner_use_half_of_the_connections(database_url: str) -> None:
+    async with connect(database_url, size=4, statement_timeout=1) as database, AsyncExitStack() as held:
+        OWNER.set("ada")
+        for _ in range(2):
+            await held.enter_async_context(database.transaction())
+        with pytest.raises(StorageUnavailable):
+            await database.row(BACKEND)
+        for other in ("bob", ""):
+            OWNER.set(other)
+            assert await database.row(BACKEND)
+        OWNER.set("ada")
+        await held.aclose()
+        assert await database.row(BACKEND)
