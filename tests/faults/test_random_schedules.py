@@ -36,14 +36,17 @@ _SETTINGS = {
     "GRACE_PERIOD": "0",
 }
 
-# Every block, round and call that a claim writes which is not the turn's own at that moment.
+# Every block, round and call that a claim writes which is not the turn's own at that moment. A statement that also ends
+# the turn may have ended it first.
 _WATCH_FOR_ZOMBIES = """
 CREATE TABLE stale_writes (what text, turn uuid, attempt int, owned_by int);
 CREATE FUNCTION note_stale_write() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO stale_writes
     SELECT TG_TABLE_NAME || ' ' || NEW::text, id, NEW.attempt, turns.attempt FROM turns
-    WHERE id = NEW.turn_id AND (turns.attempt <> NEW.attempt OR status <> 'running');
+    WHERE id = NEW.turn_id AND (
+        turns.attempt <> NEW.attempt OR (status <> 'running' AND turns.xmin <> pg_current_xact_id()::xid)
+    );
     RETURN NEW;
 END $$;
 CREATE TRIGGER fence BEFORE INSERT ON rounds FOR EACH ROW EXECUTE FUNCTION note_stale_write();

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pytest
+
 from app.domain.blocks import Block
 from app.domain.errors import TooLong
 from app.domain.history import COMPACTED
@@ -60,6 +62,7 @@ async def say(harness: Harness, replica: Replica, words: str, after: Asked | Non
     return asked
 
 
+@pytest.mark.timeout(240)
 async def test_a_chat_of_400_turns_goes_on_in_a_small_window(harness: Harness) -> None:
     model = Small()
     asked: Asked | None = None

@@ -94,7 +94,7 @@ async def asked(harness: Harness, tmp_path: Path) -> Asked:
         OWNER,
     )
     await connection.execute("INSERT INTO webhooks (turn_id) VALUES ($1)", turn)
-    await connection.execute("INSERT INTO open_text VALUES ($1, 1, 0, 0, 1, 'text', NULL, NULL, 'open')", turn)
+    await connection.execute("INSERT INTO open_text VALUES ($1, 1, 99, 0, 1, 'text', NULL, NULL, 'open')", turn)
     await connection.close()
     recordings = tmp_path / "recordings" / str(turn)
     recordings.mkdir(parents=True)

@@ -18,6 +18,7 @@ from tests.integration.people_model import Model
 from tests.integration.people_talk import Talk
 from tests.integration.people_tools import Workshop
 from tests.support.harness import Harness
+from tests.support.load import slowdown
 
 CHATS = int(os.environ.get("PROPERTY_CHATS", "24"))
 AT_ONCE = 8
@@ -65,7 +66,7 @@ EVENTS = (
 )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_whatever_people_say_and_replicas_suffer_every_call_has_one_result_and_the_next_request_is_legal(
     harness: Harness, record_property: Callable[[str, object], None]
 ) -> None:
@@ -93,7 +94,7 @@ async def _act(harness: Harness, random: Random, events: Counter[str]) -> None:
     async with AsyncExitStack() as stack:
         fleet = Fleet(harness, model, workshop, events, stack)
         await fleet.gather()
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60 * slowdown()), asyncio.TaskGroup() as group:
             talks = [Talk(Random(random.random()), fleet, group) for _ in range(AT_ONCE)]
             faults = group.create_task(fleet.suffer(Random(random.random())))
             hands = group.create_task(workshop.let_go(Random(random.random())))

@@ -110,6 +110,7 @@ async def serving(
         "model": MODEL,
         "grace_period": 0,
         "lease": 60,
+        "max_reply_chars": 20_000_000,
         **settings,
     }
     models = Models(scripts.offers)
