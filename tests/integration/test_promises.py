@@ -25,7 +25,7 @@ PROTOCOL = Path(__file__).parents[2] / "docs/protocol.md"
 
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Server]:
-    async with serving(database_url) as server:
+    async with serving(database_url, max_reply_chars=6_000_000) as server:
         yield server
 
 
