@@ -129,3 +129,31 @@ async def test_a_page_of_turns_ends_where_it_becomes_too_long(api: Client, monke
     assert len(pages) > 1
     page = await api.json("GET", f"{chat}/turns", params={"before": ids[4]})
     assert [turn["id"] for turn in page["turns"]] == ids[1:4]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"params": {"tool_choice": {"type": "tool", "name": ["look"]}}},
+        {
+            "tools": [{"type": "provider", "definition": {"type": "custom", "name": ["look"]}}],
+            "params": {"tool_choice": {"type": "tool", "name": "look"}},
+        },
+        {"params": {"thinking": {"type": ["enabled"]}}},
+        {"params": {"thinking": {"type": {}}}},
+        {"params": {"max_tokens": 2**62}},
+        {"tools": [{**client_tool("look"), "input_schema": {"type": "object", "$schema": ["x"]}}]},
+        {"output": {"schema": {"type": "object", "$schema": 5}}},
+    ],
+)
+async def test_a_value_of_another_kind_is_refused(api: Client, options: dict[str, Any]) -> None:
+    refused = await api.json("POST", "/api/turns", 422, json={**said("x"), **options})
+    assert refused["errors"][0]["field"].partition(".")[0] in options
+
+
+async def test_a_path_with_a_nul_names_nothing(api: Client) -> None:
+    turn = await api.ask(await api.chat())
+    answer = await api.get(f"{turn.url}/results/a%00b")
+    assert answer.status_code == 404
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
