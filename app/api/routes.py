@@ -308,6 +308,7 @@ ENDPOINTS = (
             Query("by", "groups: `day`, `model`, `chat`, or several with commas; `day` unless it is given"),
             Query("since", "the first day (of UTC); by default the first of this month"),
             Query("until", "the last day; by default today"),
+            Query("owner", "of another owner, or `*` for all, whom `by` may then name; needs the scope `admin`"),
             _limit(100, 1000),
         ),
     ),

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from app.api.http.reading import limit_of
 from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
-from app.api.services import begin
+from app.api.services import begin, identity_of
 from app.api.views import json_response
 from app.domain.errors import RequestRefused
-from app.storage.charges import UsageGroup, UsageSum
+from app.storage.charges import Charges, UsageGroup, UsageSum
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 
@@ -24,18 +24,23 @@ async def get_usage(request: Request) -> Response:
     since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)
     if until < since:
         raise RequestRefused("`until` must not be a day before `since`.", field="until")
+    charges, whose, groups_known = services.storage.charges, request.query_params.get("owner"), _GROUPS
+    if whose is not None:
+        identity_of(request).require("admin")
+        charges, groups_known = Charges(services.storage.database), (*_GROUPS, "owner")
     named = request.query_params.get("by", "day").split(",")
-    if wrong := next((name for name in named if name not in _GROUPS), None):
-        raise RequestRefused(f"`by` must name some of {', '.join(_GROUPS)}, not {wrong!r}.", field="by")
-    by = [group for group in _GROUPS if group in named]
-    total, *groups = await services.storage.charges.usage(owner, by, since, until, limit + 1)
+    if wrong := next((name for name in named if name not in groups_known), None):
+        raise RequestRefused(f"`by` must name some of {', '.join(groups_known)}, not {wrong!r}.", field="by")
+    by = [group for group in groups_known if group in named]
+    summed = owner if whose is None else None if whose == "*" else whose
+    total, *groups = await charges.usage(summed, by, since, until, limit + 1)
     return json_response(
         UsageOut(
             since=since,
             until=until,
             total=UsageFigures(**_figures(total)),
             groups=[
-                UsageGroupOut(day=group.day, model=group.model, chat=group.chat, **_figures(group))
+                UsageGroupOut(day=group.day, model=group.model, chat=group.chat, owner=group.owner, **_figures(group))
                 for group in groups[:limit]
             ],
             more=len(groups) > limit,

@@ -75,6 +75,16 @@ CHARGE: Row = {
     "cache_write_tokens": 0,
     "output_tokens": 1,
 }
+ACCOUNT: Row = {"owner": "ada", "minute": NOW, "day": NOW, "month": NOW}
+RESERVATION: Row = {
+    "id": NEW,
+    "owner": "ada",
+    "turn_id": ENDED,
+    "attempt": 1,
+    "call": "1.1",
+    "tokens": 7,
+    "cost": 0,
+}
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
 
 VALID: list[tuple[str, Row]] = [
@@ -102,6 +112,8 @@ VALID: list[tuple[str, Row]] = [
     ("tool_cache", CACHED),
     ("audit", AUDIT),
     ("charges", CHARGE),
+    ("accounts", ACCOUNT),
+    ("reservations", RESERVATION),
     ("sweeps", {"name": "s", "due_at": NOW}),
     ("token_requirement", {"single": True}),
 ]
@@ -122,6 +134,8 @@ WRONG: dict[str, list[Row]] = {
     "pk_audit": [AUDIT],
     "pk_charges": [CHARGE],
     "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
+    "pk_accounts": [ACCOUNT],
+    "pk_reservations": [RESERVATION],
     "pk_sweeps": [{"name": "s", "due_at": NOW}],
     "pk_token_requirement": [{"single": True}],
     "ck_token_requirement_one_row": [{"single": False}],

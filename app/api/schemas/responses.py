@@ -262,6 +262,7 @@ class UsageGroupOut(UsageFigures):
     day: Annotated[date | None, Field(description="of UTC")]
     model: str | None
     chat: Annotated[UUID | None, Field(description="may be deleted")]
+    owner: Annotated[str | None, Field(description="for the scope `admin`")]
 
 
 class UsageOut(BaseModel):

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
@@ -9,7 +10,9 @@ from click.testing import CliRunner
 from app.cli import commands
 from app.llm.scripted import message_of, text
 from tests.integration.api.conftest import NewOwner
+from tests.support.http_client import Client
 from tests.support.http_server import Server
+from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 10, "output_tokens": 20}
@@ -39,7 +42,7 @@ async def test_an_owner_sees_what_each_day_model_and_chat_has_used_also_when_it_
     }
     today = datetime.now(UTC).date().isoformat()
     assert body["total"] == figures
-    assert body["groups"] == [{"day": today, "model": model, "chat": chat.rpartition("/")[2], **figures}]
+    assert body["groups"] == [{"day": today, "model": model, "chat": chat.rpartition("/")[2], "owner": None, **figures}]
     assert body["more"] is False
     assert (await bob.json("GET", "/api/usage"))["total"]["calls"] == 0
     assert (await ada.json("GET", "/api/usage?until=2020-01-01&since=2020-01-01"))["groups"] == []
@@ -81,3 +84,22 @@ async def test_operators_see_the_usage_of_all_owners(
     assert days == [[today, "1", "100", "10", "0", "20", "-"]]
     wrong = await asyncio.to_thread(CliRunner().invoke, commands, ["usage", "--by", "tool"])
     assert (wrong.exit_code, "owner" in wrong.output) == (2, True)
+
+
+async def test_the_scope_of_operators_sees_other_owners_and_nobody_else_does(
+    server: Server, document: Document, new_owner: NewOwner
+) -> None:
+    ada = await new_owner()
+    model = server.scripts.model(message_of(text("Hello."), usage=USAGE))
+    said = await ada.say(await ada.chat(), model=model)
+    async with ada.follow(f"{said.url}/stream") as events:
+        async for _ in events:
+            pass
+    name = f"operator {uuid4()}"
+    async with Client(server.url, document, await server.token(name, "read", "admin"), name) as operator:
+        of_ada = await operator.json("GET", f"/api/usage?owner={ada.owner}&by=model")
+        assert [(group["model"], group["output_tokens"]) for group in of_ada["groups"]] == [(model, 20)]
+        of_all = await operator.json("GET", "/api/usage?owner=*&by=owner&limit=1000")
+        assert (ada.owner, 20) in [(group["owner"], group["output_tokens"]) for group in of_all["groups"]]
+        assert (await operator.json("GET", "/api/usage"))["total"]["calls"] == 0
+    await ada.json("GET", "/api/usage?owner=*", expect=403)
