@@ -11,7 +11,7 @@ from app.api.http.reading import limit_of
 from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
 from app.api.services import begin, identity_of
 from app.api.views import json_response
-from app.domain.errors import RequestRefused
+from app.domain.errors import Forbidden, RequestRefused
 from app.storage.charges import Charges, UsageGroup, UsageSum
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
@@ -26,7 +26,8 @@ async def get_usage(request: Request) -> Response:
         raise RequestRefused("`until` must not be a day before `since`.", field="until")
     charges, whose, groups_known = services.storage.charges, request.query_params.get("owner"), _GROUPS
     if whose is not None:
-        identity_of(request).require("admin")
+        if "admin" not in identity_of(request).scopes:
+            raise Forbidden("`owner` needs the scope `admin`; leave it out for your own usage.", ("admin",))
         charges, groups_known = Charges(services.storage.database), (*_GROUPS, "owner")
     named = request.query_params.get("by", "day").split(",")
     if wrong := next((name for name in named if name not in groups_known), None):

@@ -50,7 +50,7 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     assert refused.value.field == "model"
     with pytest.raises(PermanentError, match="model_not_available"):
         found.provider_for("huge")
-    assert (found.fallbacks("huge"), found.cost("huge", {})) == ((), None)
+    assert (found.fallbacks("huge"), found.cost("huge", {}), found.longest_reply("huge")) == ((), None, None)
 
 
 async def test_a_model_may_have_another_name_with_its_provider() -> None:
