@@ -21,6 +21,7 @@ from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
 from app.api.services import HttpSettings, Live, Services, Storage
 from app.api.streams.response import OwnerStreams
+from app.api.streams.watch import StreamWatch
 from app.config import Settings
 from app.domain.identity import LOCAL_OWNER
 from app.domain.plans import Plan
@@ -136,8 +137,9 @@ async def running(
         engine = await stack.enter_async_context(
             started(settings, direct_url, database, api, models, toolset, hooks, receiver, plans)
         )
-        await stack.enter_async_context(background(engine.failed, stored.record_uses))
         worker, owner_plans = engine.worker, OwnerPlans(plans)
+        streams = OwnerStreams(owner_plans)
+        await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
         yield Services(
             Authenticator(ways),
             Storage.of(api, database),
@@ -166,7 +168,7 @@ async def running(
                 recorded_owners(settings),
             ),
             owner_plans,
-            OwnerStreams(owner_plans),
+            streams,
             engine.refusals.note,
             engine.failed,
             is_ready=lambda: not worker.draining,

@@ -203,6 +203,15 @@ class RetryNotice(EventSchema):
     tries: int
 
 
+class AccessEndedNotice(EventSchema):
+    """The last frame of a stream whose credential was revoked or has expired: `status` is what the next request with it
+    gets. With another one the client goes on from its cursor. The notice has no id.
+    """
+
+    status: int
+    detail: str
+
+
 _EVENTS: Mapping[str, type[_Described]] = {
     "turn_start": TurnStartEvent,
     "round_start": RoundStartEvent,
@@ -233,6 +242,7 @@ EVENTS: Mapping[str, type[BaseModel]] = {
     "tool_progress": ToolProgressNotice,
     "tool_output": ToolOutputNotice,
     "retry": RetryNotice,
+    "access_ended": AccessEndedNotice,
 }
 
 
@@ -309,7 +319,8 @@ CHAT_EVENTS: Mapping[str, type[BaseModel]] = {
     "turn": TurnEvent,
     "turns_deleted": TurnsDeletedEvent,
     "chat_deleted": ChatDeletedEvent,
-    **{name: _of_turn(model) for name, model in EVENTS.items()},
+    **{name: _of_turn(model) for name, model in EVENTS.items() if model is not AccessEndedNotice},
+    "access_ended": AccessEndedNotice,
 }
 
 
@@ -353,4 +364,5 @@ FEED_EVENTS: Mapping[str, type[BaseModel]] = {
     "chat_deleted": FeedChatDeletedEvent,
     "turn": FeedTurnEvent,
     "reset": FeedResetEvent,
+    "access_ended": AccessEndedNotice,
 }

@@ -154,7 +154,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
     """
     identity = await services_of(request).authenticator.identity_of(request)
     identity.require(*endpoint.scopes)
-    request.state.identity = identity
+    request.state.identity, request.state.endpoint = identity, endpoint
     OWNER.set(identity.owner)
 
 

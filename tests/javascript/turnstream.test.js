@@ -294,6 +294,54 @@ test('a request is given up after seven tries, and at once where the server refu
   })
 })
 
+// --- tokens that end -------------------------------------------------------------------------------------------------
+
+test('a stream whose token ends goes on from its cursor with the next one', async () => {
+  const refused = () => Response.json({ title: 'Not authorized' }, { status: 401 })
+  const word = 'id: 1\nevent: block_delta\ndata: {}\n\n'
+  const end = 'event: access_ended\ndata: {"status":401,"detail":"expired"}\n\n'
+  answerWith(stream(word + end), refused(), stream('id: 2\nevent: turn_complete\ndata: {}\n\n'))
+  let token = 'old'
+  const renew = async () => (token = 'new')
+  const events = await collect(new Client({ token: async () => token, renew }).follow('c', 't'))
+  assert.deepEqual(
+    events.map(({ event }) => event),
+    ['block_delta', 'turn_complete'],
+  )
+  const sent = requests.map(({ headers }) => [headers.Authorization, headers['Last-Event-ID']])
+  assert.deepEqual(sent, [
+    ['Bearer old', undefined],
+    ['Bearer old', '1'],
+    ['Bearer new', '1'],
+  ])
+})
+
+test('requests that were refused together wait for one renewal', async () => {
+  const refused = () => Response.json({}, { status: 401 })
+  answerWith(refused(), refused(), Response.json({ id: 1 }), Response.json({ id: 2 }))
+  let token = 'old'
+  let renewals = 0
+  const renew = async () => {
+    renewals++
+    token = 'new'
+  }
+  const client = new Client({ token: () => token, renew })
+  await Promise.all([client.turn('c', 't'), client.turn('c', 'u')])
+  assert.equal(renewals, 1)
+})
+
+test('a refusal stands where no other token comes of it, or none that is accepted', async () => {
+  const refused = () => Response.json({ detail: 'Not known.' }, { status: 401 })
+  answerWith(refused())
+  await assert.rejects(new Client({ token: () => 'old', renew: () => null }).turn('c', 't'), { message: 'Not known.' })
+  assert.equal(requests.length, 1)
+  answerWith(...Array.from({ length: 3 }, refused))
+  let number = 0
+  const client = new Client({ token: () => `token ${number}`, renew: () => number++ })
+  await assert.rejects(client.turn('c', 't'), { message: 'Not known.' })
+  assert.equal(number, 2)
+})
+
 // --- texts that were cut off -----------------------------------------------------------------------------------------
 
 test('a text that was cut off is one with the text that goes on with it', () => {

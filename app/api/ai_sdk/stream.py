@@ -4,9 +4,11 @@ from collections.abc import AsyncGenerator, Collection
 from functools import partial
 
 from app.api.ai_sdk.chunks import UiEncoder
+from app.api.codec import to_json
 from app.api.services import Services
 from app.api.streams.response import FrameResponse
 from app.domain.cursor import START, Cursor
+from app.domain.errors import RequestRefused
 from app.domain.events import ActionRequired
 from app.domain.log import end_cursor
 from app.domain.turns import Turn
@@ -32,11 +34,17 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
         _frames(services, view, load, cursor),
         _LIFE,
         services.http.heartbeat,
-        services.streams.counted(owner),
+        services.streams,
+        last_frame=_access_ended,
         cuts=True,
     )
     response.headers.update(HEADERS)
     return response
+
+
+def _access_ended(refusal: RequestRefused) -> bytes:
+    """The SDK reports the error; what the client resumes with needs a new credential."""
+    return b"data: %b\n\n" % to_json({"type": "error", "errorText": refusal.detail})
 
 
 def _cursor_after_wait(view: LiveView, known: Collection[str]) -> Cursor:

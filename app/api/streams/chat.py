@@ -34,9 +34,7 @@ async def stream_chat(request: Request) -> Response:
         reader = await open_reader(services, owner, chat, cursor)
     except ValueError as error:
         raise BadRequest(str(error), field=field) from None
-    return FrameResponse(
-        reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
-    )
+    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
 
 
 async def open_reader(services: Services, owner: str, chat: UUID, cursor: ChatCursor) -> ChatReader:

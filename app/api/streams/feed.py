@@ -21,9 +21,7 @@ async def stream_feed(request: Request) -> Response:
     services.streams.check(owner)
     _, cursor = requested_cursor(request, FeedCursor.parse, None)
     reader = await services.live.feed.open(owner, cursor, frame)
-    return FrameResponse(
-        reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
-    )
+    return FrameResponse(reader.frames(), services.http.stream_life, services.http.heartbeat, services.streams)
 
 
 def frame(event: FeedEvent | None, cursor: FeedCursor) -> bytes:

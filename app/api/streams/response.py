@@ -2,16 +2,19 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 
 import anyio
 from anyio.lowlevel import checkpoint
 from sse_starlette import EventSourceResponse
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from app.api.codec import to_json
 from app.api.plans import OwnerPlans
-from app.domain.errors import TooMany
+from app.domain.errors import RequestRefused, TooMany
+from app.domain.identity import Identity
 from app.stream.reader import PORTION
 from app.telemetry import STREAMS_OPEN
 
@@ -31,6 +34,7 @@ class OwnerStreams:
     def __init__(self, plans: OwnerPlans) -> None:
         self._plans = plans
         self._open: Counter[str] = Counter()
+        self._streams: set[OpenStream] = set()
 
     def check(self, owner: str) -> None:
         """Raises TooMany. Not for the stream of a message, which is written by then."""
@@ -38,15 +42,42 @@ class OwnerStreams:
         if most is not None and self._open[owner] >= most:
             raise TooMany(f"There are {most} open streams, the most of an owner: close one.", 5, "streams")
 
+    def all(self) -> Sequence["OpenStream"]:
+        return tuple(self._streams)
+
     @contextmanager
-    def counted(self, owner: str) -> Iterator[None]:
+    def opened(self, stream: "OpenStream") -> Iterator[None]:
+        owner = stream.identity.owner
         self._open[owner] += 1
+        self._streams.add(stream)
         try:
             yield
         finally:
+            self._streams.discard(stream)
             self._open[owner] -= 1
             if not self._open[owner]:
                 del self._open[owner]
+
+
+class OpenStream:
+    """A stream that is being sent, and the request that it answers."""
+
+    def __init__(self, request: Request, scope: anyio.CancelScope) -> None:
+        self.request = request
+        self.identity: Identity = request.state.identity
+        self.refusal: RequestRefused | None = None
+        self._scope = scope
+
+    def end(self, refusal: RequestRefused) -> None:
+        """Ends the stream: its credential does not allow it any more."""
+        self.refusal = refusal
+        self._scope.cancel()
+
+
+def access_ended(refusal: RequestRefused) -> bytes:
+    """The last frame of a stream that ended with its credential, in the streams of this server's own protocol."""
+    data = to_json({"status": refusal.status, "detail": refusal.detail})
+    return b"event: access_ended\ndata: %b\n\n" % data
 
 
 class FrameResponse(EventSourceResponse):
@@ -62,18 +93,20 @@ class FrameResponse(EventSourceResponse):
         frames: AsyncGenerator[bytes, None],
         life: float,
         heartbeat: float,
-        counted: AbstractContextManager[None],
+        streams: OwnerStreams,
         *,
+        last_frame: Callable[[RequestRefused], bytes] = access_ended,
         cuts: bool = False,
     ) -> None:
-        """`counted` is entered while the stream is open. After `life` seconds it ends, and the client comes back with
-        its cursor if it still lives. There is a heartbeat every `heartbeat` seconds. With `cuts` the body stays
-        unfinished where the stream ends before its frames do, for clients that take every complete body for a complete
-        answer.
+        """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
+        heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished where the stream ends before its
+        frames do, for clients that take every complete body for a complete answer. `streams` has the stream while it
+        is open, and may end it with its credential: `last_frame` then completes the body.
         """
         super().__init__(self._events(), headers=HEADERS, ping=heartbeat, sep="\n")
         self._frames = frames
-        self._counted = counted
+        self._streams = streams
+        self._last_frame = last_frame
         self._cuts = cuts
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
@@ -87,12 +120,16 @@ class FrameResponse(EventSourceResponse):
             await send(message)
             is_open = message["type"] == "http.response.start" or message["more_body"]
 
+        life = anyio.move_on_after(self._life)
+        stream = OpenStream(Request(scope), life)
         try:
-            with self._counted, STREAMS_OPEN.track_inprogress(), anyio.move_on_after(self._life):
+            with self._streams.opened(stream), STREAMS_OPEN.track_inprogress(), life:
                 await super().__call__(scope, receive, observed_send)
         finally:
-            if is_open and not self._cuts:
+            if is_open and (stream.refusal or not self._cuts):
                 with anyio.move_on_after(_END_TIMEOUT, shield=True):
+                    if stream.refusal:
+                        await send({**_END, "body": self._last_frame(stream.refusal), "more_body": True})
                     await send(_END)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:

@@ -50,9 +50,7 @@ def stream_response(
         raise BadRequest(str(error), field=field) from None
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
-    return FrameResponse(
-        reader.frames(first), services.http.stream_life, services.http.heartbeat, services.streams.counted(owner)
-    )
+    return FrameResponse(reader.frames(first), services.http.stream_life, services.http.heartbeat, services.streams)
 
 
 def requested_cursor(

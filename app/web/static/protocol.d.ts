@@ -133,6 +133,7 @@ type DataOfTurn = {
   tool_progress: { tool_use_id: string; name: string; message: string }
   tool_output: { tool_use_id: string; name: string; text: string; data?: any }
   retry: { error: string; message: string; seconds: number; model: string; tries: number }
+  access_ended: { status: number; detail: string }
 }
 
 type DataOfChat = {
@@ -147,13 +148,14 @@ type DataOfFeed = {
   chat_deleted: { id: string }
   turn: { chat: string; turn: string; role: 'assistant'; status: Status; stop_reason: string | null; waiting: number }
   reset: object
+  access_ended: { status: number; detail: string }
 }
 
 type EventOf<Data, More = object> = {
   [Name in keyof Data]: { id?: string; event: Name; data: Data[Name] & More }
 }[keyof Data]
 
-/** An event of a turn. Notices (`status`, `tool_progress`, `tool_output`, `retry`) have no id. The stream of a chat adds `turn`. */
+/** An event of a turn. Notices (`status`, `tool_progress`, `tool_output`, `retry`, `access_ended`) have no id. The stream of a chat adds `turn`. */
 export type TurnEvent = EventOf<DataOfTurn, { turn?: string }>
 export type ChatEvent = EventOf<DataOfTurn, { turn: string }> | EventOf<DataOfChat>
 /** An event of the owner's feed: the whole state of its chat or turn. */

@@ -22,15 +22,20 @@ export declare class Refused extends Error {
 export declare class Client {
     #private;
     base: string;
-    token: () => string | null;
+    token: () => string | null | Promise<string | null>;
+    renew: (() => unknown) | undefined;
+    /** @type {Promise<unknown> | null} */
+    renewing: Promise<unknown> | null;
     /**
      * @param {object} options
      * @param {string} [options.base] address of the server; by default that of the page
-     * @param {() => string | null} [options.token] returns the bearer token, or null for none
+     * @param {() => string | null | Promise<string | null>} [options.token] returns the bearer token, or null for none
+     * @param {() => unknown} [options.renew] gets a new token for `token` to return, when the server refuses the one it has
      */
-    constructor({ base, token }?: {
+    constructor({ base, token, renew }?: {
         base?: string;
-        token?: () => string | null;
+        token?: () => string | null | Promise<string | null>;
+        renew?: () => unknown;
     });
     /**
      * Returns the JSON of the response, a Blob for another type, null for 204. Throws Refused, and the TypeError of fetch
@@ -50,8 +55,6 @@ export declare class Client {
     insist(method: string, path: string, body?: any, { signal }?: {
         signal?: AbortSignal;
     }): Promise<any>;
-    /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
-    headers(more?: Record<string, string>): Record<string, string>;
     /**
      * Sends `text` to a chat, or with null to a new one. `options`: parent_id, on_busy, model, tools, chat, blocks, …
      * @param {string | null} chat @param {string} text @param {Record<string, any>} options

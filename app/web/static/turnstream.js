@@ -5,6 +5,7 @@
 const LAST = new Set(['turn_complete', 'turn_cancelled', 'turn_error'])
 const ENDED = new Set(['complete', 'cancelled', 'error'])
 const MAX_TRIES = 7
+const MAX_TOKENS = 3 // of one request: one that is new and refused too is no reason to go on for ever
 const MAX_DELAY = 15_000 // milliseconds between two tries
 const SILENCE = 45_000 // milliseconds: three heartbeats of the server (one each 15 s) without a byte
 
@@ -42,11 +43,15 @@ export class Client {
   /**
    * @param {object} options
    * @param {string} [options.base] address of the server; by default that of the page
-   * @param {() => string | null} [options.token] returns the bearer token, or null for none
+   * @param {() => string | null | Promise<string | null>} [options.token] returns the bearer token, or null for none
+   * @param {() => unknown} [options.renew] gets a new token for `token` to return, when the server refuses the one it has
    */
-  constructor({ base = '', token = () => null } = {}) {
+  constructor({ base = '', token = () => null, renew } = {}) {
     this.base = base
     this.token = token
+    this.renew = renew
+    /** @type {Promise<unknown> | null} */
+    this.renewing = null
   }
 
   /**
@@ -57,12 +62,12 @@ export class Client {
    * @returns {Promise<any>}
    */
   async request(method, path, body, { key, signal } = {}) {
-    const headers = this.headers(key ? { 'Idempotency-Key': key } : {})
     const raw = typeof body === 'string' || body instanceof Blob
+    /** @type {Record<string, string>} */
+    const headers = key ? { 'Idempotency-Key': key } : {}
     if (body !== undefined) headers['Content-Type'] = raw ? 'text/plain' : 'application/json'
     const payload = body === undefined || raw ? body : JSON.stringify(body)
-    const response = await fetch(this.base + path, { method, headers, body: payload, signal })
-    if (!response.ok) throw await refusal(response)
+    const response = await this.#fetch(path, { method, headers, body: payload, signal })
     if (response.status === 204) return null
     return response.headers.get('Content-Type')?.startsWith('application/json') ? response.json() : response.blob()
   }
@@ -84,10 +89,29 @@ export class Client {
     }
   }
 
-  /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
-  headers(more) {
-    const token = this.token()
-    return { ...(token && { Authorization: `Bearer ${token}` }), ...more }
+  /**
+   * Fetches with the token; again with a new one where the token was refused and can be renewed. Throws Refused.
+   * @param {string} path @param {RequestInit & {headers: Record<string, string>}} options
+   */
+  async #fetch(path, options) {
+    for (let tries = 1; ; tries++) {
+      const token = await this.token()
+      const headers = { ...(token && { Authorization: `Bearer ${token}` }), ...options.headers }
+      const response = await fetch(this.base + path, { ...options, headers })
+      if (response.ok) return response
+      if (response.status !== 401 || tries === MAX_TOKENS || !(await this.#renewed(token)))
+        throw await refusal(response)
+    }
+  }
+
+  /** Whether there is another token than `used` now. All requests that were refused wait for one renewal. */
+  async #renewed(/** @type {string | null} */ used) {
+    if (!this.renew) return false
+    if ((await this.token()) === used) {
+      this.renewing ??= Promise.resolve(this.renew()).finally(() => (this.renewing = null))
+      await this.renewing
+    }
+    return (await this.token()) !== used
   }
 
   /**
@@ -187,7 +211,7 @@ export class Client {
         for await (const event of this.connect(path, { cursor, signal, connection })) {
           if (event.id) cursor = event.id
           tries = 0
-          if (event.data === undefined) continue
+          if (event.data === undefined || event.event === 'access_ended') continue
           yield event
           if (last.has(event.event)) return
         }
@@ -209,10 +233,10 @@ export class Client {
   async *connect(path, { cursor, signal, connection = () => {} } = {}) {
     const watchdog = new Watchdog(signal)
     try {
-      const headers = this.headers(cursor ? { 'Last-Event-ID': cursor } : {})
-      const response = await fetch(this.base + path, { headers, signal: watchdog.signal })
+      /** @type {Record<string, string>} */
+      const headers = cursor ? { 'Last-Event-ID': cursor } : {}
+      const response = await this.#fetch(path, { headers, signal: watchdog.signal })
       if (response.status === 204) throw NO_MORE_EVENTS
-      if (!response.ok) throw await refusal(response)
       connection('open')
       yield* parseEvents(/** @type {ReadableStream<Uint8Array>} */ (response.body), () => watchdog.reset())
     } finally {

@@ -400,6 +400,7 @@ NOTICES = [
     Notice("tool_progress", {"tool_use_id": "c", "name": "n", "message": "m"}),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far", {"rows": 2})),
     preliminary_notice(PreliminaryOutput(1, "c", "n", "so far")),
+    Notice("access_ended", {"status": 401, "detail": "The token was revoked."}),
     Notice("retry", {"error": "overloaded_error", "message": "No.", "seconds": 1.5, "model": "m", "tries": 2}),
 ]
 

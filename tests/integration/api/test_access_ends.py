@@ -1,0 +1,242 @@
+"""A stream ends with its credential: revoked, expired, rotated away; with a last word in every dialect."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.requests import Request
+
+from app.api.streams import watch
+from app.domain.errors import Unauthorized
+from app.domain.identity import OF_A_PERSON, Identity
+from app.llm.scripted import Pause
+from app.storage.tokens import Tokens
+from tests.support.http_client import Client, said
+from tests.support.http_server import Server, pausing, serving
+from tests.support.issuer import AUDIENCE, issuing
+from tests.support.openapi_document import Document
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
+    monkeypatch.setattr("app.api.identity.stored.BELIEVED", 0.05)
+
+
+@dataclass
+class Reading:
+    """A stream that is read to its end, on a connection of its own."""
+
+    response: httpx2.Response
+    text: str = ""
+    whole: bool = False
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def to_end(self) -> None:
+        try:
+            async for chunk in self.response.aiter_text():
+                self.text += chunk
+                if "data:" in self.text:
+                    self.begun.set()
+            self.whole = True
+        finally:
+            self.begun.set()
+
+    @property
+    def last(self) -> str:
+        return self.text.rstrip("\n").rpartition("\n\n")[2]
+
+
+@asynccontextmanager
+async def reading(
+    server: Server, dialect: str, token: str, owner: str
+) -> AsyncIterator[tuple[Reading, asyncio.Task[None]]]:
+    """The stream of a turn that waits in the middle of its text."""
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    credentials = {"Authorization": f"Bearer {token}"}
+    keeper = {"Authorization": f"Bearer {await server.token(owner)}"}
+    async with httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as client:
+        body: dict[str, Any] = {**said("Hi"), "model": model}
+        call: tuple[str, str, Any] = ("POST", "/api/turns", body)
+        if dialect == "ai-sdk":
+            parts = [{"type": "text", "text": "Hi"}]
+            message = {"id": "m", "role": "user", "parts": parts}
+            sent = {"id": str(time.time()), "messages": [message], "turnstream": {"model": model}}
+            call = ("POST", "/api/ai-sdk/chat", sent)
+        elif dialect != "post":
+            turn = (await client.post("/api/turns", json=body, headers=keeper)).json()["assistant_turn"]
+            await pause.reached.wait()
+            chat = f"/api/chats/{turn['chat_id']}"
+            paths = {
+                "turn": f"{chat}/turns/{turn['id']}/stream",
+                "chat": f"{chat}/stream",
+                "feed": "/api/stream",
+                "ai-sdk resumed": f"/api/ai-sdk/chat/{turn['chat_id']}/stream",
+            }
+            call = ("GET", paths[dialect], None)
+        accept = {"Accept": "text/event-stream"}
+        async with client.stream(call[0], call[1], json=call[2], headers=credentials | accept) as response:
+            assert response.status_code == 200, await response.aread()
+            found = Reading(response)
+            task = asyncio.create_task(found.to_end())
+            await found.begun.wait()
+            yield found, task
+            task.cancel()
+        pause.go.set()
+
+
+def has_its_last_word(dialect: str, found: Reading) -> None:
+    assert found.whole, "the body is complete: the end is no failure of the network"
+    if dialect.startswith("ai-sdk"):
+        chunk = json.loads(found.last.removeprefix("data: "))
+        assert chunk.pop("errorText")
+        assert chunk == {"type": "error"}
+    else:
+        name, data = found.last.split("\n")
+        assert name == "event: access_ended"
+        assert json.loads(data.removeprefix("data: "))["status"] == 401
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_token_that_is_revoked_ends_its_streams_with_a_last_word(server: Server, dialect: str) -> None:
+    tokens = Tokens(server.services.storage.database)
+    owner = f"owner of {dialect} {time.time()}"
+    async with (
+        reading(server, dialect, await tokens.create(owner, Identity(owner)), owner) as (revoked, end),
+        reading(server, dialect, await server.token(owner), owner) as (kept, goes_on),
+    ):
+        assert await tokens.delete(owner)
+        await asyncio.wait_for(end, 20)
+        has_its_last_word(dialect, revoked)
+        assert not goes_on.done(), "the streams of another token of the same owner go on"
+        assert "access_ended" not in kept.text
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_token_that_expires_ends_its_streams(server: Server, dialect: str) -> None:
+    owner = f"guest of {dialect}"
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    async with reading(server, dialect, await server.token(owner, expires_at=soon), owner) as (found, end):
+        await asyncio.wait_for(end, 20)
+        assert datetime.now(UTC) >= soon
+        has_its_last_word(dialect, found)
+
+
+async def test_the_pauses_of_the_watch_end_a_stream_within_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    from app.api.identity.way import BELIEVED  # noqa: PLC0415, as it is without the patch
+
+    assert watch.PAUSE + BELIEVED + watch._TIMEOUT <= 20
+
+
+async def test_with_another_token_a_reader_goes_on_from_its_cursor(server: Server, document: Document) -> None:
+    tokens, owner = Tokens(server.services.storage.database), f"who comes back {time.time()}"
+    async with reading(server, "turn", await tokens.create(owner, Identity(owner)), owner) as (found, end):
+        await tokens.delete(owner)
+        await asyncio.wait_for(end, 20)
+        path = found.response.url.path
+        cursor = [line for line in found.text.split("\n") if line.startswith("id: ")][-1].removeprefix("id: ")
+    async with Client(server.url, document, await server.token(owner)) as client:
+        rest = await client.events(path, cursor)
+        assert "".join(event.data["text"] for event in rest if event.name == "block_delta") == "two."
+
+
+async def test_keys_rotate_and_a_token_expires_in_mid_stream(
+    database_url: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.identity.issuer_keys._PAUSE", 0)
+    async with (
+        issuing() as issuer,
+        serving(database_url, jwt_issuer=issuer.url, jwt_audience=AUDIENCE, jwt_leeway=0) as server,
+        reading(server, "turn", issuer.token("first"), "ada") as (found, end),
+    ):
+        issuer.add_key("second")
+        async with (
+            reading(server, "chat", issuer.token("second", seconds=2), "ada") as (short, short_end),
+            Client(server.url, document, issuer.token("second")) as client,
+        ):
+            assert (await client.get("/api/chats")).status_code == 200
+            await asyncio.wait_for(short_end, 20)
+            has_its_last_word("chat", short)
+        assert not end.done(), "its key is still there"
+        issuer.published = ["second"]
+        monkeypatch.setattr("app.api.identity.issuer_keys._AGE", 0)
+        await asyncio.wait_for(end, 20)
+        has_its_last_word("turn", found)
+        assert "does not have: 'first'" in found.last
+
+
+async def test_a_function_of_the_program_ends_streams_too(database_url: str) -> None:
+    sessions = {"ada"}
+    fails = asyncio.Event()
+
+    async def by_name(request: Request) -> Identity | None:
+        name = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if fails.is_set():
+            raise LookupError("the host's database is away")
+        if name.startswith("ts_"):
+            return None
+        if name not in sessions:
+            raise Unauthorized("The session has ended.")
+        return Identity(name)
+
+    async with (
+        serving(database_url, authenticate=by_name) as server,
+        reading(server, "turn", "ada", "ada") as (found, end),
+    ):
+        fails.set()
+        for _ in range(3):
+            await watch._check(next(iter(server.services.streams.all())))
+        assert not end.done(), "what cannot be checked now goes on"
+        fails.clear()
+        sessions.clear()
+        await asyncio.wait_for(end, 20)
+        has_its_last_word("turn", found)
+        assert "The session has ended." in found.last
+
+
+async def test_the_first_token_ends_the_streams_of_an_open_server(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.identity.local.BELIEVED", 0.05)
+    async with (
+        serving(database_url) as server,
+        httpx2.AsyncClient(base_url=server.url, trust_env=False) as client,
+        client.stream("GET", "/api/stream") as response,
+    ):
+        found = Reading(response)
+        task = asyncio.create_task(found.to_end())
+        await client.post("/api/chats", json={})
+        await found.begun.wait()
+        await server.token("ada")
+        await asyncio.wait_for(task, 20)
+        has_its_last_word("feed", found)
+
+
+async def test_a_stream_that_cannot_be_checked_ends_when_its_credential_does(database_url: str) -> None:
+    answers = [Identity("ada", OF_A_PERSON, datetime.now(UTC) + timedelta(seconds=1))]
+
+    async def once(request: Request) -> Identity | None:
+        if request.headers.get("authorization", "").startswith("Bearer ts_"):
+            return None
+        return answers.pop()
+
+    async with (
+        serving(database_url, authenticate=once) as server,
+        reading(server, "turn", "ada", "ada") as (found, end),
+    ):
+        await asyncio.wait_for(end, 20)
+        has_its_last_word("turn", found)
+        assert "expired" in found.last
