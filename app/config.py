@@ -210,6 +210,7 @@ class Settings(BaseSettings):
     login_roles: str | None = Field(
         None, description="more scopes by role, such as `staff=read chat approve admin, guest=read`"
     )
+    browser_token_life: int = Field(3600, ge=1, description="longest life of a token of POST /api/tokens")
     max_body_bytes: int = Field(4_000_000, ge=1000, description="largest request body")
     max_turn_bytes: int = Field(
         8_000_000,

@@ -166,6 +166,7 @@ async def running(
                 settings.stream_life,
                 settings.heartbeat,
                 recorded_owners(settings),
+                settings.browser_token_life,
             ),
             owner_plans,
             streams,

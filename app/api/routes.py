@@ -7,15 +7,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, turns, uploads, usage, waiting
+from app.api import actions, catalog, chats, documents, health, tokens, turns, uploads, usage, waiting
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.http.endpoint import Endpoint, Handler, Query
 from app.api.http.openapi import openapi
-from app.api.schemas.requests import ChatChanges, ForkIn, NewChat, NewTurn, NewTurnInNewChat, TurnOptions
+from app.api.schemas.requests import (
+    BrowserTokenIn,
+    ChatChanges,
+    ForkIn,
+    NewChat,
+    NewTurn,
+    NewTurnInNewChat,
+    TurnOptions,
+)
 from app.api.schemas.responses import (
     BranchDeleted,
+    BrowserTokenOut,
     ChatOut,
     ChatPage,
     Deleted,
@@ -154,6 +163,7 @@ ENDPOINTS = (
         "One turn, with a cursor to go on from",
         gives=TurnOut,
         problems=(404,),
+        reach="turn",
     ),
     Endpoint(
         "DELETE /api/chats/{chat}/turns/{turn}",
@@ -194,6 +204,7 @@ ENDPOINTS = (
         problems=(400, 404, 409),
         queries=(Query("cursor", "the id of the last event received"),),
         headers=("Last-Event-ID",),
+        reach="turn",
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/cancel",
@@ -202,6 +213,7 @@ ENDPOINTS = (
         gives=TurnOut,
         statuses=(200, 202),
         problems=(404, 409),
+        reach="turn",
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/actions",
@@ -213,6 +225,7 @@ ENDPOINTS = (
         (404, 409, 422, 429),
         headers=_KEY,
         scopes=("chat", "approve"),
+        reach="turn",
     ),
     Endpoint(
         "GET /api/waiting",
@@ -243,6 +256,7 @@ ENDPOINTS = (
         "The whole result of a tool, of which the model got a part",
         gives=WholeOut,
         problems=(404,),
+        reach="turn",
     ),
     Endpoint(
         "POST /api/chats/{chat}/turns/{turn}/regenerate",
@@ -275,6 +289,7 @@ ENDPOINTS = (
         problems=(409,),
         events="UiMessageStream",
         scopes=("chat", "approve"),
+        reach="handler",
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}/stream",
@@ -283,6 +298,7 @@ ENDPOINTS = (
         gives="text/event-stream",
         statuses=(200, 204),
         events="UiMessageStream",
+        reach="handler",
     ),
     Endpoint(
         "GET /api/ai-sdk/chat/{id}",
@@ -290,6 +306,7 @@ ENDPOINTS = (
         "For `useChat` of the AI SDK: the messages on the path to the newest turn",
         gives=UiChatOut,
         problems=(404,),
+        reach="handler",
     ),
     Endpoint(
         "POST /api/ai-sdk/chat/{id}/stop",
@@ -297,6 +314,7 @@ ENDPOINTS = (
         "For `useChat` of the AI SDK: cancel all turns of the chat that have not ended",
         gives=UiStopped,
         problems=(404,),
+        reach="handler",
     ),
     Endpoint(
         "GET /api/usage",
@@ -312,8 +330,17 @@ ENDPOINTS = (
             _limit(100, 1000),
         ),
     ),
-    Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut),
-    Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut),
+    Endpoint(
+        "POST /api/tokens",
+        tokens.create_token,
+        "Exchange the credential for a short-lived token that allows less, for a browser",
+        BrowserTokenIn,
+        BrowserTokenOut,
+        problems=(404,),
+        scopes=("read", "chat", "approve"),
+    ),
+    Endpoint("GET /api/models", catalog.list_models, "The models of this server", gives=ModelsOut, reach="handler"),
+    Endpoint("GET /api/tools", catalog.list_tools, "The tools of this server", gives=ToolsOut, reach="handler"),
     Endpoint(
         "GET /api/documents",
         documents.list_documents,
@@ -357,6 +384,7 @@ ENDPOINTS = (
         UploadOut,
         (200, 201),
         (429,),
+        reach="handler",
     ),
     Endpoint(
         "GET /api/uploads/{upload}",
@@ -366,6 +394,7 @@ ENDPOINTS = (
         statuses=(200, 304),
         problems=(404,),
         headers=("If-None-Match",),
+        reach="handler",
     ),
     Endpoint(
         "DELETE /api/uploads/{upload}",

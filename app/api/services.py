@@ -26,6 +26,7 @@ from app.storage.database import OWNER, Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
+from app.storage.tokens import Tokens
 from app.storage.turn_counts import TurnCounts
 from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
@@ -54,6 +55,7 @@ class Storage:
     results: ToolResults
     documents: Documents
     uploads: Uploads
+    tokens: Tokens
 
     @classmethod
     def of(cls, database: Database, everything: Database) -> Self:
@@ -74,6 +76,7 @@ class Storage:
             ToolResults(database),
             Documents(database),
             Uploads(database),
+            Tokens(everything),
         )
 
 
@@ -109,6 +112,7 @@ class HttpSettings:
     stream_life: float
     heartbeat: float
     recorded_owners: frozenset[str] | None
+    browser_token_life: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,20 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
     """
     identity = await services_of(request).authenticator.identity_of(request)
     identity.require(*endpoint.scopes)
+    if endpoint.reach != "handler":
+        ids = {name: as_id(request.path_params.get(name)) for name in ("chat", "turn")}
+        identity.require_reach(
+            ids["chat"] if endpoint.reach != "owner" else None, ids["turn"] if endpoint.reach == "turn" else None
+        )
     request.state.identity, request.state.endpoint = identity, endpoint
     OWNER.set(identity.owner)
+
+
+def as_id(text: str | None) -> UUID | None:
+    try:
+        return UUID(text)
+    except (TypeError, ValueError):
+        return None
 
 
 def identity_of(request: Request) -> Identity:

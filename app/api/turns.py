@@ -11,7 +11,7 @@ from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
 from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, TurnsOut
-from app.api.services import Services, begin, path_for
+from app.api.services import Services, begin, identity_of, path_for
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
 from app.api.views import json_response, turn_out
@@ -59,6 +59,8 @@ async def fork(request: Request) -> Response:
     services, owner = begin(request)
     chat, turn = id_of(request, "chat"), id_of(request, "turn")
     options, body = await read_body(request, ForkIn)
+    if options.into == "chat":
+        identity_of(request).require_reach(None)
     key = idempotency_key_of(request, body)
     exchange = await fork_turn(services, owner, chat, turn, options, key)
     return _exchange_response(request, services, owner, exchange)

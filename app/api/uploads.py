@@ -7,7 +7,7 @@ from app.api.attachments import store_upload
 from app.api.http.errors import UnsupportedMedia
 from app.api.http.reading import id_of, read_bytes
 from app.api.schemas.responses import UploadDeleted, UploadOut
-from app.api.services import begin, path_for
+from app.api.services import begin, identity_of, path_for
 from app.api.views import json_response
 from app.domain.errors import Conflict, NotFound
 from app.kit.media import media_type_of
@@ -25,6 +25,8 @@ _SAFE_HEADERS = {
 
 async def put_upload(request: Request) -> Response:
     services, owner = begin(request)
+    identity = identity_of(request)
+    identity.require_reach(identity.chat)
     content = await read_bytes(request, services.http.max_upload_bytes)
     media_type = media_type_of(content)
     if media_type is None:
@@ -38,7 +40,9 @@ async def put_upload(request: Request) -> Response:
 
 async def get_upload(request: Request) -> Response:
     services, owner = begin(request)
-    upload = id_of(request, "upload")
+    identity, upload = identity_of(request), id_of(request, "upload")
+    if identity.chat and not await services.storage.uploads.is_shown(identity.chat, identity.turn, upload):
+        identity.require_reach(None)
     tag = f'"{upload}"'
     if tag in request.headers.get("if-none-match", "") and await services.storage.uploads.describe(owner, [upload]):
         return Response(status_code=304, headers=_SAFE_HEADERS | {"ETag": tag})

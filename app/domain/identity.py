@@ -42,6 +42,13 @@ class Identity:
     def has_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
+    def require_reach(self, chat: UUID | None, turn: UUID | None = None) -> None:
+        """Raises Forbidden where the credential is bound to another chat or turn, or to one alone."""
+        if self.chat not in {None, chat}:
+            raise Forbidden(f"The token reaches the chat {self.chat} alone.")
+        if self.turn not in {None, turn}:
+            raise Forbidden(f"The token reaches the turn {self.turn} alone, not what is around it.")
+
     def require(self, *scopes: Scope) -> None:
         """Raises Forbidden unless the credential has one of `scopes`."""
         if not self.scopes.intersection(scopes):

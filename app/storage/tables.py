@@ -78,6 +78,25 @@ audit = Table(
     Index(None, "created_at"),
 )
 
+# Short-lived tokens, which go with the stored token that was exchanged for them.
+browser_tokens = Table(
+    "browser_tokens",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Column("plan", Text),
+    Column("chat_id", Uuid),
+    Column("turn_id", Uuid),
+    Column("token_id", Uuid, ForeignKey("tokens.id", ondelete="CASCADE")),
+    CheckConstraint("octet_length(hash) = 32", name="hash_is_sha256"),
+    CheckConstraint("turn_id IS NULL OR chat_id IS NOT NULL", name="turn_has_chat"),
+    Index(None, "expires_at"),
+    Index(None, "token_id"),
+)
+
 # One row since the first token was created: from then on the server needs tokens, also when the last one is revoked.
 token_requirement = Table(
     "token_requirement",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.domain.errors import Conflict
+from app.domain.errors import Conflict, Unauthorized
 from app.domain.identity import Identity, checked_scopes, known_scopes
 from app.kit.ids import new_id
 from app.storage.database import Database, Statement
@@ -27,8 +27,28 @@ CREATE_TOKEN = Statement(
 )
 GET_TOKENS = Statement(
     """
-    SELECT id, owner, hash, scopes, expires_at, plan FROM tokens
-    WHERE id = ANY(CAST(:ids AS uuid[])) AND coalesce(expires_at > now(), true)
+    SELECT 'ts' AS prefix, id, owner, hash, scopes, expires_at, plan, CAST(NULL AS uuid) AS chat_id,
+        CAST(NULL AS uuid) AS turn_id
+    FROM tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND coalesce(expires_at > now(), true)
+    UNION ALL
+    SELECT 'tb', id, owner, hash, scopes, expires_at, plan, chat_id, turn_id
+    FROM browser_tokens WHERE id = ANY(CAST(:ids AS uuid[])) AND expires_at > now()
+    """
+)
+# Without a row the stored token that is exchanged has gone meanwhile. Each new one removes some that have expired.
+CREATE_BROWSER_TOKEN = Statement(
+    """
+    WITH expired AS (
+        DELETE FROM browser_tokens WHERE id IN (
+            SELECT id FROM browser_tokens WHERE expires_at < now() ORDER BY expires_at LIMIT 10 FOR UPDATE SKIP LOCKED
+        )
+    ),
+    parent AS (SELECT id FROM tokens WHERE id = :parent FOR KEY SHARE)
+    INSERT INTO browser_tokens (id, owner, hash, scopes, expires_at, plan, chat_id, turn_id, token_id)
+    SELECT :id, :owner, :hash, CAST(:scopes AS text[]), CAST(:expires_at AS timestamptz), :plan, CAST(:chat AS uuid),
+        CAST(:turn AS uuid), (SELECT id FROM parent)
+    WHERE CAST(:parent AS uuid) IS NULL OR EXISTS (SELECT FROM parent)
+    RETURNING id
     """
 )
 ANY_TOKEN = Statement("SELECT 1 FROM tokens LIMIT 1")
@@ -39,9 +59,13 @@ LIST_TOKENS = Statement(
 DELETE_TOKEN = Statement("DELETE FROM tokens WHERE name = :name RETURNING id")
 RECORD_USES = Statement("UPDATE tokens SET last_used_at = now() WHERE id = ANY(CAST(:ids AS uuid[]))")
 
-_PREFIX = "ts"
+# What the ids of credentials begin with: of stored tokens, and of those that were exchanged for a browser.
+STORED_TOKEN = "token:"  # noqa: S105
+BROWSER_TOKEN = "browser:"  # noqa: S105
+_KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
+
 # One spelling for each token, so that lists of leaked tokens find it.
-_FORM = re.compile(rf"{_PREFIX}_(?P<id>[0-9a-f]{{32}})_(?P<secret>[A-Za-z0-9_-]{{43}})")
+_FORM = re.compile(r"(?P<prefix>ts|tb)_(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +102,47 @@ class Tokens:
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
-        return f"{_PREFIX}_{id.hex}_{secret}"
+        return f"ts_{id.hex}_{secret}"
+
+    async def create_for_browser(self, identity: Identity) -> str:
+        """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
+        token, the new one goes with it. Raises Unauthorized when it has gone already.
+        """
+        kind, mark, parent = (identity.credential or "").partition(":")
+        id, secret = new_id(), secrets.token_urlsafe(32)
+        row = await self._database.row(
+            CREATE_BROWSER_TOKEN,
+            id=id,
+            owner=identity.owner,
+            hash=_digest(secret),
+            scopes=checked_scopes(identity.scopes),
+            expires_at=identity.expires_at,
+            plan=identity.plan,
+            chat=identity.chat,
+            turn=identity.turn,
+            parent=UUID(parent) if kind + mark == STORED_TOKEN else None,
+        )
+        if row is None:
+            raise Unauthorized("The token of `Authorization` was revoked; send another one.")
+        return f"tb_{id.hex}_{secret}"
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
         """The identities of those of `tokens` that are valid."""
         forms = {token: form for token in tokens if (form := _FORM.fullmatch(token))}
         rows = await self._database.rows(GET_TOKENS, ids=[UUID(hex=form["id"]) for form in forms.values()])
-        by_id = {row["id"]: row for row in rows}
+        by_id = {(row["prefix"], row["id"]): row for row in rows}
         found = {}
         for token, form in forms.items():
-            row = by_id.get(UUID(hex=form["id"]))
+            row = by_id.get((form["prefix"], UUID(hex=form["id"])))
             if hmac.compare_digest(row["hash"] if row else bytes(32), _digest(form["secret"])) and row:
                 found[token] = Identity(
-                    row["owner"], known_scopes(row["scopes"]), row["expires_at"], str(row["id"]), row["plan"]
+                    row["owner"],
+                    known_scopes(row["scopes"]),
+                    row["expires_at"],
+                    f"{_KINDS[form['prefix']]}{row['id']}",
+                    row["plan"],
+                    row["chat_id"],
+                    row["turn_id"],
                 )
         return found
 
@@ -100,9 +152,10 @@ class Tokens:
     async def ever_existed(self) -> bool:
         return await self._database.row(EVER_A_TOKEN) is not None
 
-    async def record_uses(self, ids: Collection[str]) -> None:
-        """The tokens were used just now."""
-        await self._database.rows(RECORD_USES, ids=[UUID(id) for id in ids])
+    async def record_uses(self, credentials: Collection[str]) -> None:
+        """Those of the credentials that are stored tokens were used just now."""
+        ids = [UUID(each.removeprefix(STORED_TOKEN)) for each in credentials if each.startswith(STORED_TOKEN)]
+        await self._database.rows(RECORD_USES, ids=ids)
 
     async def list(self) -> Sequence[TokenInfo]:
         rows = await self._database.rows(LIST_TOKENS)

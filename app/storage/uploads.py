@@ -33,6 +33,14 @@ DESCRIBE_UPLOADS = Statement(
 )
 GET_UPLOAD = Statement("SELECT media_type, content FROM uploads WHERE owner = :owner AND id = :id")
 GET_CONTENTS = Statement("SELECT id, content FROM uploads WHERE id = ANY(CAST(:ids AS uuid[]))")
+SHOWS_UPLOAD = Statement(
+    """
+    SELECT FROM turns JOIN blocks ON turn_id = turns.id
+    WHERE chat_id = :chat AND coalesce(turns.id = CAST(:turn AS uuid), true)
+      AND type IN ('image', 'document', 'tool_result') AND position(CAST(:id AS text) IN data::text) > 0
+    LIMIT 1
+    """
+)
 DELETE_UPLOAD = Statement(
     """
     DELETE FROM uploads
@@ -121,6 +129,10 @@ class Uploads:
         """The media type and the bytes."""
         row = await self._database.row(GET_UPLOAD, owner=owner, id=id)
         return (row["media_type"], row["content"]) if row else None
+
+    async def is_shown(self, chat: UUID, turn: UUID | None, id: UUID) -> bool:
+        """Whether a turn of the chat, or this turn of it, refers to the upload."""
+        return await self._database.row(SHOWS_UPLOAD, chat=chat, turn=turn, id=str(id)) is not None
 
     async def contents(self, ids: Collection[UUID]) -> Mapping[UUID, bytes]:
         """The bytes of uploads that are still there, of any owner: only for turns that refer to them."""

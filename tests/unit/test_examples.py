@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from app.api.schemas.requests import ChatChanges
-from app.api.schemas.responses import ExcerptOut, Problem
+from app.api.schemas.requests import BrowserTokenIn, ChatChanges
+from app.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem
 from app.api.schemas.tools import ActionsIn
 from app.config import Settings
 from app.engine.upkeep.webhooks import body_of
@@ -57,6 +57,8 @@ CHECKED = {
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
+    ("docs/api.md", "Tokens for browsers", "http"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
+    ("docs/api.md", "Tokens for browsers", "json"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
     ("docs/api.md", "Search", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "The settings of a chat", "json"): f"{HERE}test_the_settings_of_the_page_are_accepted",
     ("docs/architecture.md", "Architecture", "text"): "a drawing",
@@ -79,6 +81,9 @@ CHECKED = {
     ("docs/embedding.md", "Logs", "text"): LOGS,
     ("docs/frontends.md", "turnstream.js", "js"): (
         "tests/browser/test_client_module.py::test_the_example_of_the_documentation_works_as_it_stands"
+    ),
+    ("docs/frontends.md", "Tokens", "js"): (
+        "tests/integration/api/test_browser_tokens.py::test_the_client_of_the_page_renews_its_token_in_mid_stream"
     ),
     ("docs/frontends.md", "curl", "sh"): TOKEN,
     ("docs/frontends.md", "EventSource", "js"): (
@@ -284,6 +289,13 @@ def test_the_plans_of_comparisons_can_be_read(tmp_path: Path) -> None:
         plans.append(read_plan(tmp_path / "questions.toml", (), ()))
     assert plans[0].sides["second"]["limits"] == {"max_rounds": 2}
     assert plans[1].questions == [Question("When is high water in Dover?", "14:07")]
+
+
+def test_the_exchange_of_the_page_is_accepted() -> None:
+    (request,), (answer,) = (blocks("docs/api.md", "Tokens for browsers", kind) for kind in ("http", "json"))
+    sent = BrowserTokenIn.model_validate_json(request.partition("\n\n")[2])
+    made = BrowserTokenOut.model_validate_json(answer)
+    assert (made.scopes, made.chat, made.turn) == (sent.scopes, sent.chat, sent.turn)
 
 
 def test_the_settings_of_the_page_are_accepted() -> None:

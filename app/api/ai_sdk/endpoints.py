@@ -47,7 +47,7 @@ async def converse(request: Request) -> Response:
     sent, _ = await read_body(request, UiRequest)
     if not sent.all_messages:
         raise RequestRefused("`messages` must hold at least the last message.", field="messages")
-    id = await chat_of(services, owner, sent.id)
+    id = await chat_of(services, identity_of(request), sent.id)
     if sent.trigger == "regenerate-message" or sent.all_messages[-1].role != "assistant":
         identity_of(request).require("chat")
     if sent.trigger == "regenerate-message":
@@ -62,7 +62,7 @@ async def converse(request: Request) -> Response:
 async def resume_answer(request: Request) -> Response:
     """Streams the newest answer from its beginning, unless it ended more than a minute ago."""
     services, owner = begin(request)
-    id = await chat_of(services, owner, request.path_params["id"])
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
     newest = await services.storage.turns.newest(owner, id)
     turn = await services.storage.turns.get(owner, id, newest) if newest else None
     if turn is None or (turn.ended_at is not None and turn.ended_at < datetime.now(UTC) - _RECENTLY):
@@ -74,7 +74,7 @@ async def resume_answer(request: Request) -> Response:
 async def list_messages(request: Request) -> Response:
     """Returns the path to the newest turn as messages for `useChat({messages})`."""
     services, owner = begin(request)
-    id = await chat_of(services, owner, request.path_params["id"])
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
     await services.storage.chats.get(owner, id)
     newest = await services.storage.turns.newest(owner, id)
     path = await services.storage.turns.path(owner, id, newest) if newest else []
@@ -86,7 +86,7 @@ async def list_messages(request: Request) -> Response:
 async def stop_chat(request: Request) -> Response:
     """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
     services, owner = begin(request)
-    id = await chat_of(services, owner, request.path_params["id"])
+    id = await chat_of(services, identity_of(request), request.path_params["id"])
     await services.storage.chats.get(owner, id)
     state = await services.storage.chat_changes.state(id)
     for turn in state.open:
@@ -94,14 +94,17 @@ async def stop_chat(request: Request) -> Response:
     return json_response(UiStopped(stopped=[str(turn) for turn in state.open]))
 
 
-async def chat_of(services: Services, owner: str, id: str) -> UUID:
-    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it."""
+async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
+    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    where the credential is bound to another chat, or to a turn.
+    """
     try:
-        known = UUID(id)
-        await services.storage.chats.get(owner, known)
+        chat = UUID(id)
+        await services.storage.chats.get(identity.owner, chat)
     except (ValueError, NotFound):
-        return uuid5(_FOREIGN, f"{owner}\0{id}")
-    return known
+        chat = uuid5(_FOREIGN, f"{identity.owner}\0{id}")
+    identity.require_reach(chat)
+    return chat
 
 
 # --- a new message ---------------------------------------------------------------------------------------------------

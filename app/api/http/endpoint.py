@@ -26,9 +26,11 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`call` is method and path. Its credential needs one of `scopes`: unless they are given `read` for a GET, else
-    `chat`. `takes` and `gives` are the JSON bodies; a str is the media type of a body that is not
-    JSON. `statuses` are those of success, `problems` the refusals that are particular to the call. `streams`: the
-    response is a stream where the client accepts one; `events` names that stream. `open`: no token is needed.
+    `chat`. `reach` is the narrowest that the credential may be bound to: unless it is given `chat` for a path with
+    one, else `owner`; where the handler decides, it calls `require_reach`. `takes` and `gives` are the JSON bodies; a
+    str is the media type of a body that is not JSON. `statuses` are those of success, `problems` the refusals that are
+    particular to the call. `streams`: the response is a stream where the client accepts one; `events` names that
+    stream. `open`: no token is needed.
     """
 
     call: str
@@ -44,10 +46,13 @@ class Endpoint:
     events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream"] = "Stream"
     open: bool = False
     scopes: tuple[Scope, ...] = ()
+    reach: Literal["owner", "chat", "turn", "handler"] = "owner"
 
     def __post_init__(self) -> None:
         if not self.open and not self.scopes:
             object.__setattr__(self, "scopes", ("read",) if self.method == "GET" else ("chat",))
+        if self.reach == "owner" and "{chat}" in self.path:
+            object.__setattr__(self, "reach", "chat")
 
     @property
     def method(self) -> str:

@@ -82,8 +82,9 @@ def _headers(error: RequestRefused) -> dict[str, str]:
     match error:
         case Unauthorized():
             return {"WWW-Authenticate": "Bearer"}
-        case Forbidden(scopes=[*scopes]) if scopes:  # RFC 6750, 3.1: all that would do
-            return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'}
+        case Forbidden(scopes=scopes):  # RFC 6750, 3.1
+            needed = f', scope="{" ".join(scopes)}"' if scopes else ""
+            return {"WWW-Authenticate": f'Bearer error="insufficient_scope"{needed}'}
         case Unavailable():
             return {"Retry-After": "1"}
         case TooMany():

@@ -51,7 +51,7 @@ _HEADERS = {
 }
 _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
-    403: ("WWW-Authenticate", "Bearer, with `scope`: the scopes of which one is needed"),
+    403: ("WWW-Authenticate", "Bearer; where a scope is missing with `scope`: of these one is needed"),
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }

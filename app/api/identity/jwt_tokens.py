@@ -109,7 +109,7 @@ class JwtTokens:
             _claim(claims, issuer.owner_claim),
             issuer.scopes.of(roles),
             expires_at=datetime.fromtimestamp(min(int(claims["exp"]), _LATEST) + issuer.leeway, UTC),
-            credential=claims.get("jti"),
+            credential=f"jwt:{claims['jti']}" if "jti" in claims else None,
             plan=plan if isinstance(plan, str) else None,
         )
 

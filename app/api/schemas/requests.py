@@ -10,6 +10,7 @@ from app.api.schemas.blocks import BlockIn
 from app.api.schemas.fields import Body, JsonObject, Storable, Title, storable_value
 from app.api.schemas.tools import Description, ToolName, ToolsIn
 from app.domain.chats import OnBusy
+from app.domain.identity import LONGEST_OWNER, Scope
 from app.domain.turns import EarlierResults
 from app.llm.models.parameters import schemas_by_name
 
@@ -152,3 +153,16 @@ class NewTurnInNewChat(NewTurn):
 
     parent_id: None = None
     chat: NewChat = NewChat()
+
+
+class BrowserTokenIn(Body):
+    """What the new token allows: at most what the credential of the request does. `owner` and `plan` need the scope
+    `admin`, with which a backend makes tokens for its users.
+    """
+
+    scopes: Annotated[list[Scope] | None, Field(min_length=1, max_length=4)] = None
+    chat: Annotated[UUID | None, Field(description="the only chat that it reaches")] = None
+    turn: Annotated[UUID | None, Field(description="the only turn of the chat that it reaches")] = None
+    seconds: Annotated[int | None, Field(ge=1, description="its life; 900 without it")] = None
+    owner: Annotated[Storable | None, Field(min_length=1, max_length=LONGEST_OWNER)] = None
+    plan: Annotated[Storable | None, Field(min_length=1, max_length=100)] = None

@@ -365,3 +365,12 @@ class Problem(BaseModel):
     detail: str | None = None
     errors: list[FieldError] | None = None
     limit: Annotated[str | None, Field(description="with 429: the limit of the owner that is reached")] = None
+
+
+class BrowserTokenOut(BaseModel):
+    token: Annotated[str, Field(description="shown only here; send it as the bearer token")]
+    owner: str
+    scopes: list[str]
+    chat: UUID | None
+    turn: UUID | None
+    expires_at: datetime

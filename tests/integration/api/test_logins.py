@@ -89,7 +89,7 @@ async def test_a_plan_and_more_scopes_come_from_claims(site: Server, issuer: Tes
         "jti": "one",
     }
     identity = await site.services.authenticator.identity_of(request_with(issuer.token("first", **claims)))
-    assert (identity.owner, identity.plan, identity.credential) == ("ada", "gold", "one")
+    assert (identity.owner, identity.plan, identity.credential) == ("ada", "gold", "jwt:one")
     assert identity.scopes == {"read", "chat", "approve", "admin"}
 
 

@@ -18,7 +18,7 @@ from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
 from app.api.plans import OwnerPlans
 from app.api.routes import ENDPOINTS
-from app.api.schemas.requests import ForkIn
+from app.api.schemas.requests import BrowserTokenIn, ForkIn
 from app.api.schemas.tools import ActionsIn
 from app.api.streams.response import OwnerStreams
 from app.domain import events as domain
@@ -232,7 +232,8 @@ async def without_token(world: World, endpoint: Endpoint) -> None:
 
 
 async def not_there(world: World, endpoint: Endpoint) -> None:
-    await world.api.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+    body = {"json": {"chat": str(uuid4())}} if endpoint.takes is BrowserTokenIn else body_of(endpoint)
+    await world.api.request(endpoint.method, nothing_there(endpoint), **body)
 
 
 async def not_now(world: World, endpoint: Endpoint) -> None:

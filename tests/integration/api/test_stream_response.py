@@ -11,11 +11,14 @@ import pytest
 from sse_starlette import EventSourceResponse
 from starlette.types import Message
 
+from app.api.plans import OwnerPlans
 from app.api.streams.response import HELLO, FrameResponse, OwnerStreams
 from app.domain.identity import Identity
+from app.domain.plans import Plan, Plans
 from app.stream.reader import PORTION
 
 GET = {"type": "http", "method": "GET", "state": {"identity": Identity("ada")}}
+NO_LIMIT = OwnerPlans(Plans(Plan("none")))
 BLOCK = b'event: block_delta\ndata: {"text":"\xf0\x9f\x9a\xa2\\r\\n"}\n\n'
 
 
@@ -71,7 +74,7 @@ class Frames:
 
 async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end() -> None:
     connection = Connection()
-    await FrameResponse(Frames(3)(), life=60, heartbeat=60, streams=OwnerStreams(None))(
+    await FrameResponse(Frames(3)(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
         GET, connection.receive, connection.send
     )
     assert [message["type"] for message in connection.messages] == ["http.response.start", *["http.response.body"] * 5]
@@ -86,7 +89,7 @@ async def test_frames_are_sent_as_they_are_between_the_first_bytes_and_the_end()
 
 async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
     connection = Connection()
-    response = FrameResponse(Frames(1, "silence")(), life=60, heartbeat=0.01, streams=OwnerStreams(None))
+    response = FrameResponse(Frames(1, "silence")(), life=60, heartbeat=0.01, streams=OwnerStreams(NO_LIMIT))
     streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
     await connection.wait_for(b": ping - ")
     assert connection.body.startswith(HELLO + BLOCK)
@@ -98,7 +101,7 @@ async def test_the_first_bytes_and_heartbeats_do_not_wait_for_a_frame() -> None:
 @pytest.mark.parametrize("cuts", [False, True])
 async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool) -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    response = FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(None), cuts=cuts)
+    response = FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(NO_LIMIT), cuts=cuts)
     await response(GET, connection.receive, connection.send)
     assert frames.closed
     assert connection.body == HELLO + BLOCK
@@ -108,7 +111,7 @@ async def test_after_its_life_a_stream_ends_and_its_frames_are_closed(cuts: bool
 @pytest.mark.parametrize("cuts", [False, True])
 async def test_frames_that_end_by_themselves_are_a_complete_body(cuts: bool) -> None:
     connection = Connection()
-    await FrameResponse(Frames(1)(), life=60, heartbeat=60, streams=OwnerStreams(None), cuts=cuts)(
+    await FrameResponse(Frames(1)(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT), cuts=cuts)(
         GET, connection.receive, connection.send
     )
     assert connection.is_complete
@@ -116,7 +119,7 @@ async def test_frames_that_end_by_themselves_are_a_complete_body(cuts: bool) -> 
 
 async def test_a_client_that_disconnects_ends_the_stream_at_once() -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(None))
+    response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))
     streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
     await connection.wait_for(BLOCK)
     connection.disconnected.set()
@@ -135,7 +138,7 @@ async def test_little_is_made_for_a_client_that_disconnects_in_the_middle_of_a_l
                 connection.disconnected.set()
             yield bytes(PORTION)
 
-    response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(None))
+    response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))
     await response(GET, connection.receive, connection.send)
     assert made < 10
 
@@ -150,7 +153,7 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
 
     async def stream() -> None:
         connection, frames = Connection(), Frames(1, "silence")
-        response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(None))
+        response = FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))
         streaming = asyncio.create_task(response(GET, connection.receive, connection.send))
         await connection.wait_for(BLOCK)
         server.should_exit = True
@@ -168,7 +171,7 @@ async def test_a_stream_is_ended_when_the_server_shuts_down(monkeypatch: pytest.
 async def test_frames_that_fail_are_the_failure_of_the_response() -> None:
     connection, frames = Connection(), Frames(1, "fail")
     with pytest.raises(LookupError):
-        await FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(None))(
+        await FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
             GET, connection.receive, connection.send
         )
     assert frames.closed
@@ -176,7 +179,7 @@ async def test_frames_that_fail_are_the_failure_of_the_response() -> None:
 
 async def test_a_head_request_is_answered_without_a_stream() -> None:
     connection, frames = Connection(), Frames(1, "silence")
-    await FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(None))(
+    await FrameResponse(frames(), life=60, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
         {**GET, "method": "HEAD"}, connection.receive, connection.send
     )
     assert connection.body == b""
@@ -193,7 +196,9 @@ async def test_a_client_that_does_not_read_holds_up_the_end_for_a_moment_only(mo
             is_stuck.set()
             await asyncio.Event().wait()
 
-    await FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(None))(GET, Connection().receive, send)
+    await FrameResponse(frames(), life=0.02, heartbeat=60, streams=OwnerStreams(NO_LIMIT))(
+        GET, Connection().receive, send
+    )
     assert is_stuck.is_set()
     assert frames.closed
 

@@ -1,6 +1,7 @@
 """Who asks, and what their credential allows."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -45,6 +46,21 @@ def test_a_time_without_a_zone_and_an_unknown_scope_are_refused() -> None:
         Identity("ada", expires_at=datetime(2026, 11, 23))  # noqa: DTZ001
     with pytest.raises(ValueError, match="'write' is no scope; scopes are read, chat, approve, admin"):
         Identity("ada", frozenset({"write"}))  # type: ignore[arg-type]
+
+
+def test_a_bound_credential_reaches_its_chat_or_its_turn_alone() -> None:
+    chat, turn = UUID(int=1), UUID(int=2)
+    Identity("ada").require_reach(None)
+    of_chat = Identity("ada", chat=chat)
+    of_chat.require_reach(chat)
+    of_chat.require_reach(chat, turn)
+    for other in (None, turn):
+        with pytest.raises(Forbidden, match="the chat 00000000-0000-0000-0000-000000000001 alone"):
+            of_chat.require_reach(other)
+    of_turn = Identity("ada", chat=chat, turn=turn)
+    of_turn.require_reach(chat, turn)
+    with pytest.raises(Forbidden, match="the turn 00000000-0000-0000-0000-000000000002 alone"):
+        of_turn.require_reach(chat)
 
 
 def test_scopes_of_a_later_version_are_left_out() -> None:

@@ -1,0 +1,60 @@
+"""The handler of short-lived tokens: a credential is exchanged for one that allows less, for a browser."""
+
+from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.http.reading import read_body
+from app.api.schemas.requests import BrowserTokenIn
+from app.api.schemas.responses import BrowserTokenOut
+from app.api.services import begin, identity_of
+from app.api.views import json_response
+from app.domain.errors import Forbidden, RequestRefused
+from app.domain.identity import OF_A_PERSON, Identity, checked_scopes
+from app.storage.database import OWNER
+from app.storage.tokens import BROWSER_TOKEN
+
+_USUAL_LIFE = 900  # seconds
+
+
+async def create_token(request: Request) -> Response:
+    services, owner = begin(request)
+    identity = identity_of(request)
+    sent, _ = await read_body(request, BrowserTokenIn)
+    if (identity.credential or "").startswith(BROWSER_TOKEN):
+        raise Forbidden("A short-lived token makes no others: exchange the credential that made it.")
+    if sent.owner is not None and sent.owner != owner:
+        identity.require("admin")
+        owner = sent.owner
+        OWNER.set(owner)
+    scopes = OF_A_PERSON & identity.scopes if sent.scopes is None else frozenset(sent.scopes)
+    for scope in checked_scopes(scopes):
+        identity.require(scope)
+    longest = services.http.browser_token_life
+    if sent.seconds is not None and sent.seconds > longest:
+        raise RequestRefused(f"`seconds` must be at most {longest:,}.", field="seconds")
+    if sent.turn is not None:
+        if sent.chat is None:
+            raise RequestRefused("`chat` must be the chat of the turn.", field="chat")
+        await services.storage.turns.get(owner, sent.chat, sent.turn)
+    elif sent.chat is not None:
+        await services.storage.chats.get(owner, sent.chat)
+    end = datetime.now(UTC) + timedelta(seconds=sent.seconds or min(_USUAL_LIFE, longest))
+    end = min(end, identity.expires_at or end)
+    if sent.plan is not None:
+        identity.require("admin")
+    plan = sent.plan or (identity.plan if owner == identity.owner else None)
+    allowed = Identity(owner, scopes, end, identity.credential, plan, sent.chat, sent.turn)
+    token = await services.storage.tokens.create_for_browser(allowed)
+    return json_response(
+        BrowserTokenOut(
+            token=token,
+            owner=owner,
+            scopes=checked_scopes(scopes),
+            chat=sent.chat,
+            turn=sent.turn,
+            expires_at=end,
+        ),
+        headers={"Cache-Control": "no-store"},
+    )
