@@ -213,7 +213,7 @@ def test_each_request_to_any_of_them_begins_with_the_bytes_of_the_one_before(dat
             continue  # the stated exception: a program that did not end is left out with its calls
         # What stands between results and words of the user goes with the request to go on.
         stand_in = f"\n<assistant>{QUIRKS[kind].after_tools}{ASKED_TO_GO_ON}"
-        said = to_openai[place].removesuffix(stand_in).removesuffix(ASKED_TO_GO_ON)
+        said = to_openai[place].removesuffix(stand_in).removesuffix(ASKED_TO_GO_ON).removesuffix(f"\n\n{GO_ON}")
         assert to_openai[place + 1].startswith(said)
         assert to_responses[place + 1].startswith(to_responses[place].removesuffix(ASKED_TO_GO_ON))
 
