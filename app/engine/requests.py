@@ -15,6 +15,7 @@ from app.domain.output import schema_for_model
 from app.domain.rounds import Round
 from app.domain.steps import CallModel, Compact, is_paused, open_round_number
 from app.domain.turns import Turn, TurnRequest
+from app.kit.offload import BLOCK, offload
 from app.llm.conversation.attachments import upload_ids_in, with_uploads
 from app.llm.conversation.messages import build_messages, messages_to_summarise
 from app.llm.provider import Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
@@ -75,17 +76,18 @@ class Requests:
         return fitting
 
     async def _messages(self, path: Sequence[Turn], step: ModelStep, model: str) -> tuple[Message, ...]:
+        size = BLOCK * sum(len(turn.blocks) for turn in path)
         if isinstance(step, Compact):
-            messages = messages_to_summarise(path, step.through, model)
+            messages = await offload(size, messages_to_summarise, path, step.through, model)
         else:
-            messages = build_messages(path, model, may_use_tools=step.tools)
+            messages = await offload(size, build_messages, path, model, may_use_tools=step.tools)
         needed = upload_ids_in(messages)
         # Files that this request does not need are dropped: they are large.
         contents = {id: content for id, content in self._contents.items() if id in needed}
         if missing := needed - contents.keys():
             contents |= await retry_while_unavailable(lambda: self._uploads.contents(missing))
         self._contents = contents
-        return with_uploads(messages, contents)
+        return await offload(sum(map(len, contents.values())), with_uploads, messages, contents)
 
 
 class TokenCounts:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from app.domain.blocks import Block
 from app.domain.turns import ToolSpec
+from app.kit.offload import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,12 @@ class ModelRequest:
     resume_data: str | None = None
     call: ModelCall | None = None
     compaction: ProviderCompaction | None = None
+
+    @property
+    def size(self) -> int:
+        """About how much work it is to encode, in characters."""
+        blocks = (block for message in self.messages for block in message.blocks)
+        return sum(BLOCK + len(block.text) + len(block.data or "") for block in blocks)
 
 
 class MessageStarted(NamedTuple):

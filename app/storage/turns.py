@@ -9,6 +9,7 @@ from uuid import UUID
 from app.domain.asks import Ask, Steer
 from app.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
+from app.kit.offload import BLOCK, offload
 from app.storage.database import Database, Row, Statement, Transaction
 from app.storage.rows import OPEN_STATUSES, PRELIMINARY, ask_from, block_from, round_from, steer_from, turn_from
 
@@ -336,10 +337,18 @@ class ToolResults:
 
 async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) -> list[Turn]:
     ids = [row["id"] for row in rows]
-    blocks = by_turn(await database.rows(GET_BLOCKS, turns=ids), block_from)
-    rounds = by_turn(await database.rows(GET_ROUNDS, turns=ids), round_from)
+    blocks = await database.rows(GET_BLOCKS, turns=ids)
+    rounds = await database.rows(GET_ROUNDS, turns=ids)
     asks, steers = await asks_and_steers_of(database, rows)
-    return [turn_from(row, rounds[row["id"]], blocks[row["id"]], asks[row["id"]], steers[row["id"]]) for row in rows]
+
+    def turns() -> list[Turn]:
+        blocks_of, rounds_of = by_turn(blocks, block_from), by_turn(rounds, round_from)
+        return [
+            turn_from(row, rounds_of[row["id"]], blocks_of[row["id"]], asks[row["id"]], steers[row["id"]])
+            for row in rows
+        ]
+
+    return await offload(BLOCK * len(blocks), turns)
 
 
 async def asks_and_steers_of(

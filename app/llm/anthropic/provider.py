@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anthropic
 import httpx2
 
+from app.kit.offload import offload
 from app.llm.anthropic.render import betas_of, render, render_count
 from app.llm.anthropic.wire import AnthropicWire
 from app.llm.provider import ModelRequest
@@ -35,13 +36,15 @@ class AnthropicProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
-        async with self._post("/v1/messages", render(request), request, "text/event-stream") as response:
+        body = await offload(request.size, render, request)
+        async with self._post("/v1/messages", body, request, "text/event-stream") as response:
             yield response, AnthropicWire(response.headers.get("request-id"))
 
     async def count(self, request: ModelRequest) -> int:
         """Counts the tokens. The response is opened as a stream, as those of model calls are."""
         path = "/v1/messages/count_tokens"
-        async with self._post(path, render_count(request), request, "application/json") as response:
+        body = await offload(request.size, render_count, request)
+        async with self._post(path, body, request, "application/json") as response:
             return decode_token_count(await response.aread())
 
     @asynccontextmanager

@@ -9,6 +9,7 @@ import httpx2
 import openai
 
 from app.domain.errors import TransientError
+from app.kit.offload import offload
 from app.llm.openai.chat import render as chat_render
 from app.llm.openai.chat.wire import ChatWire
 from app.llm.openai.quirks import OPENAI, Quirks
@@ -57,7 +58,7 @@ class OpenAIProvider(Adapter):
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
-        body = self.render(request, self.quirks)
+        body = await offload(request.size, self.render, request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
             yield response, self.wire(_request_id(response.headers), seed=body)
 
@@ -98,7 +99,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
     wire = ResponsesWire
 
     async def count(self, request: ModelRequest) -> int:
-        body = responses_render.render_count(request, self.quirks)
+        body = await offload(request.size, responses_render.render_count, request, self.quirks)
         async with self._post(f"{self.path}/input_tokens", body, "application/json") as response:
             return decode_token_count(await response.aread())
 

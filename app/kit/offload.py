@@ -1,0 +1,22 @@
+"""Work that would hold the event loop, done in a thread."""
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# In characters. To build, encode or decode as many takes some milliseconds; the way through a thread takes 0.1.
+LARGE = 250_000
+# A block of a conversation costs as much as so many characters besides its own.
+BLOCK = 500
+
+
+async def offload(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls `work`, which is about `size` characters: in a thread where they are many, else at once. What `work` reads
+    may not change meanwhile.
+    """
+    if size < LARGE:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
