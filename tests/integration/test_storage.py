@@ -63,6 +63,7 @@ GRANT: Row = {"id": NEW, "chat_id": CHAT, "tool": "n", "digest": "0", "turn_id":
 WAITING: Row = {"turn_id": ASSISTANT, "asked": 1, "calls": "[]"}
 CACHED: Row = {"owner": "ada", "key": bytes(32), "tool": "n", "content": "x", "size": 1, "expires_at": NOW}
 AUDIT: Row = {"id": 1000, "kind": "token.created", "detail": "{}"}
+BROWSER_TOKEN: Row = {"id": NEW, "owner": "ada", "hash": bytes(32), "scopes": ["read"], "expires_at": NOW}
 CHARGE: Row = {
     "turn_id": ASSISTANT,
     "call": "1.1",
@@ -111,6 +112,7 @@ VALID: list[tuple[str, Row]] = [
     ("waiting_webhooks", WAITING),
     ("tool_cache", CACHED),
     ("audit", AUDIT),
+    ("browser_tokens", BROWSER_TOKEN),
     ("charges", CHARGE),
     ("accounts", ACCOUNT),
     ("reservations", RESERVATION),
@@ -132,6 +134,10 @@ WRONG: dict[str, list[Row]] = {
     "ck_waiting_webhooks_one_state": [{**WAITING, "asked": 2, "delivered_at": NOW}],
     "pk_tool_cache": [CACHED],
     "pk_audit": [AUDIT],
+    "pk_browser_tokens": [BROWSER_TOKEN],
+    "fk_browser_tokens_token_id": [{**BROWSER_TOKEN, "id": USER, "token_id": NEW}],
+    "ck_browser_tokens_hash_is_sha256": [{**BROWSER_TOKEN, "id": USER, "hash": b"secret"}],
+    "ck_browser_tokens_turn_has_chat": [{**BROWSER_TOKEN, "id": USER, "turn_id": ASSISTANT}],
     "pk_charges": [CHARGE],
     "ck_charges_kind": [{**CHARGE, "call": "2.1", "kind": "tip"}],
     "pk_accounts": [ACCOUNT],

@@ -476,7 +476,7 @@ async def test_the_audit_trail_names_the_credential_of_whoever_decided(
     entries = await AuditTrail(desk.services.storage.database).page("local", None, 1, 100)
     mine = [entry for entry in entries if entry.detail.get("chat") == chat.rpartition("/")[2]]
     assert [entry.kind for entry in mine] == ["grant.revoked", "grant.given", "approval.given"]
-    assert {entry.actor for entry in mine} == {str(UUID(token.split("_")[1]))}
+    assert {entry.actor for entry in mine} == {f"token:{UUID(token.split('_')[1])}"}
     assert mine[-1].detail["input_digest"] == first["input_digest"]
 
 
