@@ -82,21 +82,41 @@ def _json(line: object, default: Callable[[Any], Any], **_options: object) -> by
     return msgspec.json.encode(line, enc_hook=default)
 
 
-class _Libraries(logging.Handler):
-    """Passes log records of libraries on to structlog."""
+_MINUTE = 60.0  # seconds
+_MOST_WARNINGS = 1_000  # different ones that are remembered
+
+
+class Libraries(logging.Handler):
+    """Passes log records of libraries on to structlog. The same warning is passed on once a minute: a client may cause
+    any number of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.ERROR and not self._is_due(record.getMessage(), record.created):
+            return
         fields = {"logger": record.name, "message": record.getMessage(), "exc_info": record.exc_info}
         if record.levelno >= logging.ERROR:
             log.error("library.error", **fields)
         else:
             log.warning("library.warning", **fields)
 
+    def _is_due(self, message: str, now: float) -> bool:
+        if now - self._passed.get(message, -_MINUTE) < _MINUTE:
+            return False
+        if len(self._passed) >= _MOST_WARNINGS:
+            self._passed.clear()
+        self._passed[message] = now
+        return True
+
 
 def configure_logging(level: str) -> None:
     """Writes JSON lines to standard error, coloured text where that is a terminal."""
     terminal = sys.stderr.isatty()
-    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING)
+    logging.basicConfig(handlers=[Libraries()], level=logging.WARNING)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -41,7 +41,7 @@ from app.domain.steps import (
 )
 from app.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from app.engine.hooks import AfterRound, BeforeAttempt
-from app.engine.metrics import count_usage, logged_continuation
+from app.engine.metrics import count_retry, count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
@@ -52,7 +52,6 @@ from app.engine.turn_context import TurnContext
 from app.kit.text import sentence
 from app.llm.conversation.summaries import as_summary
 from app.storage.database import retry_while_unavailable
-from app.telemetry import PROVIDER_RETRIES
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -360,7 +359,7 @@ class Executor:
             return
         tries = self._route.calls
         seconds = round(self._route.seconds_to_wait(error, charged=not shown), 3)
-        PROVIDER_RETRIES.labels(error.type).inc()
+        count_retry(error)
         log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
         model, message = self._route.model, sentence(error.message)
         self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)

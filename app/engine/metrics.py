@@ -7,6 +7,7 @@ from time import perf_counter
 import structlog
 
 from app.domain.assembly import ASSEMBLED
+from app.domain.errors import TransientError
 from app.domain.kinds import TOOL_RESULT
 from app.domain.limits import BUDGET, reached_limits
 from app.domain.rounds import Round
@@ -17,6 +18,7 @@ from app.telemetry import (
     CONTINUATION_SECONDS,
     CONTINUATIONS,
     LIMITS_REACHED,
+    PROVIDER_RETRIES,
     ROUNDS_PER_TURN,
     TOKENS,
     TURNS,
@@ -29,6 +31,14 @@ _STOP_REASONS = frozenset(
     {"end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal", "cancelled", "error"}
     | {"model_context_window_exceeded", ASSEMBLED, MAX_TOOL_ROUNDS, MAX_CALLS, BUDGET}
 )
+_RETRY_REASONS = frozenset(
+    {"api_error", "bad_stream", "connection_error", "incomplete_stream", "interrupted", "overloaded_error"}
+    | {"provider_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "stall_timeout", "timeout_error"}
+)
+
+
+def count_retry(error: TransientError) -> None:
+    PROVIDER_RETRIES.labels(error.type if error.type in _RETRY_REASONS else "other").inc()
 
 
 def count_usage(round: Round) -> None:
