@@ -132,7 +132,7 @@ class FeedReader:
         yield self._encode(None, self._cursor)
         events = self._first
         while True:
-            cursors = [self._cursor] * len(events)
+            cursors = [self._cursor_meanwhile()] * len(events)
             cursors[-1:] = [self._cursor_now()] if events else []
             for start in range(0, len(events), _BATCH):
                 yield b"".join(map(self._encode, events[start : start + _BATCH], cursors[start : start + _BATCH]))
@@ -164,8 +164,18 @@ class FeedReader:
         return [turn for turn in self._turns.values() if turn.status in OPEN]
 
     def _cursor_now(self) -> FeedCursor:
-        names = tuple(turn.id for turn in self._open)
-        return FeedCursor(self._seen_at, names if len(names) <= _MOST_NAMED else None)
+        return _cursor(self._seen_at, [turn.id for turn in self._open])
+
+    def _cursor_meanwhile(self) -> FeedCursor:
+        """The cursor before the last event of a look. It names the turns that the client may see open by then: one that
+        is older than the cursor would not be found again.
+        """
+        before, now = self._cursor, [turn.id for turn in self._open]
+        return before if before.open is None else _cursor(before.time, list(dict.fromkeys([*before.open, *now])))
+
+
+def _cursor(time: datetime, open_turns: Sequence[UUID]) -> FeedCursor:
+    return FeedCursor(time, tuple(open_turns) if len(open_turns) <= _MOST_NAMED else None)
 
 
 def _key(owner: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -326,6 +327,24 @@ async def test_more_open_turns_than_a_cursor_names_are_a_reset_for_whoever_comes
         assert [(await anext(events)).name for _ in range(3)] == ["reset", "turn", "turn"]
     for pause in pauses:
         pause.go.set()
+
+
+async def test_an_old_turn_that_a_client_saw_open_is_sent_when_it_has_ended_also_after_a_cut(
+    api: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.stream.feed.OVERLAP", timedelta(0))  # they were there long before the list was read
+    monkeypatch.setattr("app.stream.feed._BATCH", 1)
+    pauses, turns = [Pause(), Pause()], []
+    for pause in pauses:
+        turns.append(await api.say(await api.chat(), model=server.scripts.model(pausing(pause, "Half ", "whole."))))
+        await pause.reached.wait()
+    async with api.follow(FEED, (await read_list(api)).cursor) as events:
+        first = await anext(events)
+    for pause, turn in zip(pauses, turns, strict=True):
+        pause.go.set()
+        await api.events(turn.stream_url)
+    async with api.follow(FEED, first.id) as events:
+        await take_until(events, "turn", turn=first.data["turn"], status="complete")
 
 
 async def test_deleted_chats_are_forgotten_after_the_age_of_the_oldest_cursor(api: Client, server: Server) -> None:
