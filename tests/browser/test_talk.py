@@ -126,6 +126,7 @@ async def test_two_tabs_show_one_answer_and_follow_turns_of_each_other(
         await tab.sees_end()
         await tab.sees_what_is_stored(api)
     await other.say("Go on")
+    await ada.page.bring_to_front()  # a tab in the background may be drawn late
     await ada.sees("Three.")
     await ada.sees_end()
     await ada.sees_what_is_stored(api)
