@@ -60,6 +60,8 @@ async def offline_models(settings: Settings, interceptors: Sequence[Interceptor]
     """Those of the settings, as if every key were there: `interceptors` answer in the place of all networks."""
     known = {spec.name for spec in _providers(settings)}
     specs = read_registry(settings.models_file, _Complete(read_environment()))
+    for api in {spec.api for spec in specs}:  # an import in the middle of a replayed call would count as its silence
+        await import_adapter(api)
     async with connect_providers(specs, interceptors) as offers:
         if settings.model is not None and offers:
             first = next((offer for offer in offers if offer.provider.name in known), offers[0])
