@@ -40,13 +40,17 @@ class LoopWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(PAUSE) and not self._loop.is_closed():
+        while not self._stopped.wait(PAUSE):
             answered, asked = Event(), perf_counter()
-            self._loop.call_soon_threadsafe(answered.set)
+            try:
+                self._loop.call_soon_threadsafe(answered.set)
+            except RuntimeError:  # it was closed
+                return
             if not answered.wait(LIMIT):
                 where = _place(sys._current_frames().get(self._watched), self._package)
-                while not answered.wait(1.0) and not self._stopped.is_set():
-                    pass
+                while not answered.wait(1.0):
+                    if self._stopped.is_set():
+                        return  # a loop that has ended answers no more, and is held by nothing
                 held = perf_counter() - asked
                 LOOP_HELD_SECONDS.labels(where).observe(held)
                 if held >= _LOGGED:

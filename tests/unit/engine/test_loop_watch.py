@@ -50,3 +50,12 @@ async def test_the_watch_ends_with_its_block() -> None:
         pass
     await asyncio.to_thread(watch._thread.join, 10)
     assert not watch._thread.is_alive()
+
+
+def test_a_loop_that_ends_unwatched_is_held_by_nothing() -> None:
+    async def watched() -> LoopWatch:
+        return LoopWatch().__enter__()
+
+    watch = asyncio.run(watched())
+    watch._thread.join(10)
+    assert not watch._thread.is_alive(), "the loop is closed"
