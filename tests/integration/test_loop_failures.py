@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from app.domain.degraded import Degraded, degraded
 from app.domain.errors import PermanentError, TransientError
+from app.domain.events import Notice
 from app.domain.turns import Limits, RecoveryPolicy
 from app.engine.retries import Retries, RetryPolicy
 from app.llm.conversation.messages import GO_ON
@@ -48,7 +49,7 @@ def always(*blocks: Sequence[Part]) -> ScriptedProvider:
 
 
 def notices(client: Client) -> list[Any]:
-    return [notice.data for notice in client.notices if notice.name == "retry"]
+    return [notice.data for notice in client.notices if isinstance(notice, Notice) and notice.name == "retry"]
 
 
 # --- before the first word -------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Client:
     started: bool = False
     asked: tuple[ActionRequired, ...] = ()
     end: TurnEnd | None = None
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[Notice | ActionRequired] = field(default_factory=list)
     resets: list[int] = field(default_factory=list)
 
     def copy(self) -> "Client":
@@ -62,11 +62,11 @@ class Client:
     def take(self, frames: bytes) -> None:
         for event, identity in decode(frames):
             assert self.end is None, "nothing comes after the end"
-            if isinstance(event, Notice):
-                assert identity is None
+            if identity is None:  # of `action_required`: all that waits now, with an elicitation among it
+                assert isinstance(event, Notice | ActionRequired), "what is a part of the log has an id"
                 self.notices.append(event)
                 continue
-            assert identity is not None
+            assert not isinstance(event, Notice)
             cursor = Cursor.parse(identity)
             assert cursor > self.cursor, "ids only grow"
             self.cursor = cursor
