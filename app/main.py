@@ -9,10 +9,12 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
 from app.api.http.connection import SafeHeaders
-from app.api.http.errors import HANDLERS
+from app.api.http.cross_origin import cross_origin
+from app.api.http.errors import HANDLERS, failed
 from app.api.identity.authenticator import Authenticator
 from app.api.identity.stored import StoredTokens
 from app.api.identity.way import Authenticate
@@ -30,7 +32,7 @@ from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import api_database, database_url, session_url
 from app.setup.engine import background, started
-from app.setup.identity import open_ways
+from app.setup.identity import allowed_origins, open_ways
 from app.setup.models import check_chosen, default_among, default_model, open_models
 from app.setup.plans import read_plans
 from app.setup.policies import allowances, recorded_owners, tool_settings, turn_ceilings, turn_limits, webhook_receiver
@@ -71,7 +73,7 @@ def create_app(
             yield
             failure.cancel()
 
-    return _starlette(run)
+    return _starlette(settings, run)
 
 
 @asynccontextmanager
@@ -83,19 +85,24 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
 
 
-def application(services: Services) -> Starlette:
+def application(settings: Settings, services: Services) -> Starlette:
     """The HTTP side alone, around services that already run."""
-    app = _starlette()
+    app = _starlette(settings)
     app.state.services = services
     return app
 
 
-def _starlette(lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     app = Starlette(
         routes=[*routes(), *page_routes()],
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
-        middleware=[Middleware(SafeHeaders)],
+        # The last one answers what failed below it inside of the others, so that such an answer has their headers too.
+        middleware=[
+            Middleware(SafeHeaders),
+            *cross_origin(allowed_origins(settings), settings.cors_credentials),
+            Middleware(ServerErrorMiddleware, handler=failed),
+        ],
     )
     app.router.redirect_slashes = False  # a redirect would name the host of the request, which the client chose
     return app

@@ -156,6 +156,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
     """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
     does with the database is done for its owner. Raises Unauthorized and Forbidden.
     """
+    request.state.endpoint = endpoint
     identity = await services_of(request).authenticator.identity_of(request)
     identity.require(*endpoint.scopes)
     if endpoint.reach != "handler":
@@ -163,7 +164,7 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
         identity.require_reach(
             ids["chat"] if endpoint.reach != "owner" else None, ids["turn"] if endpoint.reach == "turn" else None
         )
-    request.state.identity, request.state.endpoint = identity, endpoint
+    request.state.identity = identity
     OWNER.set(identity.owner)
 
 

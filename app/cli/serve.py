@@ -94,7 +94,7 @@ async def _serve(settings: Settings) -> None:
     with _bound(settings) as own_socket:
         async with running(settings) as services:
             config = uvicorn.Config(
-                application(services),
+                application(settings, services),
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
                 access_log=False,

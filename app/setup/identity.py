@@ -1,8 +1,10 @@
 """The ways to authenticate that the settings and the program ask for."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from app.api.identity.in_browsers import TokensInBrowsers
 from app.api.identity.issuer_keys import check_key_url
 from app.api.identity.local import LocalMachine
 from app.api.identity.proxy import TrustedProxy
@@ -14,6 +16,7 @@ from app.domain.identity import Scope, checked_scopes
 from app.storage.tokens import Tokens
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
 @asynccontextmanager
@@ -34,6 +37,9 @@ async def open_ways(
             ways.append(await _jwt_tokens(settings, settings.jwt_issuer, scopes, stack))
         only_tokens = not ways
         ways.append(stored.identity_of)
+        if settings.url_tokens or settings.token_cookie:
+            origins = allowed_origins(settings)
+            ways.append(TokensInBrowsers(stored, settings.url_tokens, settings.token_cookie, origins).identity_of)
         if only_tokens and settings.host in _LOOPBACK:
             ways.append(LocalMachine(tokens).identity_of)
         elif only_tokens and not await tokens.exist():
@@ -42,6 +48,19 @@ async def open_ways(
                 " one with `turnstream tokens create NAME`, or listen on 127.0.0.1."
             )
         yield ways
+
+
+def allowed_origins(settings: Settings) -> frozenset[str]:
+    """The origins whose pages may call the API. Raises ConfigError for what is none: `*` would let every page in."""
+    origins = frozenset(_names(settings.cors_origins or ""))
+    if wrong := sorted(origin for origin in origins if not _ORIGIN.fullmatch(origin)):
+        raise ConfigError(
+            f"TURNSTREAM_CORS_ORIGINS: {wrong[0]} is no origin; name each as `https://app.example` or"
+            " `http://localhost:5173`: in small letters, without a path and without a slash at its end."
+        )
+    if settings.cors_credentials and not origins:
+        raise ConfigError("TURNSTREAM_CORS_CREDENTIALS needs the origins in TURNSTREAM_CORS_ORIGINS.")
+    return origins
 
 
 async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stack: AsyncExitStack) -> Authenticate:

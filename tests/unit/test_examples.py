@@ -89,6 +89,9 @@ CHECKED = {
     ("docs/frontends.md", "EventSource", "js"): (
         "tests/unit/test_docs.py::test_the_example_with_event_source_listens_to_every_event"
     ),
+    ("docs/frontends.md", "Other origins", "js"): (
+        "tests/browser/test_other_origin.py::test_an_event_source_of_another_origin_goes_on_when_its_token_has_ended"
+    ),
     ("docs/hooks.md", "Hooks", "python"): (
         "tests/integration/test_hooks.py::test_the_example_of_the_page_hears_what_it_says"
     ),

@@ -72,7 +72,7 @@ async def refused(request: Request, error: Exception) -> Response:
         errors = [{"field": error.field, "message": detail}] if error.field else []
     if isinstance(error, Unauthorized):
         address = request.client.host if request.client else "unknown"
-        sent = "a token" if "authorization" in request.headers else "no token"
+        sent = "a token" if "authorization" in request.headers or hasattr(request.state, "access_token") else "no token"
         request.app.state.services.note_refusal(address, sent)
     limit = error.limit if isinstance(error, TooMany) else None
     return problem(error.status, error.title, detail, errors, _headers(error), limit)
@@ -131,5 +131,4 @@ HANDLERS = {
     StorageUnavailable: unavailable,
     HTTPException: no_route,
     MemoryError: out_of_memory,
-    Exception: failed,
 }

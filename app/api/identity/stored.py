@@ -31,14 +31,16 @@ class StoredTokens:
 
     async def identity_of(self, request: Request) -> Identity | None:
         token = bearer_token(request)
-        if token is None or not is_well_formed(token):
-            return None
+        return await self.of_token(token) if token is not None and is_well_formed(token) else None
+
+    async def of_token(self, token: str) -> Identity:
+        """Raises Unauthorized."""
         identity, until = self._known.get(token, (None, 0.0))
-        if time.monotonic() >= until:
+        if time.monotonic() >= until and is_well_formed(token):
             identity = await self._look_up(token)
         if identity is None:
             raise Unauthorized(
-                "The token of `Authorization` is not known here, was revoked, or has expired; send another one."
+                "The token of the request is not known here, was revoked, or has expired; send another one."
             )
         if identity.credential is not None:
             self._used.add(identity.credential)

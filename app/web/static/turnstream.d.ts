@@ -22,6 +22,7 @@ export declare class Refused extends Error {
 export declare class Client {
     #private;
     base: string;
+    credentials: RequestCredentials | undefined;
     token: () => string | null | Promise<string | null>;
     renew: (() => unknown) | undefined;
     /** @type {Promise<unknown> | null} */
@@ -31,11 +32,13 @@ export declare class Client {
      * @param {string} [options.base] address of the server; by default that of the page
      * @param {() => string | null | Promise<string | null>} [options.token] returns the bearer token, or null for none
      * @param {() => unknown} [options.renew] gets a new token for `token` to return, when the server refuses the one it has
+     * @param {RequestCredentials} [options.credentials] `include`: cookies are sent to a server of another origin too
      */
-    constructor({ base, token, renew }?: {
+    constructor({ base, token, renew, credentials }?: {
         base?: string;
         token?: () => string | null | Promise<string | null>;
         renew?: () => unknown;
+        credentials?: RequestCredentials;
     });
     /**
      * Returns the JSON of the response, a Blob for another type, null for 204. Throws Refused, and the TypeError of fetch

@@ -45,9 +45,11 @@ export class Client {
    * @param {string} [options.base] address of the server; by default that of the page
    * @param {() => string | null | Promise<string | null>} [options.token] returns the bearer token, or null for none
    * @param {() => unknown} [options.renew] gets a new token for `token` to return, when the server refuses the one it has
+   * @param {RequestCredentials} [options.credentials] `include`: cookies are sent to a server of another origin too
    */
-  constructor({ base = '', token = () => null, renew } = {}) {
+  constructor({ base = '', token = () => null, renew, credentials } = {}) {
     this.base = base
+    this.credentials = credentials
     this.token = token
     this.renew = renew
     /** @type {Promise<unknown> | null} */
@@ -97,7 +99,7 @@ export class Client {
     for (let tries = 1; ; tries++) {
       const token = await this.token()
       const headers = { ...(token && { Authorization: `Bearer ${token}` }), ...options.headers }
-      const response = await fetch(this.base + path, { ...options, headers })
+      const response = await fetch(this.base + path, { credentials: this.credentials, ...options, headers })
       if (response.ok) return response
       if (response.status !== 401 || tries === MAX_TOKENS || !(await this.#renewed(token)))
         throw await refusal(response)
