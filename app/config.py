@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ def _alias(field: str) -> AliasChoices:
 
 
 class Settings(BaseSettings):
-    """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor` prints."""
+    """Times are seconds, sizes bytes. The description of each field is what `turnstream doctor --settings` prints."""
 
     model_config = SettingsConfigDict(
         alias_generator=AliasGenerator(validation_alias=_alias),
@@ -39,6 +39,11 @@ class Settings(BaseSettings):
         extra="ignore",
         populate_by_name=True,
     )
+
+    @property
+    def on_loopback(self) -> bool:
+        """True where only this machine can reach the server."""
+        return self.host in {"127.0.0.1", "::1", "localhost"}
 
     database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
     api_database_url: SecretStr | None = Field(
@@ -301,13 +306,20 @@ _SECRET_FILES = {
 
 def read_settings() -> Settings:
     """Raises ConfigError with a sentence for every setting that is wrong."""
-    _refuse_unknown()
-    secrets = _secrets_in_files()
+    wrong = list(_unknown())
+    secrets: dict[str, Any] = {}
     try:
-        return Settings(**secrets)
+        secrets = _secrets_in_files()
+    except ConfigError as error:
+        wrong += error.args
+    try:
+        settings = Settings(**secrets)
     except ValidationError as error:
-        sentences = [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
-        raise ConfigError(" ".join(sentences)) from None
+        wrong += [f"{each['loc'][0]} {requirement(each['type'], each.get('ctx'))}." for each in error.errors()]
+    else:
+        if not wrong:
+            return settings
+    raise ConfigError(*wrong)
 
 
 def read_environment() -> Mapping[str, str]:
@@ -335,8 +347,8 @@ def _secrets_in_files() -> dict[str, Any]:
     return found
 
 
-def _refuse_unknown() -> None:
-    """Raises ConfigError for a misspelt name, which would be a setting without an effect."""
+def _unknown() -> Iterator[str]:
+    """A sentence for each misspelt name, which would be a setting without an effect."""
     known = [*map(_variable, Settings.model_fields), *_SECRET_FILES]
     for name in read_environment():
         if name.startswith(_PREFIX) and name not in known and name not in OF_THE_CLIENT:
@@ -344,5 +356,7 @@ def _refuse_unknown() -> None:
             # Without the prefix that all share, or any name would be close to another.
             bare = {each.removeprefix(_PREFIX): each for each in known}
             close = difflib.get_close_matches(name.removeprefix(_PREFIX), bare, n=1)
-            remedy = f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor` lists all settings."
-            raise ConfigError(f"{where}{name} is not a setting; {remedy}")
+            remedy = (
+                f"did you mean {bare[close[0]]}?" if close else "`turnstream doctor --settings` lists all settings."
+            )
+            yield f"{where}{name} is not a setting; {remedy}"

@@ -16,7 +16,6 @@ from app.api.http.connection import SafeHeaders
 from app.api.http.cross_origin import cross_origin
 from app.api.http.errors import HANDLERS, failed
 from app.api.identity.authenticator import Authenticator
-from app.api.identity.stored import StoredTokens
 from app.api.identity.way import Authenticate
 from app.api.plans import OwnerPlans
 from app.api.resolve import Defaults, Resolver
@@ -32,19 +31,13 @@ from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import api_database, database_url, session_url
 from app.setup.engine import background, started
-from app.setup.identity import allowed_origins, open_ways
-from app.setup.models import check_chosen, default_among, default_model, open_models
-from app.setup.plans import read_plans
-from app.setup.policies import allowances, recorded_owners, tool_settings, turn_ceilings, turn_limits, webhook_receiver
+from app.setup.identity import allowed_origins
+from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
+from app.setup.policies import recorded_owners, turn_ceilings, turn_limits
 from app.setup.samples import offer_samples
-from app.storage.database import Database, connect
+from app.storage.database import connect
 from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
-from app.storage.tokens import Tokens
-from app.storage.turns import ToolResults
-from app.tools.assembly import open_toolset
-from app.tools.library.documents import document_tools
-from app.tools.library.results import result_tools
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
 from app.web.page import page_routes
@@ -119,9 +112,10 @@ async def running(
     plan_of: Callable[[str], Plan | str | None] | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
-    receiver, allowed, plans = webhook_receiver(settings), allowances(settings), read_plans(settings, plan_of)
-    model = default_model(settings) if models is None else default_among(models, settings.model)
     async with AsyncExitStack() as stack:
+        parts = Parts(settings, Given(models, toolset, outputs, authenticate, plan_of), stack)
+        for step in FROM_SETTINGS.values():
+            await step(parts)
         url = await stack.enter_async_context(database_url(settings))
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
@@ -130,25 +124,22 @@ async def running(
             "statement_timeout": settings.postgres_timeout,
             "statement_cache": settings.statement_cache,
         }
-        database = await stack.enter_async_context(connect(url, **options))
+        parts.database = database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))
-        stored = StoredTokens(Tokens(database))
-        ways = await stack.enter_async_context(open_ways(settings, Tokens(database), stored, authenticate))
-        if models is None:
-            models = await stack.enter_async_context(open_models(settings))
-        check_chosen(models, settings)
-        if toolset is None:
-            toolset = await stack.enter_async_context(_own_toolset(settings, database, outputs))
-        if model == DEMO:
+        for step in WITH_DATABASE.values():
+            await step(parts)
+        if parts.model == DEMO:
             await offer_samples(Documents(database), LOCAL_OWNER)
         engine = await stack.enter_async_context(
-            started(settings, direct_url, database, api, models, toolset, hooks, receiver, plans)
+            started(
+                settings, direct_url, database, api, parts.models, parts.toolset, hooks, parts.receiver, parts.plans
+            )
         )
-        worker, owner_plans = engine.worker, OwnerPlans(plans)
+        worker, owner_plans = engine.worker, OwnerPlans(parts.plans)
         streams = OwnerStreams(owner_plans)
-        await stack.enter_async_context(background(engine.failed, stored.record_uses, StreamWatch(streams).run))
+        await stack.enter_async_context(background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run))
         yield Services(
-            Authenticator(ways),
+            Authenticator(parts.ways),
             Storage.of(api, database),
             Live(
                 engine.directory,
@@ -161,10 +152,10 @@ async def running(
                 worker.begin,
             ),
             Resolver(
-                models,
-                toolset,
-                Defaults(model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
-                allowed,
+                parts.models,
+                parts.toolset,
+                Defaults(parts.model, settings.system_prompt, turn_limits(settings), turn_ceilings(settings)),
+                parts.allowed,
             ),
             HttpSettings(
                 settings.max_body_bytes,
@@ -182,13 +173,6 @@ async def running(
             is_ready=lambda: not worker.draining,
             drain=worker.drain,
         )
-
-
-@asynccontextmanager
-async def _own_toolset(settings: Settings, database: Database, outputs: Outputs | None) -> AsyncIterator[Toolset]:
-    own = document_tools(Documents(database)) + result_tools(ToolResults(database), settings.max_result_chars)
-    async with open_toolset(own, tool_settings(settings), outputs) as toolset:
-        yield toolset
 
 
 async def _terminate_process_after(failed: asyncio.Event) -> None:

@@ -126,6 +126,13 @@ def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def empty_database_url(postgres_server: str) -> Iterator[str]:
+    """A database in which nothing was ever made."""
+    with _database(postgres_server, template="template0") as url:
+        yield url
+
+
 @pytest.fixture(scope="module")
 def shared_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
     """The same, for all tests of a module: where servers take longer to start than a test to run."""

@@ -91,7 +91,7 @@ def serve() -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    with _bound(settings) as own_socket:
+    with bound(settings) as own_socket:
         async with running(settings) as services:
             config = uvicorn.Config(
                 application(settings, services),
@@ -112,7 +112,7 @@ async def _serve(settings: Settings) -> None:
         sys.exit(1)  # a supervisor takes any other status for an end that was asked for
 
 
-def _bound(settings: Settings) -> socket.socket:
+def bound(settings: Settings) -> socket.socket:
     """Binds the address first: the replica that has it takes over the turns of a dead one at the same address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)

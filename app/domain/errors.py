@@ -140,4 +140,7 @@ class IllegalTransition(TurnstreamError):
 
 
 class ConfigError(TurnstreamError):
-    """A setting is wrong. The message names it and a right value."""
+    """One or more settings are wrong. Each argument is a sentence that names one and a right value."""
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.args))

@@ -15,7 +15,6 @@ from app.domain.errors import ConfigError
 from app.domain.identity import Scope, checked_scopes
 from app.storage.tokens import Tokens
 
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
@@ -40,7 +39,7 @@ async def open_ways(
         if settings.url_tokens or settings.token_cookie:
             origins = allowed_origins(settings)
             ways.append(TokensInBrowsers(stored, settings.url_tokens, settings.token_cookie, origins).identity_of)
-        if only_tokens and settings.host in _LOOPBACK:
+        if only_tokens and settings.on_loopback:
             ways.append(LocalMachine(tokens).identity_of)
         elif only_tokens and not await tokens.exist():
             raise ConfigError(

@@ -1,24 +1,29 @@
 """The models of the settings, with interceptors for recordings and chaos."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 
 import structlog
 
 from app.config import Settings, read_environment
-from app.domain.errors import ConfigError, RequestRefused
+from app.domain.blocks import Block
+from app.domain.errors import ConfigError, ProviderError, RequestRefused
+from app.domain.kinds import TEXT
 from app.lab.chaos import ChaosInterceptor, ChaosPlan
 from app.lab.recordings import RecordingInterceptor, Recordings
 from app.llm.demo.provider import DEMO, DemoProvider
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.models.connect import connect_providers, import_adapter
 from app.llm.models.registry import ProviderSpec, read_registry
+from app.llm.provider import Message, ModelRequest
 from app.llm.transport.interceptor import CallPublisher, Interceptor
 
 log = structlog.get_logger(__name__)
 
 PREFERRED = "claude-sonnet-5-5"
+_PING = 30.0  # seconds
 
 
 @asynccontextmanager
@@ -53,6 +58,34 @@ def _providers(settings: Settings) -> Sequence[ProviderSpec]:
     secrets = {name: key.get_secret_value() if key else "" for name, key in keys.items()}
     environment = {**read_environment(), **secrets, **{name: url or "" for name, url in urls.items()}}
     return read_registry(settings.models_file, environment)
+
+
+async def ping_providers(settings: Settings) -> Mapping[str, str]:
+    """Makes the shortest call to each provider. Returns its error by the provider's name, an empty text for none."""
+    specs = _providers(settings)
+    default, answers = default_model(settings), dict[str, str]()
+    async with connect_providers(specs) as offers:
+        for number, (spec, offer) in enumerate(zip(specs, offers, strict=True)):
+            listed = [model.id for model in spec.models]
+            is_its_own = default in listed or (number == 0 and settings.model is not None)
+            model = default if is_its_own else next(iter(listed), None)
+            answers[spec.name] = "it has no model in the file of models" if model is None else await _ping(offer, model)
+    return answers
+
+
+async def _ping(offer: ProviderModels, model: str) -> str:
+    # OpenAI's newer API takes no smaller limit.
+    request = ModelRequest(model, (Message("user", (Block(0, 0, 0, TEXT, "ping"),)),), params={"max_tokens": 16})
+    models = Models([replace(offer, prefixes=[model])])
+    try:
+        async with asyncio.timeout(_PING), aclosing(models.provider_for(model).stream(request)) as stream:
+            async for _ in stream:
+                pass
+    except TimeoutError:
+        return f"{model} did not answer within {_PING:g} seconds"
+    except ProviderError as error:
+        return f"{model}: {error}"
+    return ""
 
 
 @asynccontextmanager
@@ -99,6 +132,18 @@ def default_model(settings: Settings) -> str:
     if not listed:
         raise ConfigError("TURNSTREAM_MODEL must name the default model: the registry lists none.")
     return PREFERRED if PREFERRED in listed else listed[0]
+
+
+def served_model(settings: Settings) -> str:
+    """The same for a server. Raises ConfigError too where the demo would answer others, who take it for a model."""
+    model = default_model(settings)
+    if model == DEMO and settings.model is None and not settings.on_loopback:
+        raise ConfigError(
+            f"TURNSTREAM_HOST is {settings.host}, which other machines can reach, and no key of a provider is set: set"
+            " ANTHROPIC_API_KEY, OPENAI_API_KEY or TURNSTREAM_MODELS_FILE, or TURNSTREAM_MODEL=demo if the scripted"
+            " demo is to answer."
+        )
+    return model
 
 
 def check_chosen(models: Models, settings: Settings) -> None:

@@ -239,18 +239,22 @@ async def connect(
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
-    connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py).
+    connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). Raises
+    ConfigError where it cannot be opened.
     """
-    pool = await asyncpg.create_pool(
-        url,
-        min_size=min(2, size),
-        max_size=size,
-        timeout=statement_timeout,
-        command_timeout=statement_timeout,
-        reset=_keep_session_state,
-        statement_cache_size=statement_cache,
-        init=partial(_set_actor, actor) if actor else None,
-    )
+    try:
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=min(2, size),
+            max_size=size,
+            timeout=statement_timeout,
+            command_timeout=statement_timeout,
+            reset=_keep_session_state,
+            statement_cache_size=statement_cache,
+            init=partial(_set_actor, actor) if actor else None,
+        )
+    except _ERRORS as error:  # past a pooler Postgres may answer all the same
+        raise ConfigError(f"DATABASE_URL names a database that cannot be used: {error}") from error
     try:
         yield Database(pool, statement_timeout, by_owner)
     finally:

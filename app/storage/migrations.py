@@ -3,6 +3,7 @@ imported where there is something to migrate.
 """
 
 import asyncio
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parents[1]
 # A wheel carries them inside the package; in the source tree they stand beside it.
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parent / "migrations")
+
+_OURS = re.compile("[0-9]{4}")
+_REVISIONS = "SELECT version_num FROM alembic_version"
+_FIRST_TABLES = ["chats", "turns", "blocks", "rounds", "documents", "tokens"]
+_TABLES = """
+SELECT relname FROM pg_class
+WHERE relkind IN ('r', 'v', 'p', 'm', 'f') AND relnamespace = to_regnamespace(current_schema()) AND relname = ANY($1)
+ORDER BY relname
+"""
 
 
 def alembic_config(url: str) -> "Config":
@@ -47,41 +57,55 @@ def downgrade(url: str, revision: str) -> None:
 
 async def upgrade_in_thread(url: str) -> None:
     """`upgrade` inside an event loop, where the revision is not the newest already. Raises ConfigError where the
-    database cannot be reached, or is of a newer version.
+    database cannot be reached, is of a newer version, or holds the tables of another program.
     """
+    if await present_revision(url) != newest_revision():
+        await asyncio.to_thread(_upgrade_checked, url)
+
+
+async def present_revision(url: str) -> str | None:
+    """The revision of the database, None for one without tables. Raises ConfigError where it cannot be migrated."""
     try:
-        if await _revisions(url) != [newest_revision()]:
-            await asyncio.to_thread(_upgrade_checked, url)
+        connection = await asyncpg.connect(plain_url(url))
+        try:
+            # In this order: the tables of another process that migrates now are committed together with its revision.
+            tables = [each["relname"] for each in await connection.fetch(_TABLES, _FIRST_TABLES)]
+            revisions: list[str] = []
+            with suppress(asyncpg.UndefinedTableError):
+                revisions = [each["version_num"] for each in await connection.fetch(_REVISIONS)]
+        finally:
+            await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise _unusable(error) from error
+    if (tables and not revisions) or not all(map(_OURS.fullmatch, revisions)):
+        what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"
+        raise ConfigError(
+            f"DATABASE_URL names a database that another program uses: it has {what}. Nothing was changed. Give"
+            " turnstream a database of its own, or a schema by `?search_path=SCHEMA` at the end of the URL."
+        )
+    if unknown := sorted({*revisions} - _known_revisions()):
+        raise ConfigError(
+            f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
+            " it. Run that version, or let it downgrade the database to a revision that this version knows:"
+            " `alembic downgrade REVISION`"
+        )
+    return revisions[0] if revisions else None
 
 
 def newest_revision() -> str:
-    """The newest of `migrations/`, by the names of its files."""
-    return max(file.name.partition("_")[0] for file in (FOLDER / "versions").glob("*.py"))
+    return max(_known_revisions())
 
 
-async def _revisions(url: str) -> list[str]:
-    connection = await asyncpg.connect(plain_url(url))
-    try:
-        with suppress(asyncpg.UndefinedTableError):
-            return [row["version_num"] for row in await connection.fetch("SELECT version_num FROM alembic_version")]
-    finally:
-        await connection.close()
-    return []
+def _known_revisions() -> frozenset[str]:
+    """Those of `migrations/`, by the names of its files."""
+    return frozenset(file.name.partition("_")[0] for file in (FOLDER / "versions").glob("*.py"))
 
 
 def _upgrade_checked(url: str) -> None:
-    from alembic.util import CommandError  # noqa: PLC0415
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
     try:
         upgrade(url)
-    except CommandError as error:  # the revision of the database is unknown here
-        raise ConfigError(
-            f"DATABASE_URL: {error}: a newer turnstream has used this database. Run that version, or let it downgrade"
-            " the database to a revision that this version knows: `alembic downgrade REVISION`"
-        ) from error
     except SQLAlchemyError as error:
         raise _unusable(error) from error
 

@@ -95,9 +95,9 @@ async def embedded_api_url(url: str) -> str:
     return parts._replace(netloc=f"{API_ROLE}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
-async def admit(url: str, api_url: str) -> None:
-    """Gives the role of `api_url` what the API needs in the database of `url`, which has its newest revision. Raises
-    ConfigError for a role that no policy would hold.
+async def admit(url: str, api_url: str, *, grant: bool = True) -> None:
+    """Gives the role of `api_url` what the API needs in the database of `url`, which has its newest revision; without
+    `grant` it is only checked. Raises ConfigError for a role that no policy would hold.
     """
     try:
         connection = await asyncpg.connect(api_url, statement_cache_size=0)  # it may pass a pooler
@@ -116,7 +116,7 @@ async def admit(url: str, api_url: str) -> None:
                         f"TURNSTREAM_API_DATABASE_URL names the role {role['rolname']}, to which row-level security"
                         " does not apply; it must be no superuser, have no BYPASSRLS, and own no table of turnstream."
                     )
-                if missing := [table["relname"] for table in tables if not table["granted"]]:
+                if grant and (missing := [table["relname"] for table in tables if not table["granted"]]):
                     name = role["rolname"].replace("'", "''")
                     await connection.execute(_GRANT.format(role=name, tables=", ".join(missing)))
         finally:

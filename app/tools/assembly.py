@@ -2,8 +2,8 @@
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -62,20 +62,33 @@ class LoadedTools:
 
 @asynccontextmanager
 async def open_toolset(
-    own: Iterable[Tool], settings: ToolSettings, outputs: Outputs | None = None
+    own: Iterable[Tool], settings: ToolSettings, outputs: Outputs | None = None, *, connect_mcp: bool = True
 ) -> AsyncIterator[Toolset]:
-    """Opens the toolset and the connections that its tools need. Raises ConfigError."""
-    declarations = read_declarations(settings.file, settings.environment) if settings.file else Declarations()
-    with errors_named("TURNSTREAM_HTTP_TOOLS_ALLOW:"):
+    """Opens the toolset and the connections that its tools need; those to MCP servers only with `connect_mcp`. Raises
+    ConfigError with a sentence for each setting that is wrong.
+    """
+    problems: list[str] = []
+    declarations, allowed, reachable, secrets = Declarations(), Allowed(), Allowed(), read_secrets("", {})
+    loaded: list[LoadedTools] = []
+    with _collected(problems):
+        declarations = read_declarations(settings.file, settings.environment) if settings.file else declarations
+    with _collected(problems), errors_named("TURNSTREAM_HTTP_TOOLS_ALLOW:"):
         allowed = _allowed(settings.allowed)
-    with errors_named("TURNSTREAM_REQUEST_TOOLS_ALLOW:"):
+    with _collected(problems), errors_named("TURNSTREAM_REQUEST_TOOLS_ALLOW:"):
         reachable = replace(_allowed(settings.request_tools_allowed), public=settings.request_tools == "public")
-    with errors_named("TURNSTREAM_TOOL_SECRETS:"):
+    with _collected(problems), errors_named("TURNSTREAM_TOOL_SECRETS:"):
         secrets = read_secrets(settings.tool_secrets or "", settings.environment)
-    with errors_named("TURNSTREAM_SIGNING_SECRET:"):
+    with _collected(problems), errors_named("TURNSTREAM_SIGNING_SECRET:"):
         if settings.signing_secret is not None:
             key_of(settings.signing_secret)
     async with AsyncExitStack() as stack:
+        with _collected(problems):
+            loaded += await load_installed(stack, settings.environment)
+        with _collected(problems):
+            if settings.reference:
+                loaded.append(await load_toolset(settings.reference, stack, settings.environment))
+        if problems:
+            raise ConfigError(*problems)
         http = await stack.enter_async_context(
             HttpTools(
                 allowed,
@@ -83,9 +96,6 @@ async def open_toolset(
                 request_tools=RequestToolRules(reachable, settings.request_tools_timeout, secrets),
             )
         )
-        loaded = await load_installed(stack, settings.environment)
-        if settings.reference:
-            loaded.append(await load_toolset(settings.reference, stack, settings.environment))
         tools = [
             *own,
             *(tool for each in loaded for tool in each.tools),
@@ -98,7 +108,8 @@ async def open_toolset(
                 # Imported only when needed: the package takes a second.
                 from app.tools.mcp.servers import McpServers  # noqa: PLC0415
 
-                sources.append(await stack.enter_async_context(McpServers(declarations.servers)))
+                servers = McpServers(declarations.servers)
+                sources.append(await stack.enter_async_context(servers) if connect_mcp else servers)
             toolset = Toolset(
                 tools,
                 settings.max_parallel,
@@ -111,6 +122,15 @@ async def open_toolset(
                 reserved=True,
             )
         yield toolset
+
+
+@contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """Adds the sentences of a ConfigError to `problems`, so that one start shows all of them."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += error.args
 
 
 def _allowed(entries: str | None) -> Allowed:

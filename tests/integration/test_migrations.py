@@ -3,10 +3,9 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -44,15 +43,6 @@ UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespac
 UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'alembic_version$'
 """
 MIGRATE = "import sys; from app.storage.migrations import upgrade; upgrade(sys.argv[1])"
-
-
-@pytest.fixture
-def empty_database_url(postgres_server: str) -> Iterator[str]:
-    """A database in which nothing was ever made."""
-    name = f"test_{uuid4().hex}"
-    asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE template0"))
-    yield urlsplit(postgres_server)._replace(path=f"/{name}").geturl()
-    asyncio.run(_execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 async def _execute(url: str, statement: str) -> None:

@@ -108,6 +108,9 @@ CHECKED = {
     ("docs/models.md", "Structured turns", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "python"): f"{MODELS}test_validators_and_handlers_are_registered_by_name",
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
+    ("docs/operations.md", "Doctor", "text"): (
+        "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
+    ),
     ("docs/operations.md", "Who may use it", "text"): TOKEN,
     ("docs/operations.md", "Backup", "sh"): BACKUP,
     ("docs/operations.md", "What owners use", "sh"): USAGE,

@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from time import monotonic, time
 
 import aiohttp
@@ -13,6 +14,7 @@ import structlog
 
 from app.domain.errors import StorageUnavailable
 from app.engine.hooks import Hooks, TurnEnded
+from app.kit.ids import new_id
 from app.kit.signature import headers_of
 from app.storage.database import retry_while_unavailable
 from app.storage.webhooks import Webhook, WebhookKind, Webhooks
@@ -111,18 +113,11 @@ class WebhookDeliveries(Hooks):
             self._running -= 1
 
     async def _post(self, http: aiohttp.ClientSession, webhook: Webhook) -> int | str:
-        """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
         kind = self._webhooks.kind
         body = body_of(webhook, kind, self._receiver.root_path)
         # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
         id = f"ended-{webhook.turn}" if kind == "ended" else f"waiting-{webhook.turn}-{webhook.number}"
-        signature = headers_of(self._receiver.secret, id, int(time()), body)
-        headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
-        try:
-            async with http.post(self._receiver.url, data=body, headers=headers, allow_redirects=False) as response:
-                return response.status
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return type(error).__name__
+        return await post_signed(http, self._receiver, id, body)
 
     async def _record(self, webhook: Webhook, answer: int | str) -> None:
         fields = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
@@ -140,6 +135,25 @@ class WebhookDeliveries(Hooks):
             await retry_while_unavailable(lambda: self._webhooks.failed(webhook, str(answer), wait))
             log.warning("webhook.failed", **fields, seconds=round(wait, 3))
         WEBHOOKS.labels(outcome).inc()
+
+
+async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, body: bytes) -> int | str:
+    """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
+    signature = headers_of(receiver.secret, id, int(time()), body)
+    headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
+    try:
+        async with http.post(receiver.url, data=body, headers=headers, allow_redirects=False) as response:
+            return response.status
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return type(error).__name__
+
+
+async def ping_receiver(receiver: Receiver) -> int | str:
+    """Sends the event `ping`, which is about no turn, and returns the same as `post_signed`."""
+    body = msgspec.json.encode({"type": "ping", "timestamp": datetime.now(UTC), "data": {}})
+    timeout = aiohttp.ClientTimeout(total=WebhookPolicy().timeout)
+    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http:
+        return await post_signed(http, receiver, f"ping-{new_id()}", body)
 
 
 def body_of(webhook: Webhook, kind: WebhookKind = "ended", root_path: str = "") -> bytes:

@@ -62,6 +62,7 @@ class McpConnection:
         self.server = server
         self.tools: Mapping[str, McpTool] = {}
         self.tried = False
+        self.failure = ""
         self._changes = changes
         self._timing = timing
         self._session: McpSession | None = None
@@ -130,7 +131,7 @@ class McpConnection:
     def _log_failure(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self.failure = reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         if self._connected_at is None:
             log.warning("mcp.failed", server=self.server.name, reason=reason)
         else:
@@ -180,6 +181,14 @@ class McpServers:
     def connected(self) -> frozenset[str]:
         """The names of the servers that are connected now."""
         return frozenset(each.server.name for each in self._connections.values() if each.connected)
+
+    async def first_tries(self) -> Mapping[str, str]:
+        """Waits until each server was tried. Returns by name why it is not connected; an empty text where it is."""
+        await self.changes.until(lambda: all(each.tried for each in self._connections.values()))
+        return {
+            each.server.name: "" if each.connected else each.failure or "no answer"
+            for each in self._connections.values()
+        }
 
     def tools(self) -> Mapping[str, Tool]:
         """The tools that each server listed last, connected or not."""

@@ -8,7 +8,7 @@ from app.config import Settings
 from app.domain.errors import ConfigError
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import ScriptedProvider
-from app.setup.models import default_among, default_model
+from app.setup.models import default_among, default_model, served_model
 
 NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
 
@@ -36,3 +36,11 @@ def test_of_models_that_a_program_gives_it_is_one_of_theirs() -> None:
         ConfigError, match=r"TURNSTREAM_MODEL must be one of small, big: there is no model 'nope' here\.$"
     ):
         default_among(models, "nope")
+
+
+def test_the_demo_answers_others_only_where_it_is_named() -> None:
+    assert [served_model(settings(host=host)) for host in ("127.0.0.1", "::1", "localhost")] == ["demo"] * 3
+    assert served_model(settings(host="0.0.0.0", model="demo")) == "demo"
+    assert served_model(settings(host="0.0.0.0", anthropic_api_key="sk-secret")) != "demo"
+    with pytest.raises(ConfigError, match=r"^TURNSTREAM_HOST is 0\.0\.0\.0, .* or TURNSTREAM_MODEL=demo"):
+        served_model(settings(host="0.0.0.0"))

@@ -46,7 +46,7 @@ def test_the_file_may_hold_settings_of_the_client_and_foreign_variables(tmp_path
         (
             "QQQ",
             "1",
-            "TURNSTREAM_QQQ is not a setting; `turnstream doctor` lists all settings.",
+            "TURNSTREAM_QQQ is not a setting; `turnstream doctor --settings` lists all settings.",
         ),
     ],
 )

@@ -1,0 +1,91 @@
+"""Facts about a Postgres, read without changing anything, and whether turnstream can live with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import asyncpg
+
+from app.domain.errors import ConfigError
+from app.storage.database import plain_url
+
+TESTED_VERSION = 18
+
+_FACTS = """
+SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int / 10000 AS major,
+    current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS standby,
+    current_setting('transaction_read_only')::bool AS read_only,
+    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS may_create,
+    current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
+    current_setting('synchronous_commit') <> 'off' AS waits_for_disk,
+    current_setting('idle_session_timeout') AS idle_timeout,
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0) AS connections,
+    clock_timestamp() AS clock
+"""
+_REPLICAS = "SELECT count(*) FROM replicas WHERE lease_until > now()"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """`connections` are those that ordinary users share. `clock_ahead` is in seconds, negative where it is behind."""
+
+    version: str
+    major: int
+    encoding: str
+    standby: bool
+    read_only: bool
+    may_create: bool
+    durable: bool
+    waits_for_disk: bool
+    idle_timeout: str
+    connections: int
+    clock_ahead: float
+    replicas: int
+
+    def faults(self) -> Mapping[str, str]:
+        """What turnstream cannot live with, with its remedy."""
+        wrong = {
+            "it is a standby": ("name the primary in DATABASE_URL", self.standby),
+            "it is read-only": ("set default_transaction_read_only to off", self.read_only and not self.standby),
+            f"its encoding is {self.encoding}": ("make a database with the encoding UTF8", self.encoding != "UTF8"),
+            "its user may not create tables": ("GRANT CREATE ON SCHEMA to it", not self.may_create),
+        }
+        return {what: remedy for what, (remedy, is_so) in wrong.items() if is_so}
+
+    def notes(self) -> Mapping[str, str]:
+        """What costs something, with its remedy."""
+        odd = {
+            f"it is older than PostgreSQL {TESTED_VERSION}, with which turnstream is tested": (
+                "upgrade it",
+                self.major < TESTED_VERSION,
+            ),
+            "a crash of its machine may damage it": ("set fsync and full_page_writes to on", not self.durable),
+            "a crash of its machine loses the last moments": (
+                "set synchronous_commit to on",
+                not self.waits_for_disk,
+            ),
+            f"it ends sessions that are idle for {self.idle_timeout}": (
+                "set idle_session_timeout to 0 for this user",
+                self.idle_timeout != "0",
+            ),
+        }
+        return {what: remedy for what, (remedy, is_so) in odd.items() if is_so}
+
+
+async def inspect_postgres(url: str) -> PostgresFacts:
+    """Raises ConfigError where it does not answer."""
+    try:
+        connection = await asyncpg.connect(plain_url(url))
+        try:
+            before = datetime.now(UTC)
+            facts = dict((await connection.fetch(_FACTS))[0])
+            middle = before + (datetime.now(UTC) - before) / 2
+            has_tables = await connection.fetchval("SELECT to_regclass('replicas') IS NOT NULL")
+            replicas = await connection.fetchval(_REPLICAS) if has_tables else 0
+        finally:
+            await connection.close()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise ConfigError(f"Postgres does not answer: {error}.") from error
+    ahead = (facts.pop("clock") - middle).total_seconds()
+    return PostgresFacts(**facts, clock_ahead=ahead, replicas=replicas)

@@ -1,0 +1,204 @@
+"""`turnstream doctor`: the checks of `serve`, without a start and without a change."""
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from app.cli import commands
+from app.cli.doctor import Finding, examine
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.main import running
+from app.storage.migrations import newest_revision
+from tests.integration.mcp_servers import TIME
+from tests.support.canned import Answer, canned_server
+from tests.support.server_process import clean_environment, free_port
+
+SECRET = base64.b64encode(b"a key of 24 bytes or more").decode()
+NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """And the command configures the logging of its own process alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.environ", clean_environment())
+    before, handlers = structlog.get_config(), [*logging.root.handlers]
+    yield
+    structlog.configure(**before)
+    logging.root.handlers[:] = handlers
+
+
+def settings(database_url: str, **given: Any) -> Settings:
+    return Settings(_env_file=None, **{**NO_KEYS, "database_url": database_url, "port": free_port(), **given})
+
+
+async def found(wanted: Settings, ping: bool = False) -> dict[str, list[Finding]]:
+    checks: dict[str, list[Finding]] = {}
+    for finding in await examine(wanted, ping):
+        checks.setdefault(finding.check, []).append(finding)
+    return checks
+
+
+def faults(checks: dict[str, list[Finding]]) -> list[str]:
+    return [each.text for findings in checks.values() for each in findings if each.status == "fault"]
+
+
+async def test_a_server_that_can_start_has_no_fault(database_url: str) -> None:
+    checks = await found(settings(database_url))
+    assert faults(checks) == []
+    assert checks["model"][0].text == "the scripted demo answers"
+    assert checks["database"][0].text.endswith(f"is at revision {newest_revision()}, the newest")
+    assert {check for check, (finding, *_) in checks.items() if finding.status == "ok"} >= {"access", "tools", "clock"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"webhook_url": "https://example.org/"},
+        {"params_allow": "nope"},
+        {"cors_origins": "*"},
+        {"plans_file": Path("gone.toml")},
+        {"model": "nope"},
+        {"host": "0.0.0.0"},
+        {"host": "0.0.0.0", "model": "demo"},
+        {"proxy_secret": "short"},
+        {"jwt_issuer": "https://example.org/"},
+        {"login_roles": "staff"},
+        {"models_file": Path("gone.toml")},
+        {"title_model": "nope"},
+        {
+            "tools_file": Path("gone.toml"),
+            "toolset": "nope.x:y",
+            "signing_secret": "!",
+            "http_tools_allow": "10.0.0.0/33",
+        },
+        {"tool_secrets": "KEY"},
+    ],
+    ids=" ".join,
+)
+async def test_what_serve_refuses_is_a_fault_in_the_same_words(database_url: str, given: dict[str, Any]) -> None:
+    wanted = settings(database_url, **given)
+    with pytest.raises(ConfigError) as refused:
+        async with running(wanted):
+            pass
+    seen = faults(await found(wanted))
+    assert [sentence for sentence in refused.value.args if sentence not in seen] == []
+
+
+def test_four_wrong_settings_are_four_lines_and_exit_1(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "WEBHOOK_URL": "https://example.org/",
+        "TOOLS_FILE": "gone.toml",
+        "TOOLSET": "nope.x:y",
+        "PLANS_FILE": "gone.toml",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(f"TURNSTREAM_{name}", value)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    done = CliRunner().invoke(commands, ["doctor", "--json"])
+    report = json.loads(done.stdout)
+    assert [each["text"].split(":")[0].split(" must")[0] for each in report if each["status"] == "fault"] == [
+        "TURNSTREAM_WEBHOOK_SECRET",
+        "TURNSTREAM_PLANS_FILE",
+        "TURNSTREAM_TOOLS_FILE",
+        "TURNSTREAM_TOOLSET",
+    ]
+    assert done.exit_code == 1
+
+
+def test_wrong_settings_are_all_shown_and_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTREAM_PROT", "1")
+    monkeypatch.setenv("TURNSTREAM_POOL_SIZE", "x")
+    done = CliRunner().invoke(commands, ["doctor"])
+    assert done.stdout.splitlines() == [
+        "fault  settings     TURNSTREAM_PROT is not a setting; did you mean TURNSTREAM_PORT?",
+        "fault  settings     TURNSTREAM_POOL_SIZE must be a whole number.",
+    ]
+    assert done.exit_code == 1
+    listed = CliRunner().invoke(commands, ["doctor", "--settings"])
+    assert "TURNSTREAM_POOL_SIZE\n    connections to Postgres per replica\n" in listed.stdout
+
+
+async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp_path: Path) -> None:
+    checks = await found(settings(empty_database_url))
+    assert [(each.status, "migrates it to" in each.text) for each in checks["database"]] == [("note", True)]
+    connection = await asyncpg.connect(empty_database_url)
+    assert await connection.fetch("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == []
+    await connection.close()
+    checks = await found(Settings(_env_file=None, **NO_KEYS, data_dir=tmp_path / ".data", port=free_port()))
+    assert (checks["database"][0].status, faults(checks)) == ("note", [])
+    assert not (tmp_path / ".data").exists()
+
+
+async def test_a_database_of_another_program_is_refused_in_right_words(empty_database_url: str) -> None:
+    connection = await asyncpg.connect(empty_database_url)
+    await connection.execute("CREATE TABLE documents (id int)")
+    (fault,) = faults(await found(settings(empty_database_url)))
+    assert "another program uses: it has the tables documents. Nothing was changed." in fault
+    await connection.execute("CREATE TABLE alembic_version (version_num text); DROP TABLE documents")
+    await connection.execute("INSERT INTO alembic_version VALUES ('ae1027a6acf')")
+    with pytest.raises(ConfigError, match="another program uses: it has the revision 'ae1027a6acf' of Alembic"):
+        async with running(settings(empty_database_url)):
+            pass
+    await connection.close()
+
+
+async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: str) -> None:
+    checks = await found(settings(database_url, pool_size=5_000))
+    assert [each.status for each in checks["connections"]] == ["fault"]
+    checks = await found(settings(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres"))
+    assert [each.status for each in (*checks["database"], *checks["access"])] == ["fault", "note"]
+    checks = await found(settings(database_url, api_database_url=database_url))
+    assert "to which row-level security does not apply" in checks["API role"][0].text
+
+
+async def test_an_address_that_is_in_use_is_a_note(database_url: str) -> None:
+    async with canned_server() as server:
+        checks = await found(settings(database_url, port=int(server.url.rpartition(":")[2])))
+    assert [each.status for each in checks["address"]] == ["note"]
+    checks = await found(settings(database_url, host="192.0.2.1", model="demo"))
+    assert checks["address"][0].status == "fault"
+
+
+@pytest.fixture
+def tools_file(tmp_path: Path) -> Path:
+    file = tmp_path / "tools.toml"
+    arguments = json.dumps(list(TIME.args))
+    file.write_text(
+        f'[mcp.time]\ncommand = "{TIME.command}"\nargs = {arguments}\n[mcp.gone]\ncommand = "/no/such/program"\n'
+    )
+    return file
+
+
+async def test_ping_calls_providers_mcp_servers_and_the_webhook(database_url: str, tools_file: Path) -> None:
+    refusal = json.dumps({"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}})
+    json_type = {"content-type": "application/json"}
+    async with canned_server() as provider, canned_server() as receiver:
+        provider.answer = Answer(refusal.encode(), 401, json_type)
+        receiver.answer = Answer(b"", 404, json_type)
+        wanted = settings(
+            database_url,
+            anthropic_api_key="wrong",
+            anthropic_base_url=provider.url,
+            webhook_url=f"{receiver.url}/hook",
+            webhook_secret=SECRET,
+            tools_file=tools_file,
+        )
+        checks = await found(wanted)
+        assert (provider.requests, receiver.requests, faults(checks)) == ([], [], [])
+        checks = await found(wanted, ping=True)
+    assert "invalid x-api-key" in checks["provider anthropic"][0].text
+    assert checks["webhook"][1].text.startswith("the receiver answered 404 to a signed `ping`")
+    assert json.loads(receiver.requests[0].body)["type"] == "ping"
+    assert "webhook-signature" in receiver.requests[0].headers
+    assert [(checks[f"MCP {name}"][0].status) for name in ("time", "gone")] == ["ok", "fault"]
+    assert json.loads(provider.requests[0].body)["max_tokens"] == 16
