@@ -43,6 +43,7 @@ from app.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
 from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_retry, count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
+from app.engine.recorder import Settlement
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
 from app.engine.retries import StallTimeout
@@ -133,7 +134,7 @@ class Executor:
                 await self._call_model(step)
             case Shorten(block):
                 log.info("conversation.shortened", note=block.text)
-                await self._recorder.close_block(block)
+                await self._recorder.close_blocks([block])
             case Compact():
                 await self._compact(step)
             case RunTools(calls, refusal):
@@ -183,8 +184,9 @@ class Executor:
                 await self._seal(round, left_open, recoveries=self.turn.recoveries)
             else:
                 await self._recorder.void_round(round, recoveries=self.turn.recoveries)
-        for call in unanswered_calls(self.turn.blocks):
-            await self._recorder.settle_call(call, Outcome(CUT_SHORT.format(stop_reason), is_error=True))
+        if unanswered := unanswered_calls(self.turn.blocks):
+            cut = Outcome(CUT_SHORT.format(stop_reason), is_error=True)
+            await self._recorder.settle_calls(*(Settlement(call, cut) for call in unanswered))
         if self.turn.steers:
             await self._recorder.apply_steers(self.turn.steers, open_round_number(self.turn) - 1)
         return has_open_round and self.turn.rounds[-1].sealed

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce, wraps
 from time import perf_counter
@@ -12,13 +12,14 @@ from msgspec.json import encode as to_json
 
 from app.domain.asks import Ask, Steer
 from app.domain.blocks import ACCEPTED, REJECTED, Block, CallState, PreliminaryOutput
+from app.domain.errors import ClaimLost, StatementRefused
 from app.domain.events import BlockStart, Notice, preliminary_notice
 from app.domain.kinds import TOOL_RESULT, USER_TEXT, VERDICT
 from app.domain.results import summary_notes
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
-from app.storage.runs.record import Records
+from app.storage.runs.record import Records, SettledCall
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
 from app.tools.tool import Outcome
@@ -40,6 +41,16 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
             # Marks the exception as retrieved, or asyncio logs it. A failed write fails again at the next one.
             task.exception()
         raise
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """The outcome of a call that is to be stored. `failure` is why it was not."""
+
+    call: Block
+    outcome: Outcome
+    state: CallState = "settled"
+    failure: Exception | None = None
 
 
 Write = Callable[Concatenate["Recorder", P], Coroutine[Any, Any, T]]
@@ -73,6 +84,7 @@ class Recorder:
         self._records = records
         self.view = view
         self.lock = asyncio.Lock()
+        self._ready: list[Settlement] = []
         self.holds = True
         self.leaves_work = False
 
@@ -99,9 +111,11 @@ class Recorder:
         self.view.begin_round(round)
 
     @_write
-    async def close_block(self, block: Block) -> None:
-        await self._records.close_block(block)
-        self.view.close_block(block)
+    async def close_blocks(self, blocks: Sequence[Block]) -> None:
+        """Closes the open block and those behind it, in one commit."""
+        await self._records.close_blocks(blocks)
+        for block in blocks:
+            self.view.close_block(block)
 
     @_write
     async def seal_round(self, round: Round, unwritten: Sequence[Block] = (), *, recoveries: int = 0) -> None:
@@ -155,10 +169,47 @@ class Recorder:
     async def store_preliminary(self, output: PreliminaryOutput) -> None:
         await self._records.store_preliminary(output)
 
-    @_write
-    async def settle_call(self, call: Block, outcome: Outcome, state: CallState = "settled") -> None:
+    async def settle_calls(self, *settlements: Settlement) -> None:
+        """Stores the results of calls. Those that are there at the same time, and those that come while another write
+        is under way, are stored in one statement; none waits for one that is not there yet.
+        """
+        self._ready.extend(settlements)
+        await to_the_end(self._settle_ready())
+        for settlement in settlements:
+            if settlement.failure is not None:
+                raise settlement.failure
+
+    async def _settle_ready(self) -> None:
+        async with self.lock:
+            ready, self._ready = self._ready, []
+            if ready:
+                with PERSIST_SECONDS.labels("settle_calls").time():
+                    await self._settle(ready)
+
+    async def _settle(self, ready: Sequence[Settlement]) -> None:
+        """A failure is kept for the one who wants to know. A result that Postgres refuses takes no other with it."""
+        calls = [self._settled_call(each, len(self.turn.blocks) + place) for place, each in enumerate(ready)]
+        try:
+            await self._records.settle_calls(calls)
+        except (ClaimLost, StatementRefused) as failure:
+            if len(ready) > 1 and isinstance(failure, StatementRefused):
+                for each in ready:
+                    await self._settle([each])
+            else:
+                for each in ready:
+                    each.failure = failure
+            return
+        for settled in calls:
+            key = settled.result.round, settled.result.tool_use_id
+            running = tuple(each for each in self.turn.preliminary if _key(each) != key)
+            recoveries = 0 if settled.state == "settled" else self.turn.recoveries
+            self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
+            self.view.close_block(settled.result)
+
+    def _settled_call(self, settlement: Settlement, index: int) -> SettledCall:
+        call, outcome = settlement.call, settlement.outcome
         result = Block(
-            index=len(self.turn.blocks),
+            index=index,
             round=call.round,
             attempt=self.turn.attempt,
             type=TOOL_RESULT,
@@ -170,11 +221,7 @@ class Recorder:
             notes=to_json(outcome.notes).decode() if outcome.notes else None,
             client_data=None if outcome.data is None else to_json(outcome.data).decode(),
         )
-        await self._records.settle_call(result, state, outcome.whole)
-        running = tuple(each for each in self.turn.preliminary if _key(each) != (call.round, call.tool_use_id))
-        recoveries = 0 if state == "settled" else self.turn.recoveries
-        self.view.turn = replace(self.turn, recoveries=recoveries, preliminary=running)
-        self.view.close_block(result)
+        return SettledCall(result, settlement.state, outcome.whole)
 
     @_write
     async def record_verdict(self, draft: Block, outcome: Outcome) -> None:
@@ -187,7 +234,7 @@ class Recorder:
             text=outcome.text,
             data=REJECTED if outcome.is_error else ACCEPTED,
         )
-        await self._records.close_block(verdict)
+        await self._records.close_blocks([verdict])
         self.view.close_block(verdict)
 
     @_write

@@ -24,6 +24,9 @@ from app.telemetry import FIRST_DELTA_SECONDS
 
 log = structlog.get_logger(__name__)
 
+# In one statement.
+_MOST_BLOCKS = 500
+
 
 class Reply:
     """The reply to `request`, which goes on with the text that `stands`. `closed` is called with each block once its
@@ -49,7 +52,7 @@ class Reply:
         self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
         self._ahead: Sequence[Change] = ()
-        self._last = LastBlock(self._apply)
+        self._last = LastBlock(lambda block: self._close([block]))
         self._first_delta_at: datetime | None = None
 
     @property
@@ -81,19 +84,45 @@ class Reply:
             if not begun and (changes or self._message.started):
                 await self._begin_round()
                 begun = True
-            for done, change in enumerate(changes, 1):
-                if change.__class__ is str:  # the token path: nothing is awaited, nothing is created
-                    self._delta(change)
-                elif done == len(changes) and isinstance(change, Block) and change.type == TEXT:
-                    self._ahead = ()
-                    self._last.keep(change)
-                else:
-                    # Set first: a write runs to its end even when cancelled, so only what follows is left open.
-                    self._ahead = changes[done:]
-                    await self._apply(change)
+            if len(changes) == 1 and changes[0].__class__ is str:  # the token path: nothing is awaited or created
+                self._delta(changes[0])
+            elif changes:
+                await self._record_changes(changes)
             if self._clock.tick:
                 await self._clock.wait_for_tick()
             stall.wait()
+
+    async def _record_changes(self, changes: Sequence[Change]) -> None:
+        """Blocks that one read has closed are written together: while they are, the next read grows."""
+        last, place = changes[-1], 0
+        kept = last if isinstance(last, Block) and last.type == TEXT else None
+        until = len(changes) - (kept is not None)
+        while place < until:
+            change = changes[place]
+            if not isinstance(change, Block):
+                self._show(change)
+                place += 1
+                continue
+            group = _closed_together(changes[place:until])
+            for each in group:
+                if isinstance(each, str):  # its block was opened in this read, too, and is shown whole
+                    self._count(each)
+            place += len(group)
+            # Set first: a write runs to its end even when cancelled, so only what follows is left open.
+            self._ahead = changes[place:]
+            await self._close([each for each in group if isinstance(each, Block)])
+            for each in group:
+                if isinstance(each, Unknown):
+                    self._show(each)
+        if kept is not None:
+            self._ahead = ()
+            self._last.keep(kept)
+
+    async def _close(self, blocks: Sequence[Block]) -> None:
+        await self._recorder.close_blocks(blocks)
+        if self._closed is not None:
+            for block in blocks:
+                self._closed(block)
 
     def _past_seam(self, parts: Sequence[Part]) -> Sequence[Part]:
         """What is still held back when the reply is cut off is dropped: it may be half a repetition."""
@@ -124,10 +153,13 @@ class Reply:
         )
 
     def _delta(self, text: str) -> None:
+        self._recorder.append(text)
+        self._count(text)
+
+    def _count(self, text: str) -> None:
         if self._first_delta_at is None:
             self._first_delta_at = datetime.now(UTC)
             self._observe_first_delta(self._first_delta_at)
-        self._recorder.append(text)
         self._chars_left -= len(text)
         if self._chars_left < 0:
             raise PermanentError(
@@ -139,14 +171,10 @@ class Reply:
         if open_round_number(turn) == 1 and turn.created_at is not None:
             FIRST_DELTA_SECONDS.observe((now - turn.created_at).total_seconds())
 
-    async def _apply(self, change: Change) -> None:
+    def _show(self, change: BlockStart | str | Unknown) -> None:
         match change:
             case BlockStart():
                 self._recorder.open_block(change)
-            case Block():
-                await self._recorder.close_block(change)
-                if self._closed is not None:
-                    self._closed(change)
             case Unknown(raw):
                 log.warning("provider.unknown", raw=raw[:1000])
                 self._recorder.notify("status", provider_event=raw)
@@ -173,3 +201,9 @@ class Reply:
         """Ends the reply where it is. Returns the blocks that no row holds yet."""
         changes = (self._last.block, *self._ahead, *self._message.interrupt())
         return [change for change in changes if isinstance(change, Block)]
+
+
+def _closed_together(changes: Sequence[Change]) -> Sequence[Change]:
+    """The first changes, up to the last block that goes into one statement."""
+    ends = [place for place, change in enumerate(changes, 1) if isinstance(change, Block)]
+    return changes[: ends[:_MOST_BLOCKS][-1]]

@@ -26,6 +26,7 @@ from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
 from app.engine.model_route import ModelAccess
 from app.engine.preliminary import PreliminaryOutputs
+from app.engine.recorder import Settlement
 from app.engine.side_calls import SideCalls, prompt_for
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
@@ -96,17 +97,12 @@ class ToolRuns:
             self._report_wait(waiting)
             asked = {(ask.round, ask.tool_use_id) for ask in waiting}
             calls = [call for call in calls if key_of(call) not in asked]
-        runnable = []
-        for call in calls:  # one by one: a result that is stored here may be the memo of the next call
-            match self._gate.decide(call, refusal):
-                case SettleUnrun(outcome, state, from_client):
-                    if from_client:
-                        name, id = call.name or "", call.tool_use_id or ""
-                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
-                    count_policies(self._label(call), outcome.notes)
-                    await self._recorder.settle_call(call, outcome, state)
-                case RunCall():
-                    runnable.append(call)
+        runnable = list(calls)
+        # In passes: a result that is stored here may be the memo of another call.
+        while unrun := self._unrun(runnable, refusal):
+            await self._recorder.settle_calls(*unrun)
+            settled = {key_of(each.call) for each in unrun}
+            runnable = [call for call in runnable if key_of(call) not in settled]
         if self._context.spending.limits_calls:
             runnable = await self._within_plan(runnable)
         if runnable:
@@ -122,6 +118,21 @@ class ToolRuns:
             for call in runnable:
                 self._tasks.pop(key_of(call), None)
 
+    def _unrun(self, calls: Sequence[Block], refusal: str | None) -> list[Settlement]:
+        """What becomes of those calls that are not to be run."""
+        gate, unrun = self._gate, []
+        for call in calls:
+            match gate.decide(call, refusal):
+                case SettleUnrun(outcome, state, from_client):
+                    if from_client:
+                        name, id = call.name or "", call.tool_use_id or ""
+                        outcome = self._toolset.fitted(name, outcome, id, self._request.tools)
+                    count_policies(self._label(call), outcome.notes)
+                    unrun.append(Settlement(call, outcome, state))
+                case RunCall():
+                    pass
+        return unrun
+
     async def _within_plan(self, calls: Sequence[Block]) -> list[Block]:
         """Those calls that the owner's plan has room for, counted. The others are answered. Calls that hand over an
         output, or that an earlier attempt has counted, are not counted.
@@ -134,7 +145,7 @@ class ToolRuns:
             else:
                 assert spending.reached is not None
                 reason = f"This call was not run. {rate_sentence(spending.reached)}"
-                await self._recorder.settle_call(call, Outcome(reason, is_error=True))
+                await self._recorder.settle_calls(Settlement(call, Outcome(reason, is_error=True)))
         return admitted
 
     def _report_wait(self, asks: Sequence[Ask]) -> None:
@@ -172,10 +183,10 @@ class ToolRuns:
             if not outcome.is_error:
                 memo = replace(outcome, notes={"memo": same.tool_use_id})
                 count_policies(self._label(call), memo.notes)
-                await self._recorder.settle_call(call, memo)
+                await self._recorder.settle_calls(Settlement(call, memo))
                 return
         outcome = await self._start(call)
-        await self._recorder.settle_call(call, outcome)
+        await self._recorder.settle_calls(Settlement(call, outcome))
         if "cached" not in outcome.notes:  # else it did not run
             await self._call_after_tool(call, outcome)
 

@@ -84,7 +84,7 @@ async def measure_block_ends(database: Database, postgres: Postgres) -> tuple[fl
 
     async def close(number: int) -> None:
         block = Block(number // 100, 1, 1, "text", BLOCK)
-        await records[number % 100].close_block(block)
+        await records[number % 100].close_blocks([block])
 
     return await measure(close, postgres, 1000)
 

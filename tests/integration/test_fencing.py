@@ -24,7 +24,7 @@ from app.storage.chats import Chats
 from app.storage.database import Database, Transaction, connect
 from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records
+from app.storage.runs.record import Records, SettledCall
 from app.storage.tables import metadata
 from app.storage.turns import Turns
 from tests.support.locks import Locker
@@ -60,7 +60,7 @@ async def _show_output(running: Running) -> None:
 
 WRITES: dict[str, Write] = {
     "begin_round": lambda r: r.records.begin_round(replace(ROUND, number=2)),
-    "close_block": lambda r: r.records.close_block(OPEN),
+    "close_blocks": lambda r: r.records.close_blocks([OPEN]),
     "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
@@ -68,7 +68,7 @@ WRITES: dict[str, Write] = {
     "ask": lambda r: r.records.ask([ASK], 1),
     "apply_steers": lambda r: r.records.apply_steers([SAID], [Steer(new_id(), (SAID,))]),
     "wait": lambda r: r.records.wait(0),
-    "settle_call": lambda r: r.records.settle_call(RESULT, "settled"),
+    "settle_calls": lambda r: r.records.settle_calls([SettledCall(RESULT, "settled")]),
     "end": lambda r: r.records.end(replace(r.turn, status="complete", stop_reason="end_turn")),
     "seal_and_end": lambda r: r.records.seal_and_end(
         SEALED, [OPEN], replace(r.turn, status="complete", stop_reason="end_turn")
@@ -105,7 +105,7 @@ async def running(database_url: str) -> AsyncIterator[Running]:
         turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)
         records = Records(database, queue.replica, turn.id, turn.attempt)
         await records.begin_round(ROUND)
-        await records.close_block(CALL)
+        await records.close_blocks([CALL])
         yield Running(turn, queue.replica, records, database)
 
 

@@ -178,7 +178,7 @@ async def test_a_piece_that_comes_after_its_block_was_closed_is_nothing(desk: De
     turn = desk.view.turn
     block = Block(0, 1, 1, TEXT, "Ahoy")
     records = await records_of(desk.harness, turn)
-    await records.close_block(block)
+    await records.close_blocks([block])
     await desk.journal.append([JournalEntry(turn.id, replace(block, text=""), 4, ", ")])
     await desk.journal.append([JournalEntry(turn.id, replace(block, text=""), 0, "Ahoy")])
     assert await desk.journaled() is None

@@ -22,12 +22,13 @@ from app.storage.rows import to_json
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.runs.record import (
     BEGIN_ROUND,
-    CLOSE_BLOCK,
+    CLOSE_BLOCKS,
     SEAL_AND_END,
     SEAL_ROUND,
-    SETTLE_CALL,
+    SETTLE_CALLS,
     START_CALLS,
     Records,
+    SettledCall,
 )
 from app.storage.turns import Turns
 from app.tools.tool import ToolContext, tool
@@ -41,6 +42,7 @@ SPOKEN = Steer(new_id(), (Block(0, 0, 0, TEXT, "Faster"),))
 WORDS = Block(3, 1, 1, USER_TEXT, "Faster", notes='{"steer":"1"}')
 CUT = Block(1, 1, 1, TEXT, "And so", interrupted=True)
 ROUND = first_round()
+DONE = SettledCall(RESULT, "settled", "all that was done")
 TOTAL = {"input_tokens": 3}
 
 Write = Callable[[Records, Turn], Awaitable[object]]
@@ -48,11 +50,11 @@ Write = Callable[[Records, Turn], Awaitable[object]]
 # In the order of a run. A run that voids or releases is another one.
 RUN: Sequence[tuple[str, Write]] = (
     ("begin_round", lambda records, _: records.begin_round(ROUND)),
-    ("close_block", lambda records, _: records.close_block(CALL)),
+    ("close_blocks", lambda records, _: records.close_blocks([CALL])),
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
     ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
-    ("settle_call", lambda records, _: records.settle_call(RESULT, "settled", "all that was done")),
+    ("settle_calls", lambda records, _: records.settle_calls([DONE])),
     ("apply_steers", lambda records, _: records.apply_steers([WORDS], [SPOKEN])),
     ("end", lambda records, turn: records.end(replace(turn, status="complete", stop_reason="end_turn", usage=TOTAL))),
 )
@@ -216,7 +218,7 @@ async def test_a_run_whose_every_write_loses_its_first_answer_does_everything_on
         done.append(context.idempotency_key)
         return "done"
 
-    writes = {BEGIN_ROUND, CLOSE_BLOCK, SEAL_ROUND, START_CALLS, SETTLE_CALL, SEAL_AND_END}
+    writes = {BEGIN_ROUND, CLOSE_BLOCKS, SEAL_ROUND, START_CALLS, SETTLE_CALLS, SEAL_AND_END}
     row = Database.row
     lost: list[tuple[str, str]] = []
 
@@ -283,7 +285,7 @@ async def test_a_call_that_was_started_is_not_started_again_by_another_run_of_th
     asked = await harness.ask(tools=[note])
     turn = await begun(harness, asked)
     records = await records_of(harness, turn)
-    await records.close_block(CALL)
+    await records.close_blocks([CALL])
     await records.seal_round(sealed(ROUND), [], turn)
     await records.start_calls([CALL])
     policy = replace(POLICY, poll_interval=0.01)

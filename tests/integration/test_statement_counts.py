@@ -16,12 +16,12 @@ from app.api.services import Services
 from app.config import Settings
 from app.domain.blocks import Block
 from app.domain.chats import Chat
-from app.domain.errors import RequestRefused, StorageUnavailable
+from app.domain.errors import RequestRefused, StatementRefused, StorageUnavailable
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
 from app.kit.ids import new_id
 from app.llm.models.catalog import Models, ProviderModels
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
 from app.main import running
 from app.storage import chats, exchanges, turns
 from app.storage.database import Database, Row, Statement
@@ -111,8 +111,64 @@ async def test_a_round_of_tools_and_an_answer(harness: Harness, done: list[str])
     async with harness.replica(provider, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     assert turn.status == "complete"
-    first = ["BEGIN_ROUND", "CLOSE_BLOCK", "CLOSE_BLOCK", "SEAL_ROUND", "START_CALLS", "SETTLE_CALL"]
+    first = ["BEGIN_ROUND", "CLOSE_BLOCKS", "CLOSE_BLOCKS", "SEAL_ROUND", "START_CALLS", "SETTLE_CALLS"]
     assert writes(done)[-8:] == [*first, "BEGIN_ROUND", "SEAL_AND_END"]
+
+
+async def test_blocks_that_one_read_has_closed_are_written_together_and_shown_in_their_order(
+    harness: Harness, done: list[str]
+) -> None:
+    words = [f"{number} sheep" for number in range(1201)]
+    blocks = [thinking(each) for each in words]
+    whole = [part for batch in message_of(*blocks) for part in batch]
+    async with harness.replica(ScriptedProvider([[whole]])) as replica:
+        turn = await harness.finish(replica, await harness.ask())  # its reader is strict about the order
+    assert [block.text for block in turn.blocks] == words
+    assert writes(done)[-5:] == ["BEGIN_ROUND", *["CLOSE_BLOCKS"] * 3, "SEAL_AND_END"]
+
+
+async def test_results_that_are_there_together_are_written_together_and_none_waits_for_a_slow_one(
+    harness: Harness, done: list[str]
+) -> None:
+    ready = asyncio.Event()
+
+    @tool(read_only=True)
+    async def dig() -> str:
+        """Dig until the others have their results."""
+        await ready.wait()
+        return "gold"
+
+    calls = [tool_use("look", {"what": what}, what) for what in "abc"]
+    provider = ScriptedProvider([message_of(tool_use("dig", {}, "slow"), *calls), answer()])
+    async with harness.replica(provider, [look, dig]) as replica:
+        asked = await harness.ask(tools=[look, dig])
+        running = asyncio.create_task(harness.finish(replica, asked))
+        while len(results := (await harness.turn(asked)).blocks) < 7:  # noqa: ASYNC110, rows have no event
+            await asyncio.sleep(0.01)
+        assert {block.tool_use_id for block in results[4:]} == {*"abc"}
+        ready.set()
+        turn = await running
+    assert turn.status == "complete"
+    assert writes(done).count("SETTLE_CALLS") == 2
+
+
+async def test_a_result_that_postgres_refuses_takes_no_other_with_it(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle_calls = record.Records.settle_calls
+
+    async def refuse_b(records: record.Records, calls: Sequence[record.SettledCall]) -> None:
+        if any(call.result.tool_use_id == "b" and "seen" in call.result.text for call in calls):
+            raise StatementRefused("Postgres refuses a statement: not this one")
+        await settle_calls(records, calls)
+
+    monkeypatch.setattr(record.Records, "settle_calls", refuse_b)
+    provider = ScriptedProvider([message_of(*(tool_use("look", {"what": what}, what) for what in "abc"))])
+    async with harness.replica(provider, [look]) as replica:
+        turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    assert (turn.status, turn.error and turn.error.type) == ("error", "internal_error")
+    results = {block.tool_use_id: block.is_error for block in turn.blocks if block.type == "tool_result"}
+    assert results == {"a": False, "b": True, "c": False}
 
 
 # --- beginnings ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ and then finds its attempt gone.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -80,7 +80,7 @@ BEGIN_ROUND = Statement(
     """
 )
 
-CLOSE_BLOCK = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
+CLOSE_BLOCKS = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
 
 _SEALED = f"""
     {_CLEAR_JOURNAL}
@@ -247,16 +247,17 @@ APPLY_STEERS = Statement(
     + " RETURNING turn_id"
 )
 
-SETTLE_CALL = Statement(
+SETTLE_CALLS = Statement(
     _fence()
     + """
     , settled AS (
-        UPDATE tool_calls SET state = :state, settled_at = now(), attempt = :attempt
-        FROM fenced
-        WHERE turn_id = fenced.id AND round = :round AND tool_use_id = :tool_use_id
+        UPDATE tool_calls SET state = c.state, settled_at = now(), attempt = :attempt
+        FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:states AS text[]))
+            AS c (round, tool_use_id, state)
+        WHERE turn_id = fenced.id AND tool_calls.round = c.round AND tool_calls.tool_use_id = c.tool_use_id
     ), progress AS (
         UPDATE turns SET recoveries = 0
-        FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND :state = 'settled'
+        FROM fenced WHERE turns.id = fenced.id AND recoveries > 0 AND 'settled' = ANY(CAST(:states AS text[]))
     )
     """
     + INSERT_BLOCKS
@@ -300,6 +301,17 @@ RELEASE_TURN = Statement(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SettledCall:
+    """A call's result, as its block, and the state of the call. `whole` is the full text where the block holds a part
+    of it.
+    """
+
+    result: Block
+    state: CallState
+    whole: str | None = None
+
+
 class Records:
     """The writes of one attempt at one turn, each a transaction of its own. All raise ClaimLost once the claim is lost.
 
@@ -324,8 +336,8 @@ class Records:
             started_at=round.started_at,
         )
 
-    async def close_block(self, block: Block) -> None:
-        await self._write(CLOSE_BLOCK, **columns_of([block]))
+    async def close_blocks(self, blocks: Sequence[Block]) -> None:
+        await self._write(CLOSE_BLOCKS, **columns_of(blocks))
 
     async def seal_round(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> None:
         """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold."""
@@ -380,11 +392,11 @@ class Records:
             asked=asked,
         )
 
-    async def settle_call(self, result: Block, state: CallState, whole: str | None = None) -> None:
-        """`whole` is the full text where `result` holds a part of it."""
-        assert result.type == TOOL_RESULT
-        columns = columns_of([result]) | {"wholes": [whole]}
-        await self._write(SETTLE_CALL, round=result.round, tool_use_id=result.tool_use_id, state=state, **columns)
+    async def settle_calls(self, calls: Sequence[SettledCall]) -> None:
+        results = [call.result for call in calls]
+        assert all(result.type == TOOL_RESULT for result in results)
+        columns = columns_of(results) | {"wholes": [call.whole for call in calls]}
+        await self._write(SETTLE_CALLS, states=[call.state for call in calls], **columns)
 
     async def apply_steers(self, blocks: Sequence[Block], steers: Sequence[Steer]) -> None:
         await self._write(APPLY_STEERS, steers=[steer.id for steer in steers], **columns_of(blocks))
