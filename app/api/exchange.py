@@ -4,15 +4,19 @@ Each one checks first, then opens the transaction, writes and commits: no model 
 the chat is locked.
 """
 
-from contextlib import suppress
+import asyncio
+from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from app.api.attachments import check_attachments, steer_blocks, user_blocks
+from app.api.events import frame
 from app.api.schemas.blocks import TextBlockIn
 from app.api.schemas.requests import ForkIn, NewTurn, TurnOptions
 from app.api.services import Services
 from app.domain.chats import Chat, title_from
+from app.domain.cursor import START
 from app.domain.errors import Conflict, RequestRefused, TooMany
 from app.domain.fork import cut_after
 from app.domain.plans import rate_sentence
@@ -29,10 +33,12 @@ from app.storage.exchanges import (
     Target,
     key_refused,
 )
+from app.stream.reader import follow
 
 _TITLE_OF_FORK = 290  # characters of the original's title
 # How often a message is checked against a chat that changes before each write.
 _TRIES = 10
+_STOP_TIMEOUT = 10.0  # seconds
 
 
 async def post_message(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
@@ -135,6 +141,18 @@ async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) ->
         await services.live.cancel(turn)
     services.live.feed.notify(owner)
     return found
+
+
+async def wait_for_end(services: Services, owner: str, turn: Turn) -> None:
+    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
+    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
+    frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
+            async for _ in frames:
+                pass
+    except TimeoutError:
+        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
 
 
 async def _write(

@@ -18,7 +18,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from app import Settings, create_app
-from app.api.ai_sdk.schemas import _UPLOAD
+from app.api.schemas.blocks import _UPLOAD
 from app.storage.embedded.cluster import _program
 from tests.support.http_client import Client, said
 from tests.support.pictures import PIXEL

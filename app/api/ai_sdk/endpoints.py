@@ -1,12 +1,9 @@
 """Handlers for `useChat` of the AI SDK: the same chats in the SDK's own protocol."""
 
-import asyncio
-import hashlib
 from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -16,29 +13,30 @@ from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.parts import Json
 from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
-from app.api.codec import output_text, to_json
-from app.api.events import frame
-from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message
+from app.api.codec import output_text
+from app.api.foreign import (
+    chat_of,
+    key_of,
+    post_by_chat,
+    replace_answer,
+    stop_all,
+    storable_in_messages,
+    turn_of,
+)
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
-from app.domain.chats import Chat
-from app.domain.cursor import START
-from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
-from app.kit.text import unstorable
 from app.storage.actions import Decision
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
-from app.stream.reader import follow
 
-_FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
 # A client that lost its connection just before the end may still ask for the rest.
 _RECENTLY = timedelta(minutes=1)
-_STOP_TIMEOUT = 10.0  # seconds
 
 
 async def converse(request: Request) -> Response:
@@ -87,24 +85,7 @@ async def stop_chat(request: Request) -> Response:
     """Cancels all open turns of the chat: `stop()` of the SDK only closes its connection."""
     services, owner = begin(request)
     id = await chat_of(services, identity_of(request), request.path_params["id"])
-    await services.storage.chats.get(owner, id)
-    state = await services.storage.chat_changes.state(id)
-    for turn in state.open:
-        await cancel_turn(services, owner, id, turn)
-    return json_response(UiStopped(stopped=[str(turn) for turn in state.open]))
-
-
-async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
-    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
-    where the credential is bound to another chat, or to a turn.
-    """
-    try:
-        chat = UUID(id)
-        await services.storage.chats.get(identity.owner, chat)
-    except (ValueError, NotFound):
-        chat = uuid5(_FOREIGN, f"{identity.owner}\0{id}")
-    identity.require_reach(chat)
-    return chat
+    return json_response(UiStopped(stopped=await stop_all(services, owner, id)))
 
 
 # --- a new message ---------------------------------------------------------------------------------------------------
@@ -117,40 +98,23 @@ async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest) -> 
     except ValidationError as error:
         raise invalid(NewTurn, error) from None
     place = await _place(services, owner, chat, sent)
-    key = _key(chat, message, place)
-    for _ in range(3):
-        with suppress(NotFound):
-            return await post_message(services, new, Target(owner, chat, place, new.on_busy), key)
-        with suppress(Conflict):  # another request has just created it
-            now = datetime.now(UTC)
-            created = Chat(chat, owner, None, None, {}, created_at=now, updated_at=now)
-            return await post_in_new_chat(services, new, created, key)
-    raise Conflict(f"Chat {chat} is created and deleted all the time; try again later.")
+    return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), _key(chat, message, place))
 
 
 async def _place(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Parent:
     """The last answer that is listed before the message; the root for a first message that was edited."""
     before = sent.messages if sent.message else sent.messages[:-1]
     for message in reversed(before):
-        if message.role == "assistant" and await _turn_of(services, owner, chat, message):
+        if message.role == "assistant" and await turn_of(services, owner, chat, message.id, "assistant"):
             return UUID(message.id)
     return None if sent.message_id and not sent.message else "newest"
-
-
-async def _turn_of(services: Services, owner: str, chat: UUID, message: UiMessageIn) -> Turn | None:
-    try:
-        turn = await services.storage.turns.get(owner, chat, UUID(message.id))
-    except (ValueError, NotFound):
-        return None
-    return turn if turn.role == message.role else None
 
 
 def _key(chat: UUID, message: UiMessageIn, place: Parent) -> IdempotencyKey | None:
     """The key that makes one exchange of a message at a place, however often it is sent."""
     if not message.id:
         return None
-    digest = hashlib.sha256(to_json([str(chat), message.id, str(place), message.parts])).digest()
-    return IdempotencyKey(f"ai-sdk {digest.hex()}", digest)
+    return key_of("ai-sdk", chat, message.id, str(place), message.parts)
 
 
 # --- another answer --------------------------------------------------------------------------------------------------
@@ -160,22 +124,17 @@ async def _regenerate(services: Services, owner: str, chat: UUID, sent: UiReques
     turn = await _answer_to_replace(services, owner, chat, sent)
     if turn is None:
         return await _post(services, owner, chat, sent)
-    if not turn.ended and sent.turnstream.on_busy == "interrupt":
-        await cancel_turn(services, owner, chat, turn.id)
-        await _wait_for_end(services, owner, turn)
-    return await generate_again(services, owner, chat, turn.id, sent.turnstream, None)
+    return await replace_answer(services, owner, turn, sent.turnstream, sent.turnstream.on_busy)
 
 
 async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:
     """The answer that is named, or the newest answer to the last message."""
-    if sent.message_id and (
-        turn := await _turn_of(services, owner, chat, UiMessageIn(id=sent.message_id, role="assistant", parts=[]))
-    ):
+    if sent.message_id and (turn := await turn_of(services, owner, chat, sent.message_id, "assistant")):
         return turn
     message = sent.all_messages[-1]
     if message.role != "user":
         raise RequestRefused("`messages` must end with the user message to answer again.", field="messages")
-    user_turn = await _turn_of(services, owner, chat, message)
+    user_turn = await turn_of(services, owner, chat, message.id, "user")
     if user_turn is None and (key := _key(chat, message, await _place(services, owner, chat, sent))):
         with suppress(RequestRefused):
             exchange = await services.storage.exchanges.find(owner, key)
@@ -184,25 +143,13 @@ async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: U
     return await services.storage.turns.get(owner, chat, answer) if answer else None
 
 
-async def _wait_for_end(services: Services, owner: str, turn: Turn) -> None:
-    """Returns when the turn, which was cancelled, has ended. Raises Conflict when that takes too long."""
-    load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
-    frames = follow(services.live.directory, services.live.directory.view(turn), load, START, frame)
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT), aclosing(frames):
-            async for _ in frames:
-                pass
-    except TimeoutError:
-        raise Conflict(f"Turn {turn.id} is being stopped and still runs; try again.") from None
-
-
 # --- calls that wait for a person ------------------------------------------------------------------------------------
 
 
 async def _answer_calls(services: Services, identity: Identity, chat: UUID, message: UiMessageIn) -> Response:
     """Stores the answers that the message has for calls that wait; responds with the rest of the turn's stream."""
     owner = identity.owner
-    turn = await _turn_of(services, owner, chat, message)
+    turn = await turn_of(services, owner, chat, message.id, "assistant")
     if turn is None:
         raise RequestRefused(
             "`messages` must end with a user message, or with an answer of this chat.", field="messages"
@@ -228,9 +175,9 @@ def _decisions_in(calls: Mapping[str, Json], turn: Turn) -> list[Decision]:
 def _result(ask: Ask, part: Json) -> Decision | None:
     if part.get("state") == "output-available":
         text = output_text(part.get("output"))
-        return Decision(ask.tool_use_id, None, AskAnswer("result", _storable(text)), "messages")
+        return Decision(ask.tool_use_id, None, AskAnswer("result", storable_in_messages(text)), "messages")
     if part.get("state") == "output-error":
-        error = AskAnswer("result", _storable(str(part.get("errorText", ""))), is_error=True)
+        error = AskAnswer("result", storable_in_messages(str(part.get("errorText", ""))), is_error=True)
         return Decision(ask.tool_use_id, None, error, "messages")
     return None
 
@@ -239,13 +186,7 @@ def _approval(ask: Ask, part: Json) -> Decision | None:
     approval = part.get("approval")
     if not isinstance(approval, dict) or not isinstance(approval.get("approved"), bool):
         return None
-    reason = _storable(str(approval.get("reason") or ""))
+    reason = storable_in_messages(str(approval.get("reason") or ""))
     answer = AskAnswer("approve") if approval["approved"] else AskAnswer("deny", reason)
     _, _, digest = str(approval.get("id", "")).rpartition(":")
     return Decision(ask.tool_use_id, digest, answer, "messages")
-
-
-def _storable(text: str) -> str:
-    if problem := unstorable(text):
-        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
-    return text

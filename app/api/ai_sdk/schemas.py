@@ -1,17 +1,14 @@
 """Models of `useChat` of the AI SDK. It sends more than is needed here: unknown members are ignored."""
 
-import re
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.api.schemas.blocks import source_of_url
 from app.api.schemas.fields import Body, Storable
 from app.api.schemas.requests import NewTurn, TurnOptions
 from app.domain.chats import OnBusy
 from app.domain.errors import RequestRefused
-
-_UPLOAD = re.compile("(?:https?://[^/?#]+)?(?:/[^?#]+)?/api/uploads/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 class _Lenient(Body):
@@ -78,17 +75,14 @@ def new_turn(parts: list[dict[str, Any]], options: UiOptions) -> NewTurn:
 def _file(part: dict[str, Any]) -> dict[str, Any]:
     """The block of a file: its bytes are in its URL, unless it was uploaded before. Raises RequestRefused."""
     url = str(part.get("url", ""))
-    header, _, data = url.partition(";base64,")
-    if found := _UPLOAD.fullmatch(url):
-        source: dict[str, Any] = {"type": "upload", "id": UUID(found[1])}
-    elif data and header.startswith("data:"):
-        source = {"type": "base64", "data": data}
-    else:
+    source = source_of_url(url)
+    if source is None:
         raise RequestRefused(
             "`messages`: the `url` of a file must be a data: URL in base64, or that of an upload (/api/uploads/…).",
             field="messages",
         )
-    if str(part.get("mediaType", header.removeprefix("data:"))).startswith("image"):
+    media_type = url.partition(";base64,")[0].removeprefix("data:")
+    if str(part.get("mediaType", media_type)).startswith("image"):
         return {"type": "image", "source": source}
     title = {"title": part["filename"]} if part.get("filename") else {}
     return {"type": "document", "source": source, **title}

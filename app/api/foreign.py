@@ -1,0 +1,82 @@
+"""Chats of clients that speak another protocol: ids of their own making, chats made with their first message."""
+
+import hashlib
+from contextlib import suppress
+from datetime import UTC, datetime
+from uuid import UUID, uuid5
+
+from app.api.codec import to_json
+from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
+from app.api.schemas.requests import NewTurn, TurnOptions
+from app.api.services import Services
+from app.domain.chats import Chat, OnBusy
+from app.domain.errors import Conflict, NotFound, RequestRefused
+from app.domain.identity import Identity
+from app.domain.turns import Role, Turn
+from app.kit.text import unstorable
+from app.storage.exchanges import Exchange, IdempotencyKey, Target
+
+_FOREIGN = UUID("5f3c1f6e-6f0b-5c58-9d3b-2f9c3a1f7f10")
+
+
+async def chat_of(services: Services, identity: Identity, id: str) -> UUID:
+    """The id of a chat: `id` itself where it names one of the owner's chats, else a UUID made from it. Raises Forbidden
+    where the credential is bound to another chat, or to a turn.
+    """
+    try:
+        chat = UUID(id)
+        await services.storage.chats.get(identity.owner, chat)
+    except (ValueError, NotFound):
+        chat = uuid5(_FOREIGN, f"{identity.owner}\0{id}")
+    identity.require_reach(chat)
+    return chat
+
+
+async def turn_of(services: Services, owner: str, chat: UUID, id: str, role: Role) -> Turn | None:
+    """The turn of the chat that a client's id names, if it does name one of this role."""
+    try:
+        turn = await services.storage.turns.get(owner, chat, UUID(id))
+    except (ValueError, NotFound):
+        return None
+    return turn if turn.role == role else None
+
+
+def key_of(protocol: str, *parts: object) -> IdempotencyKey:
+    """The key that makes one exchange of the same parts, however often a client sends them."""
+    digest = hashlib.sha256(to_json([str(part) if isinstance(part, UUID) else part for part in parts])).digest()
+    return IdempotencyKey(f"{protocol} {digest.hex()}", digest)
+
+
+async def post_by_chat(services: Services, new: NewTurn, target: Target, key: IdempotencyKey | None) -> Exchange:
+    """Posts a message; the chat is created with it where there is none."""
+    for _ in range(3):
+        with suppress(NotFound):
+            return await post_message(services, new, target, key)
+        with suppress(Conflict):  # another request has just created it
+            now = datetime.now(UTC)
+            created = Chat(target.chat, target.owner, None, None, {}, created_at=now, updated_at=now)
+            return await post_in_new_chat(services, new, created, key)
+    raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")
+
+
+async def replace_answer(services: Services, owner: str, turn: Turn, options: TurnOptions, on_busy: OnBusy) -> Exchange:
+    """Another answer beside `turn`, which is cancelled first where it still runs and `on_busy` says so."""
+    if not turn.ended and on_busy == "interrupt":
+        await cancel_turn(services, owner, turn.chat_id, turn.id)
+        await wait_for_end(services, owner, turn)
+    return await generate_again(services, owner, turn.chat_id, turn.id, options, None)
+
+
+async def stop_all(services: Services, owner: str, chat: UUID) -> list[str]:
+    """Cancels all open turns of the chat; returns their ids. Raises NotFound."""
+    await services.storage.chats.get(owner, chat)
+    state = await services.storage.chat_changes.state(chat)
+    for turn in state.open:
+        await cancel_turn(services, owner, chat, turn)
+    return [str(turn) for turn in state.open]
+
+
+def storable_in_messages(text: str) -> str:
+    if problem := unstorable(text):
+        raise RequestRefused(f"`messages` {problem}, which cannot be stored; remove it.", field="messages")
+    return text
