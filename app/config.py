@@ -252,6 +252,9 @@ class Settings(BaseSettings):
         description="pause between writes of the journal; readers on other replicas get new text twice as often",
     )
     stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
+    stream_sender: Literal["direct", "sse-starlette"] = Field(
+        "direct", description="what sends the streams of turns: see [streams](#streams)"
+    )
     heartbeat: float = Field(15, gt=0, description="pause between comments that keep an SSE stream open")
     lease: float = Field(10, gt=0, description="a replica that does not renew its lease for this long loses its turns")
     poll_interval: float = Field(1, gt=0, description="pause between looks at the queue when no notification comes")

@@ -38,6 +38,7 @@ from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
+from app.stream.delivery import Deliveries
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
 from app.web.page import page_routes
@@ -143,6 +144,7 @@ async def running(
             Storage.of(api, database),
             Live(
                 engine.directory,
+                Deliveries() if settings.stream_sender == "direct" else None,
                 engine.chat_wakeups,
                 engine.feed,
                 worker.wake,

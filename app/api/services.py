@@ -32,6 +32,7 @@ from app.storage.turns import ToolResults, Turns
 from app.storage.uploads import Uploads
 from app.storage.waiting import WaitingCalls
 from app.stream.chat.wakeups import ChatWakeups
+from app.stream.delivery import Deliveries
 from app.stream.directory import Directory
 from app.stream.feed import OwnerFeed
 
@@ -84,10 +85,12 @@ class Storage:
 class Live:
     """The turns that run, and the signals to the workers: `wake` when a turn can be claimed, `refresh` when a message
     or an answer has arrived at one, `cancel` when one is to stop. `place` is the id of this replica where a turn may be
-    claimed as it is written; it is then given to `begin`, with the owner and the end of its path.
+    claimed as it is written; it is then given to `begin`, with the owner and the end of its path. Without `deliveries`
+    sse-starlette sends the streams of turns too.
     """
 
     directory: Directory
+    deliveries: Deliveries | None
     chat_wakeups: ChatWakeups
     feed: OwnerFeed
     wake: Callable[[], None]

@@ -1,17 +1,18 @@
-"""A notification without content: the woken task looks for itself what has changed."""
+"""A notification without content: what is woken looks for itself what has changed."""
 
 import asyncio
+from collections.abc import Callable
 
 
 class Wakeup:
-    """Wakes all tasks that wait now. With no task waiting a notification is lost: look first, then wait, and do not
+    """Wakes all that wait now, once. With nothing waiting a notification is lost: look first, then wait, and do not
     await anything in between.
     """
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[Callable[[], None], None] = {}
 
     @property
     def has_waiters(self) -> bool:
@@ -20,9 +21,15 @@ class Wakeup:
     def notify(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            for wake in waiting:
+                wake()
+
+    def call(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` at the next notification. It must not raise."""
+        self._waiting[wake] = None
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        self._waiting.pop(wake, None)
 
     async def wait(self) -> None:
         await wait_for_any(self)
@@ -31,10 +38,15 @@ class Wakeup:
 async def wait_for_any(*wakeups: Wakeup) -> None:
     """Returns when one of them is notified."""
     future = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
     for wakeup in wakeups:
-        wakeup._waiting[future] = None
+        wakeup.call(wake)
     try:
         await future
     finally:
         for wakeup in wakeups:
-            wakeup._waiting.pop(future, None)
+            wakeup.forget(wake)

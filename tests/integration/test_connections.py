@@ -13,9 +13,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.api.http import connection
-from app.api.http.connection import LONGEST_HEAD, Connection
+from app.api.http.connection import LONGEST_HEAD, OUTLET, Connection, Outlet
 
 MEGABYTE = 1_000_000
 STALL = 0.3
@@ -24,15 +25,36 @@ MOST = 3
 Wires = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+class Push(Response):
+    """A response whose body is written through the outlet, until that says that it is over."""
+
+    outlet: Outlet
+
+    def __init__(self) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers()
+        self.begun, self.ended, self.writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.outlet = scope["extensions"][OUTLET]["outlet"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        with self.outlet.used(self.writable.set, self.ended.set):
+            self.begun.set()
+            await self.ended.wait()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class Site:
-    """A server with an echo (`/`), and a stream that never ends (`/stream`)."""
+    """A server with an echo (`/`), a stream that never ends (`/stream`), and one that a test writes (`/push`)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port = listener.getsockname()[1]
         self.gone = asyncio.Event()  # a client left in the middle of its body
         self.may_read = asyncio.Event()
         self.stream_ended = asyncio.Event()
+        self.pushes: list[Push] = []
         routes = [Route("/", self._echo, methods=["GET", "POST"]), Route("/stream", self._stream)]
+        routes.append(Route("/push", self._push))
         app = Starlette(routes=routes)
         http = cast("type[asyncio.Protocol]", partial(Connection, stall=STALL, most=MOST))
         config = uvicorn.Config(app, http=http, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
@@ -57,6 +79,11 @@ class Site:
                 self.stream_ended.set()
 
         return StreamingResponse(pieces())
+
+    async def _push(self, _request: Request) -> Response:
+        await self.may_read.wait()
+        self.pushes.append(push := Push())
+        return push
 
     @asynccontextmanager
     async def wires(self) -> AsyncIterator[Wires]:
@@ -242,3 +269,55 @@ async def test_the_longest_idle_connection_makes_room_for_a_new_one(
             await writer.drain()
         assert not second.at_eof()
         assert await busy.read(10)
+
+
+PUSH = b"GET /push HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+async def _pushed(site: Site, number: int = 0) -> Push:
+    while len(site.pushes) <= number:  # noqa: ASYNC110, the server has no event for it
+        await asyncio.sleep(0.01)
+    await site.pushes[number].begun.wait()
+    return site.pushes[number]
+
+
+async def test_an_outlet_writes_past_the_task_and_says_when_it_can(site: Site) -> None:
+    async with site.wires() as (reader, writer):
+        writer.write(PUSH)
+        push, written = await _pushed(site), 0
+        while push.outlet.is_writable:
+            push.outlet.write(b"x" * 50_000)
+            written += 1
+        with pytest.raises(RuntimeError, match="waits although"):
+            push.outlet.write(b"x")
+        while not push.writable.is_set():
+            await reader.read(50_000)
+        push.outlet.write(b"the last")
+        assert not push.ended.is_set()
+        push.ended.set()
+        writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        assert b"8\r\nthe last\r\n0\r\n\r\nHTTP/1.1 200 OK" in await reader.read()
+    assert written > 1
+
+
+async def test_an_outlet_ends_with_its_client(site: Site) -> None:
+    async with site.wires() as (_, writer):
+        writer.write(PUSH)
+        push = await _pushed(site)
+    await push.ended.wait()
+    push.outlet.write(b"nobody reads this")
+
+
+async def test_an_outlet_ends_when_the_server_shuts_down_also_where_it_begins_after_that(site: Site) -> None:
+    async with site.wires() as (reader, writer), site.wires() as (late_reader, late_writer):
+        writer.write(PUSH)
+        await _pushed(site)
+        site.may_read.clear()
+        late_writer.write(PUSH)
+        while len(site.server.server_state.tasks) < 2:  # noqa: ASYNC110, the server has no event for it
+            await asyncio.sleep(0.01)
+        for each in list(site.server.server_state.connections):
+            each.shutdown()
+        assert (await reader.read()).endswith(b"\r\n0\r\n\r\n")
+        site.may_read.set()
+        assert (await late_reader.read()).endswith(b"\r\n0\r\n\r\n")

@@ -2,14 +2,15 @@
 
 import asyncio
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +21,52 @@ HEAD_TIMEOUT = 10.0
 BODY_TIMEOUT = 30.0
 # The share of the process's file descriptors that connections may use before an idle one is closed for each new one.
 _DESCRIPTORS = 0.8
+# The name of `Outlet` among the extensions of ASGI in the scope of a request.
+OUTLET = "turnstream.outlet"
+
+
+class Outlet:
+    """The body of one response, for a sender that has no task in which it could wait. It is an extension of ASGI that
+    this server offers; begin and end of the response go through `send` all the same.
+    """
+
+    __slots__ = ("_connection", "_cycle")
+    _cycle: RequestResponseCycle
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    def belongs_to(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @contextmanager
+    def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+        """Calls `on_writable` when `is_writable` has become true again, and `on_end` when the client has disconnected
+        or the server shuts down. One response of a connection is sent at a time.
+        """
+        self._connection.user = on_writable, on_end
+        if self._cycle.disconnected or self._connection.shuts_down:
+            on_end()
+        try:
+            yield
+        finally:
+            self._connection.user = None
+
+    @property
+    def is_writable(self) -> bool:
+        return not self._connection.flow.write_paused
+
+    def write(self, data: bytes) -> None:
+        """Sends a part of the body. Only while it `is_writable`: then uvicorn's `send` never waits, and one step runs
+        it to its end.
+        """
+        sending = self._cycle.send({"type": "http.response.body", "body": data, "more_body": True})
+        try:
+            sending.send(None)
+        except StopIteration:
+            return
+        sending.close()
+        raise RuntimeError("the server's `send` waits although its connection is writable")
 
 
 class Connection(HttpToolsProtocol):
@@ -39,6 +86,8 @@ class Connection(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
+        self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # of the outlet
+        self.shuts_down = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,6 +103,16 @@ class Connection(HttpToolsProtocol):
         for timer in (self._read_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
+        self._end_user()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.shuts_down = True
+        self._end_user()
+
+    def _end_user(self) -> None:
+        if self.user is not None:
+            self.user[1]()
 
     @property
     def is_idle(self) -> bool:
@@ -80,7 +139,10 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the head is too long")  # ends the parser, which calls `send_400_response`
         self._head = 0
         self._expect(BODY_TIMEOUT)
+        outlet = Outlet(self)
+        self.scope["extensions"] = {OUTLET: {"outlet": outlet}}
         super().on_headers_complete()
+        outlet.belongs_to(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._head = max(0, self._head - 8 * len(body))  # the frame of a chunk of one byte has five bytes
@@ -137,6 +199,8 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+        if self.user is not None:
+            self.user[0]()
 
     def _watch_stall(self, unread: int) -> None:
         self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread)

@@ -23,7 +23,7 @@ from app.telemetry import STREAMS_OPEN
 HELLO = b"retry: 1000\n\n"
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 _END_TIMEOUT = 1.0  # seconds to send the end of a body, at a shutdown too; a client that is stuck does not get it
-_END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 class OwnerStreams:
@@ -80,6 +80,16 @@ def access_ended(refusal: RequestRefused) -> bytes:
     return b"event: access_ended\ndata: %b\n\n" % data
 
 
+async def end_body(
+    send: Send, refusal: RequestRefused | None, last_frame: Callable[[RequestRefused], bytes] = access_ended
+) -> None:
+    """Ends the body of a stream that did not come to its own end, also when the caller is cancelled."""
+    with anyio.move_on_after(_END_TIMEOUT, shield=True):
+        if refusal:
+            await send({**END, "body": last_frame(refusal), "more_body": True})
+        await send(END)
+
+
 class FrameResponse(EventSourceResponse):
     """Sends frames, which are bytes already. The library sends the start and the end of the response and the
     heartbeats, and notices that the client has disconnected or that the server shuts down.
@@ -127,10 +137,7 @@ class FrameResponse(EventSourceResponse):
                 await super().__call__(scope, receive, observed_send)
         finally:
             if is_open and (stream.refusal or not self._cuts):
-                with anyio.move_on_after(_END_TIMEOUT, shield=True):
-                    if stream.refusal:
-                        await send({**_END, "body": self._last_frame(stream.refusal), "more_body": True})
-                    await send(_END)
+                await end_body(send, stream.refusal, self._last_frame)
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """The library's only event is the first bytes: nothing may be sent before the start of the response. Asked for

@@ -11,7 +11,8 @@ from app.api.events import frame
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
 from app.api.services import Services, begin
-from app.api.streams.response import HEADERS, FrameResponse
+from app.api.streams.direct import TurnResponse
+from app.api.streams.response import HEADERS
 from app.domain.cursor import START, Cursor
 from app.domain.errors import Conflict
 from app.domain.turns import Turn
@@ -50,7 +51,8 @@ def stream_response(
         raise BadRequest(str(error), field=field) from None
     if reader.done and view.ended:
         return Response(status_code=204, headers=HEADERS)
-    return FrameResponse(reader.frames(first), services.http.stream_life, services.http.heartbeat, services.streams)
+    http, live = services.http, services.live
+    return TurnResponse(reader, first, live.deliveries, http.stream_life, http.heartbeat, services.streams)
 
 
 def requested_cursor(

@@ -5,17 +5,31 @@ These tests would notice a version of sse-starlette that does otherwise.
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from sse_starlette import EventSourceResponse
 from starlette.types import Message
 
+from app.api.events import frame
+from app.api.http.connection import OUTLET
 from app.api.plans import OwnerPlans
-from app.api.streams.response import HELLO, FrameResponse, OwnerStreams
+from app.api.streams.direct import TurnResponse
+from app.api.streams.response import HELLO, FrameResponse, OwnerStreams, access_ended
+from app.domain.cursor import START
+from app.domain.errors import Unauthorized
+from app.domain.events import BlockStart
 from app.domain.identity import Identity
 from app.domain.plans import Plan, Plans
-from app.stream.reader import PORTION
+from app.domain.turns import Turn
+from app.stream.delivery import Deliveries
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from app.stream.reader import PORTION, TurnReader
+from tests.support.turns import begun, sealed, text, turn_of
 
 GET = {"type": "http", "method": "GET", "state": {"identity": Identity("ada")}}
 NO_LIMIT = OwnerPlans(Plans(Plan("none")))
@@ -208,3 +222,127 @@ def test_no_member_of_the_library_is_overridden_but_public_ones() -> None:
     mine = {name for name in vars(FrameResponse) if inspect.isfunction(vars(FrameResponse)[name])}
     assert mine & base == {"__init__", "__call__"}
     assert {"_frames", "_cuts", "_life", "_send", "_events"}.isdisjoint(vars(EventSourceResponse(Frames(0)())))
+
+
+# --- the streams of turns --------------------------------------------------------------------------------------------
+
+COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
+
+
+class Outlet(Connection):
+    """The same connection, with the way past its `send`."""
+
+    is_writable = True
+    on_writable: Callable[[], None]
+    on_end: Callable[[], None]
+
+    @contextmanager
+    def used(self, on_writable: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+        self.on_writable, self.on_end = on_writable, on_end
+        yield
+
+    def write(self, data: bytes) -> None:
+        assert self.is_writable
+        self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
+        self.sent.set()
+
+    @property
+    def get(self) -> dict[str, Any]:
+        return {**GET, "extensions": {OUTLET: {"outlet": self}}}
+
+
+@dataclass
+class Streaming:
+    """A turn that runs, and the streams of its readers."""
+
+    view: LiveView = field(default_factory=lambda: LiveView(turn_of(rounds=[begun()])))
+    streams: OwnerStreams = field(default_factory=lambda: OwnerStreams(NO_LIMIT))
+    directory: Directory = field(default_factory=Directory)
+    deliveries: Deliveries | None = field(default_factory=Deliveries)
+
+    def response(self, *, life: float = 60, heartbeat: float = 60) -> TurnResponse:
+        async def never() -> Turn:
+            raise AssertionError
+
+        reader = TurnReader(self.directory, self.view, never, START, frame, shares=True)
+        return TurnResponse(reader, reader.look(), self.deliveries, life, heartbeat, self.streams)
+
+    @asynccontextmanager
+    async def sent_to(self, connection: Outlet, **times: float) -> AsyncIterator[asyncio.Task[None]]:
+        with self.directory.host(self.view, "ada"):
+            task = asyncio.create_task(self.response(**times)(connection.get, connection.receive, connection.send))
+            await connection.wait_for(b"turn_start")
+            yield task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not self.streams.all()
+        assert not self.view.wakeup.has_waiters
+
+
+def is_whole(connection: Connection) -> bool:
+    """The body was ended, once, and last."""
+    ends = [message for message in connection.messages[1:] if not message["more_body"]]
+    return ends == connection.messages[-1:]
+
+
+async def test_the_stream_of_a_turn_is_the_same_whatever_sends_it() -> None:
+    sent = []
+    for deliveries in (Deliveries(), None):
+        connection, streaming = Outlet(), Streaming(LiveView(COMPLETE), deliveries=deliveries)
+        await streaming.response()(connection.get, connection.receive, connection.send)
+        assert is_whole(connection)
+        headers = {pair for pair in connection.messages[0]["headers"] if pair[0] != b"connection"}
+        sent.append((connection.messages[0]["status"], headers, connection.body))
+    assert sent[0] == sent[1]
+    assert sent[0][2].startswith(HELLO + b"id: 1-1-0\nevent: turn_start\n")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_server_without_an_outlet_is_sent_to_by_the_library(method: str) -> None:
+    connection, streaming = Connection(), Streaming(LiveView(COMPLETE))
+    scope = {**GET, "method": method} if method == "GET" else {**Outlet().get, "method": method}
+    await streaming.response()(scope, connection.receive, connection.send)
+    assert is_whole(connection)
+    assert (b"turn_complete" in connection.body) is (method == "GET")
+
+
+async def test_text_and_heartbeats_are_written_past_the_task_and_skip_a_client_that_does_not_read() -> None:
+    connection, streaming = Outlet(), Streaming()
+    async with streaming.sent_to(connection, heartbeat=0.01):
+        streaming.view.open_block(BlockStart(1, 0, 1, "text", None, None))
+        streaming.view.append("ahoy")
+        await connection.wait_for(b'"text":"ahoy"')
+        await connection.wait_for(b": ping - ")
+        connection.is_writable = False
+        before = connection.body
+        streaming.view.append(" there")
+        await asyncio.sleep(0.03)
+        assert connection.body == before
+        connection.is_writable = True
+        connection.on_writable()
+        await connection.wait_for(b'"offset":4,"text":" there"')
+
+
+async def test_a_client_that_disconnects_and_a_server_that_shuts_down_end_the_stream_of_a_turn() -> None:
+    connection, streaming = Outlet(), Streaming()
+    async with streaming.sent_to(connection) as task:
+        connection.on_end()
+        await task
+        assert is_whole(connection)
+
+
+async def test_after_its_life_the_stream_of_a_turn_ends() -> None:
+    connection, streaming = Outlet(), Streaming()
+    async with streaming.sent_to(connection, life=0.02) as task:
+        await task
+        assert is_whole(connection)
+
+
+async def test_the_stream_of_a_turn_ends_with_its_credential() -> None:
+    connection, streaming, refusal = Outlet(), Streaming(), Unauthorized("It was revoked.")
+    async with streaming.sent_to(connection) as task:
+        (stream,) = streaming.streams.all()
+        stream.end(refusal)
+        await task
+        assert is_whole(connection)
+        assert connection.body.endswith(access_ended(refusal))

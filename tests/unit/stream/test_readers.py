@@ -16,6 +16,7 @@ from app.domain.log import Log, end_cursor, next_event, resume
 from app.domain.turns import Turn
 from app.stream import live
 from app.stream import reader as tail
+from app.stream.delivery import Deliveries, Delivery
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from tests.support.stream_client import Client, encode
@@ -98,13 +99,64 @@ class Reader:
         return self._writer.rows
 
 
+class DeliveredReader(Reader):
+    """The same, without a generator: it is written to while it reads."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
+        self.is_writable = False
+        self._portions: list[bytes] = []
+        self._running: asyncio.Task[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        assert self.is_writable
+        self._portions.append(data)
+
+    def come(self, replica: int, how_long_ago: int) -> None:
+        if self._running is None:
+            self._client = self.history[-1 - how_long_ago % len(self.history)].copy()
+            directory = self._writer.directories[replica % len(self._writer.directories)]
+            view, cursor = directory.view(self._writer.rows), Cursor.parse(str(self._client.cursor))
+            reader = tail.TurnReader(directory, view, self._load, cursor, encode, shares=True)
+            self._delivery = Delivery(Deliveries(), reader, self)
+            self._running = asyncio.create_task(self._delivery.run())
+
+    async def leave(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            self._running = None
+
+    async def read(self) -> bool:
+        if self._running is None:
+            return True
+        self._loads, self.is_writable = 0, True
+        self._delivery.wake()
+        for _ in range(6):
+            await asyncio.sleep(0)
+        self.is_writable = False
+        portions, self._portions = self._portions, []
+        for portion in portions:
+            self._client.take(portion)
+            self.history.append(self._client.copy())
+        if not self._running.done():
+            return True
+        finished, self._running = self._running, None
+        finished.result()
+        return False
+
+
 async def _next(frames: AsyncGenerator[bytes, None]) -> bytes:
     return await anext(frames)
 
 
+def _readers(writer: Writer) -> list[Reader]:
+    return [DeliveredReader(writer) if number % 2 else Reader(writer) for number in range(READERS)]
+
+
 async def _play(acts: Sequence[Act]) -> None:
     writer = Writer([Directory(), Directory()], turn_of(status="queued", attempt=0))
-    readers = [Reader(writer) for _ in range(READERS)]
+    readers = _readers(writer)
     handed_out = {START}
     for act in acts:
         await _act(act, writer, readers)
@@ -181,7 +233,7 @@ def test_what_any_reader_puts_together_is_what_the_rows_hold(acts: list[Act]) ->
 
 async def test_a_turn_that_asks_and_waits_and_goes_on_elsewhere_is_the_same_for_every_reader() -> None:
     writer = Writer([Directory(), Directory()], turn_of(status="queued", attempt=0))
-    readers = [Reader(writer) for _ in range(READERS)]
+    readers = _readers(writer)
     handed_out = {START}
     deeds: list[Callable[[], None]] = [
         partial(writer.claim, 0),

@@ -1,0 +1,189 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from app.domain.cursor import START, Cursor
+from app.domain.events import BlockDelta, BlockStart, Event, Notice
+from app.domain.turns import Turn
+from app.stream import delivery, reader
+from app.stream.delivery import Deliveries, Delivery
+from app.stream.directory import Directory
+from app.stream.live import LiveView
+from app.stream.reader import Encode, TurnReader
+from tests.support.stream_client import Client, decode, encode
+from tests.support.turns import begun, sealed, text, turn_of
+
+COMPLETE = turn_of(text(0, 1, "ahoy"), rounds=[sealed(1, "end_turn")], status="complete")
+
+
+async def _never() -> Turn:
+    raise AssertionError("no rows were needed")
+
+
+@dataclass
+class Sink:
+    is_writable: bool = True
+    written: list[bytes] = field(default_factory=list)
+
+    def write(self, data: bytes) -> None:
+        assert self.is_writable
+        self.written.append(data)
+
+    def take(self) -> list[list[Event | Notice]]:
+        """The events of each write since the last look."""
+        written, self.written = self.written, []
+        return [[event for event, _ in decode(data)] for data in written]
+
+
+@dataclass
+class Stage:
+    """Views of turns that are written here, and one pass over all of their readers."""
+
+    directory: Directory = field(default_factory=Directory)
+    deliveries: Deliveries = field(default_factory=Deliveries)
+
+    @asynccontextmanager
+    async def reading(
+        self,
+        view: LiveView,
+        sink: Sink | None = None,
+        load: Callable[[], Awaitable[Turn]] = _never,
+        encode: Encode = encode,
+    ) -> AsyncIterator[tuple[Sink, Delivery, asyncio.Task[None]]]:
+        """A reader that has what there is."""
+        sink = sink or Sink()
+        delivering = Delivery(self.deliveries, TurnReader(self.directory, view, load, START, encode, shares=True), sink)
+        task = asyncio.create_task(delivering.run())
+        await _passes()
+        yield sink, delivering, task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _passes(count: int = 8) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _writing(content: str) -> LiveView:
+    view = LiveView(turn_of(rounds=[begun()]))
+    view.open_block(BlockStart(1, 0, 1, "text", None, None))
+    view.append(content)
+    return view
+
+
+async def test_an_ended_turn_is_delivered_to_its_end() -> None:
+    async with Stage().reading(LiveView(COMPLETE)) as (sink, _, task):
+        await task
+    client = Client()
+    client.take(b"".join(sink.written))
+    client.assert_holds(COMPLETE)
+
+
+async def test_what_is_appended_in_one_iteration_is_written_at_once_and_nothing_else_is() -> None:
+    stage, view = Stage(), _writing("ahoy")
+    with stage.directory.host(view, "ada"):
+        async with stage.reading(view) as (sink, _, _), stage.reading(view) as (other, _, _):
+            assert sink.take()
+            other.take()
+            view.append(" th")
+            view.append("ere")
+            await _passes()
+            assert sink.written[0] is other.written[0], "readers at one place share the bytes"
+            assert sink.take() == other.take() == [[BlockDelta(0, 4, " there")]]
+            view.wakeup.notify()
+            await _passes()
+            assert sink.take() == []
+
+
+async def test_a_sink_that_is_not_writable_gets_the_same_text_later_in_fewer_deltas() -> None:
+    stage, view = Stage(), _writing("a")
+    with stage.directory.host(view, "ada"):
+        async with stage.reading(view) as (sink, delivering, _):
+            sink.take()
+            sink.is_writable = False
+            for piece in ("h", "o", "y"):
+                view.append(piece)
+                await _passes()
+            assert sink.written == []
+            sink.is_writable = True
+            delivering.wake()
+            await _passes()
+            assert sink.take() == [[BlockDelta(0, 1, "hoy")]]
+
+
+async def test_a_long_turn_is_written_one_portion_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PORTION", 100)
+    turn = turn_of(*(text(n, 1, "a" * 100) for n in range(5)), rounds=[sealed()], status="complete")
+    sink, counts = Sink(), [0]
+    delivering = Delivery(Deliveries(), TurnReader(Directory(), LiveView(turn), _never, START, encode), sink)
+    task = asyncio.create_task(delivering.run())
+    while not task.done():
+        await asyncio.sleep(0)
+        counts.append(len(sink.written))
+    assert counts[-1] > 5
+    assert max(after - before for before, after in pairwise(counts)) == 1
+
+
+async def test_a_pass_is_bounded_and_the_rest_comes_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_MOST_AT_ONCE", 1)
+    stage, view = Stage(), _writing("a")
+    with stage.directory.host(view, "ada"):
+        async with stage.reading(view) as (first, _, _), stage.reading(view) as (second, _, _):
+            first.take()
+            second.take()
+            view.append("b")
+            await asyncio.sleep(0)
+            assert (len(first.written), len(second.written)) == (1, 0)
+            await asyncio.sleep(0)
+            assert len(second.written) == 1
+
+
+async def test_a_reader_that_fails_is_the_failure_of_its_own_stream_alone() -> None:
+    def fail(event: Event | Notice, cursor: Cursor | None) -> bytes:
+        if isinstance(event, BlockDelta) and event.offset:
+            raise LookupError
+        return encode(event, cursor)
+
+    stage, view, other = Stage(), _writing("a"), _writing("a")
+    with stage.directory.host(view, "ada"):
+        async with stage.reading(view, encode=fail) as (_, _, failing), stage.reading(other) as (sink, _, task):
+            sink.take()
+            view.append("b")
+            other.append("b")
+            await _passes()
+            assert isinstance(failing.exception(), LookupError)
+            assert not task.done()
+            assert sink.take() == [[BlockDelta(0, 1, "b")]]
+
+
+async def test_a_reader_whose_view_is_written_no_more_goes_on_with_the_rows() -> None:
+    async def load() -> Turn:
+        return COMPLETE
+
+    stage, view, hosting = Stage(), _writing("ah"), ExitStack()
+    hosting.enter_context(stage.directory.host(view, "ada"))
+    async with stage.reading(view, load=load) as (sink, _, task):
+        assert not task.done()
+        hosting.close()
+        await task
+    client = Client()
+    client.take(b"".join(sink.written))
+    client.assert_holds(COMPLETE)
+
+
+async def test_a_reader_that_leaves_is_forgotten_also_when_it_is_woken_already() -> None:
+    stage, view = Stage(), _writing("a")
+    with stage.directory.host(view, "ada"):
+        async with stage.reading(view) as (sink, _, task):
+            assert view.wakeup.has_waiters
+            view.append("b")
+            task.cancel()
+            sink.take()
+            await _passes()
+            assert sink.take() == []
+            assert not view.wakeup.has_waiters
