@@ -17,6 +17,7 @@ from app.api.http.cross_origin import cross_origin
 from app.api.http.errors import HANDLERS, failed
 from app.api.identity.authenticator import Authenticator
 from app.api.identity.way import Authenticate
+from app.api.openai.routes import openai_routes
 from app.api.plans import OwnerPlans
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
@@ -88,7 +89,7 @@ def application(settings: Settings, services: Services) -> Starlette:
 
 def _starlette(settings: Settings, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     app = Starlette(
-        routes=[*routes(), *page_routes()],
+        routes=[*routes(), *openai_routes(), *page_routes()],
         lifespan=lifespan,
         exception_handlers=dict(HANDLERS),
         # The last one answers what failed below it inside of the others, so that such an answer has their headers too.

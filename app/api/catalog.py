@@ -7,18 +7,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.schemas.responses import ModelOut, ModelsOut, ParameterOut, ToolOut, ToolsOut
-from app.api.services import services_of
+from app.api.services import Services, services_of
 from app.api.views import json_response
 from app.llm.models.catalog import Model
 from app.llm.parameters import Parameter
 
 
-async def list_models(request: Request) -> Response:
-    services = services_of(request)
+def offered_models(services: Services) -> list[tuple[Model, str]]:
+    """The models that turns may have, each with the name of its provider."""
     default = services.resolver.defaults.model
     listed = dict(services.resolver.models.listed())
     default_model = services.resolver.models.check(default)
     listed.setdefault(default_model.id, (default_model, services.resolver.models.provider_for(default).name))
+    return [each for each in listed.values() if services.resolver.allowed.has_model(each[0].id)]
+
+
+async def list_models(request: Request) -> Response:
+    services = services_of(request)
+    default_model = services.resolver.models.check(services.resolver.defaults.model)
     models = [
         ModelOut(
             id=model.id,
@@ -32,8 +38,7 @@ async def list_models(request: Request) -> Response:
             fallbacks=list(model.fallbacks),
             params=[_parameter(parameter, model) for parameter in services.resolver.params.listed(model)],
         )
-        for model, provider in listed.values()
-        if services.resolver.allowed.has_model(model.id)
+        for model, provider in offered_models(services)
     ]
     return json_response(ModelsOut(models=models))
 

@@ -143,6 +143,7 @@ class Resolver:
             limits=self._limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
             record=bool(options.record),
+            labels=options.labels or {},
         )
         return self._within(model, request, self._output_spec(options))
 
@@ -158,6 +159,7 @@ class Resolver:
             limits=self._limits(before.limits, None, options.limits),
             provider_tools=tools.provider,
             record=before.record if options.record is None else options.record,
+            labels=before.labels if options.labels is None else options.labels,
         )
         return self._within(model, request, self._output_spec(options) or before.output)
 

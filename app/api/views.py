@@ -89,6 +89,7 @@ def turn_out(turn: Turn, services: Services, siblings: Sequence[UUID] | None = N
             PreliminaryOut(tool_use_id=each.tool_use_id, name=each.name, text=each.text, data=each.data)
             for each in turn.preliminary
         ],
+        labels=dict(turn.request.labels) if turn.request else {},
         hook_failures=turn.hook_failures,
         siblings=None if siblings is None else list(siblings),
         cursor=str(end_cursor(view)) if turn.role == "assistant" else None,

@@ -129,7 +129,7 @@ class TurnRequest:
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, where the credentials of the request name one.
+    owner's, where the credentials of the request name one. `labels` are the client's, for itself.
     """
 
     model: str
@@ -141,6 +141,7 @@ class TurnRequest:
     output: OutputSpec | None = None
     record: bool = False
     plan: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
+OPENAI_PAGE = "tests/integration/api/test_openai_page.py::"
 HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
 
@@ -107,6 +108,8 @@ CHECKED = {
     ("docs/models.md", "Images and documents", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "python"): f"{MODELS}test_validators_and_handlers_are_registered_by_name",
+    ("docs/openai.md", "The OpenAI SDKs", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
+    ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Doctor", "text"): (
         "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import pytest
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import block_json
+from app.api.openai.events import ResponseEvents
 from app.domain.blocks import REJECTED, Block
 from app.domain.compaction import COMPACTION
 from app.domain.events import BlockStop
@@ -235,6 +237,29 @@ def test_the_ai_sdk_streams_every_kind(kind: BlockKind) -> None:
 def test_the_ai_sdk_has_every_kind_in_its_messages(kind: BlockKind) -> None:
     parts = ui_message(turn_with(kind)).parts
     assert parts[-1]["type"] == _part_name(AI_SDK[kind.shown][1], kind)
+
+
+OPENAI: dict[Shown, str | None] = {
+    "prose": "message",
+    "thought": "reasoning",
+    "hidden_thought": None,
+    "call": "mcp_call",
+    "inside_call": "mcp_call",
+    "file": None,
+    "user_text": None,
+    "note": None,
+    "raw": None,
+}
+
+
+@each_kind()
+def test_openai_has_an_item_for_each_kind_or_none(kind: BlockKind) -> None:
+    turn = replace(turn_with(kind), created_at=datetime(2026, 1, 1, tzinfo=UTC))
+    events = ResponseEvents(turn)
+    for mark in marks_of(turn):
+        list(events.take(mark))
+    shown = OPENAI[kind.shown]
+    assert [item["type"] for item in events.response()["output"]] == ([] if shown is None else [shown])
 
 
 def _part_name(part: str, kind: BlockKind) -> str:

@@ -15,6 +15,9 @@ from app.domain.turns import EarlierResults
 from app.llm.models.parameters import schemas_by_name
 
 ModelName = Annotated[Storable, Field(min_length=1, max_length=200)]
+Labels = Annotated[
+    dict[Annotated[Storable, Field(max_length=64)], Annotated[Storable, Field(max_length=512)]], Field(max_length=16)
+]
 Prompt = Annotated[Storable, Field(max_length=200_000)]
 
 
@@ -97,6 +100,9 @@ class TurnOptions(Body):
     output: OutputIn | None = None
     record: Annotated[
         bool | None, Field(description="keep a recording of the model calls, on a server that has a folder for them")
+    ] = None
+    labels: Annotated[
+        Labels | None, Field(description="texts by name that are kept with the turn for its client; no model gets them")
     ] = None
 
 

@@ -185,6 +185,7 @@ class TurnOut(BaseModel):
     phase: Annotated[Phase | None, Field(description="of a structured turn: the phase in which it was cancelled")]
     actions: Annotated[list[WantedOut], Field(description="the calls that wait for a person now")]
     preliminary: Annotated[list[PreliminaryOut], Field(description="what running tools have of their results so far")]
+    labels: Annotated[dict[str, str], Field(description="texts of the client, which no model receives")]
     hook_failures: Annotated[int, Field(description="calls of hooks of the program that failed")]
     degraded: Annotated[list[DegradedOut], Field(description="the policies that the turn needed")]
     siblings: Annotated[list[UUID] | None, Field(description="all turns with its parent, itself included")] = None

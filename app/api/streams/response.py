@@ -107,17 +107,20 @@ class FrameResponse(EventSourceResponse):
         *,
         last_frame: Callable[[RequestRefused], bytes] = access_ended,
         cuts: bool = False,
+        first: bytes = HELLO,
     ) -> None:
         """After `life` seconds the stream ends, and the client comes back with its cursor if it still lives. There is a
         heartbeat every `heartbeat` seconds. With `cuts` the body stays unfinished where the stream ends before its
         frames do, for clients that take every complete body for a complete answer. `streams` has the stream while it
-        is open, and may end it with its credential: `last_frame` then completes the body.
+        is open, and may end it with its credential: `last_frame` then completes the body. `first` are the first
+        bytes, for clients that do not take a `retry` alone.
         """
         super().__init__(self._events(), headers=HEADERS, ping=heartbeat, sep="\n")
         self._frames = frames
         self._streams = streams
         self._last_frame = last_frame
         self._cuts = cuts
+        self._first = first
         self._life = life * random.uniform(0.9, 1.1)  # noqa: S311, only so that not all come back at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +146,7 @@ class FrameResponse(EventSourceResponse):
         """The library's only event is the first bytes: nothing may be sent before the start of the response. Asked for
         the next event, this sends the frames itself. The end of the body is the library's again.
         """
-        yield HELLO
+        yield self._first
         send, sent = self._send, 0
         async with aclosing(self._frames) as frames:
             async for data in frames:

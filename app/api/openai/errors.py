@@ -1,0 +1,78 @@
+"""Refusals in OpenAI's form, by which its SDKs choose the class of their error."""
+
+import re
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.codec import to_json
+from app.api.http.errors import Invalid, refused, unavailable
+from app.api.openai.objects import Json
+from app.domain.errors import Forbidden, RequestRefused, StorageUnavailable, TooMany, Unauthorized
+from app.kit.requirements import sentence
+
+# Fields of a turn's options by the names that they have in OpenAI's requests.
+_RENAMED = {
+    "blocks": "input",
+    "labels": "metadata",
+    "limits.max_calls": "max_tool_calls",
+    "output": "text.format",
+    "params.max_tokens": "max_output_tokens",
+    "params.output_config": "reasoning",
+    "params.verbosity": "text.verbosity",
+    "parent_id": "previous_response_id",
+    "system_prompt": "instructions",
+}
+_INDEX = re.compile(r"\.(\d+)(?=\.|$)")
+Rename = Callable[[str], str]
+
+
+def param_of(field: str) -> str:
+    """The name of a field in OpenAI's request."""
+    for ours, theirs in _RENAMED.items():
+        if field == ours or field.startswith(f"{ours}."):
+            field = theirs if ours == "blocks" else theirs + field.removeprefix(ours)
+            break
+    return _INDEX.sub(r"[\1]", field.removeprefix("params."))
+
+
+def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:
+    detail, param = error.detail, None
+    if error.field is not None:
+        param = rename(error.field)
+        detail = sentence(detail, error.field) if not isinstance(error, Invalid) else detail
+        detail = detail.replace(f"`{error.field}`", f"`{param}`")
+    type, code = "invalid_request_error", None
+    match error:
+        case Unauthorized():
+            code = "invalid_api_key"
+        case Forbidden():
+            type = "permission_error"
+        case TooMany():
+            type, code = "rate_limit_error", "rate_limit_exceeded"
+        case _ if _is_unknown_model(error):
+            code = "model_not_found"
+        case _ if error.status >= 500:
+            type = "server_error"
+    return {"error": {"message": detail, "type": type, "param": param, "code": code}}
+
+
+async def refusal(request: Request, error: RequestRefused, rename: Rename = param_of) -> Response:
+    """The response to a refused request: where this server answers with 422, OpenAI answers with 400."""
+    ours = await refused(request, error)  # which counts refused logins, and has the headers
+    status = 404 if _is_unknown_model(error) else 400 if error.status == 422 else error.status
+    headers = {name: ours.headers[name] for name in ("WWW-Authenticate", "Retry-After") if name in ours.headers}
+    return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
+
+
+async def storage_refusal(request: Request, error: StorageUnavailable) -> Response:
+    ours = await unavailable(request, error)
+    message = "The database cannot be reached; nothing was stored. Try again."
+    body = {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+    headers = {"Retry-After": ours.headers["Retry-After"]}
+    return Response(to_json(body), ours.status_code, headers, media_type="application/json")
+
+
+def _is_unknown_model(error: RequestRefused) -> bool:
+    return error.field == "model" and "there is no model" in error.detail

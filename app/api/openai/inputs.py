@@ -1,0 +1,299 @@
+"""Decodes requests of OpenAI's API: their input as blocks and answers, their members as options of a turn."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from app.api.codec import to_json
+from app.api.http.errors import Invalid
+from app.api.http.validation import invalid, refusals
+from app.api.openai.objects import SERVER, Json, ResponseId, turn_of_item
+from app.api.openai.schemas import (
+    ITEMS,
+    ApprovalItem,
+    FormatIn,
+    FunctionOutputItem,
+    InputItem,
+    MessageItem,
+    OutputItem,
+    ResponseIn,
+)
+from app.api.schemas.blocks import source_of_url
+from app.api.schemas.requests import NewTurn
+from app.api.services import Services
+from app.domain.errors import RequestRefused
+
+_TEXTS = frozenset({"input_text", "output_text", "text"})
+# Members of OpenAI's requests that are parameters of models by the same name.
+_PARAMS = (
+    "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key", "service_tier",
+)  # fmt: skip
+_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+
+
+@dataclass(slots=True)
+class Input:
+    """The input of a request. `origin` is the last response whose items it repeats; what follows them is new:
+    `blocks` of the user, as NewTurn takes them, `answers` to calls, and `instructions`.
+    """
+
+    origin: ResponseId | None = None
+    instructions: list[str] = field(default_factory=list)
+    blocks: list[Json] = field(default_factory=list)
+    answers: list[FunctionOutputItem | ApprovalItem] = field(default_factory=list)
+    history: list[InputItem] = field(default_factory=list)
+
+
+def read_items(given: Any, place: str = "input") -> list[InputItem]:
+    """The items of an input, which may be a text alone. Raises RequestRefused."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [MessageItem(role="user", content=given)]
+    if not isinstance(given, list):
+        raise RequestRefused(f"`{place}` must be a text or a list of items.", field=place)
+    return [_item(each, (place, str(number))) for number, each in enumerate(given)]
+
+
+def _item(given: Any, place: Sequence[str]) -> InputItem:
+    type = given.get("type", "message" if "role" in given else "item_reference") if isinstance(given, dict) else None
+    model = ITEMS.get(type) if isinstance(type, str) else None
+    if model is None:
+        name, known = ".".join([*place, "type"]), ", ".join(f"`{type}`" for type in ITEMS)
+        raise RequestRefused(f"`{name}` must be one of {known}.", field=name)
+    try:
+        return model.model_validate({"type": type, **given})
+    except ValidationError as error:
+        raise Invalid(refusals(model, error, place)) from None
+
+
+def split_input(items: Sequence[InputItem]) -> Input:
+    """Separates what is new from what the server has, by the ids of its items. Raises RequestRefused."""
+    found, first = Input(), 0
+    for number, item in enumerate(items):
+        known = turn_of_item(item.id) if isinstance(item, MessageItem | OutputItem) else None
+        if known is not None and known[2] is not None:
+            found.origin, first = ResponseId(known[0], known[1]), number + 1
+    last = max((n for n, item in enumerate(items, 1) if _is_of_assistant(item)), default=0)
+    if last > first:
+        found.origin, found.history, first = None, list(items[:last]), last
+    for number, item in enumerate(items):
+        place = f"input.{number}.content"
+        match item:
+            case MessageItem(role="system" | "developer", content=content):
+                found.instructions.append(text_of(content, place))
+            case MessageItem(role="user", content=content) if number >= first:
+                found.blocks += blocks_of(content, place)
+            case FunctionOutputItem() | ApprovalItem() if number >= first:
+                found.answers.append(item)
+            case _:
+                pass
+    return found
+
+
+def _is_of_assistant(item: InputItem) -> bool:
+    return isinstance(item, OutputItem) or (isinstance(item, MessageItem) and item.role == "assistant")
+
+
+def blocks_of(content: str | Sequence[Json], place: str) -> list[Json]:
+    """The content of a user's message as NewTurn takes blocks. Raises RequestRefused."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_block(part, f"{place}.{number}") for number, part in enumerate(content)]
+
+
+def text_of(content: str | Sequence[Json], place: str) -> str:
+    """Raises RequestRefused for content that is not text."""
+    if isinstance(content, str):
+        return content
+    for number, part in enumerate(content):
+        if part.get("type") not in _TEXTS | {"refusal"}:
+            name = f"{place}.{number}.type"
+            raise RequestRefused(f"`{name}` must be text: the content of this message cannot be a file.", field=name)
+    return "\n".join(str(part.get("text", part.get("refusal", ""))) for part in content)
+
+
+def _block(part: Json, place: str) -> Json:
+    match part.get("type"):
+        case "input_text" | "text" | "output_text":
+            return {"type": "text", "text": part.get("text", "")}
+        case "input_image":
+            field = "file_id" if part.get("file_id") else "image_url"
+            return {"type": "image", "source": _source(part.get(field), f"{place}.{field}")}
+        case "image_url":
+            url = part.get("image_url")
+            url = url.get("url") if isinstance(url, Mapping) else url
+            return {"type": "image", "source": _source(url, f"{place}.image_url")}
+        case "input_file":
+            return _file(part, place)
+        case "file" if isinstance(part.get("file"), dict):
+            return _file(part["file"], f"{place}.file")
+        case _:
+            known = "`input_text`, `input_image`, `input_file`, and in chat completions `text`, `image_url`, `file`"
+            raise RequestRefused(f"`{place}.type` must be one of {known}.", field=f"{place}.type")
+
+
+def _file(part: Mapping[str, Any], place: str) -> Json:
+    field = "file_id" if part.get("file_id") else "file_data"
+    if "file_url" in part:
+        detail = f"`{place}.file_url` must be left out: this server fetches no files; send `file_data` or `file_id`."
+        raise RequestRefused(detail, field=f"{place}.file_url")
+    title = {"title": part["filename"]} if part.get("filename") else {}
+    return {"type": "document", "source": _source(part.get(field), f"{place}.{field}"), **title}
+
+
+def _source(given: Any, place: str) -> Json:
+    """The bytes of a data: URL, plain base64 of a file, or an upload by its id or its path."""
+    text = given if isinstance(given, str) else ""
+    if (source := source_of_url(text)) is not None:
+        return source
+    with suppress(ValueError):
+        return {"type": "upload", "id": UUID(text)}
+    if text and place.endswith("file_data"):
+        return {"type": "base64", "data": text}
+    detail = f"`{place}` must be a data: URL in base64, or an upload: its id or its path (/api/uploads/…)."
+    raise RequestRefused(detail, field=place)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def new_turn(services: Services, sent: ResponseIn, input: Input, *, follows: bool) -> NewTurn:
+    """The turn that a request asks for. Raises RequestRefused."""
+    texts = [*([sent.instructions] if sent.instructions else []), *input.instructions]
+    prompt = "\n\n".join(texts) if texts or sent.instructions == "" else None
+    if prompt is None and follows:  # the instructions of the response before are not carried over
+        prompt = services.resolver.defaults.system_prompt or ""
+    members: Json = {
+        "model": sent.model,
+        "system_prompt": prompt,
+        "params": params_of(sent),
+        "tools": tools_of(services, sent.model, sent.tools),
+        "labels": sent.metadata,
+        "limits": None if sent.max_tool_calls is None else {"max_calls": sent.max_tool_calls},
+        "output": output_of_format(sent.text.format if sent.text else None, "text.format"),
+        "blocks": input.blocks,
+    }
+    return checked_turn({name: value for name, value in members.items() if value is not None})
+
+
+def checked_turn(members: Json) -> NewTurn:
+    try:
+        return NewTurn.model_validate(members)
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+
+
+def params_of(sent: ResponseIn) -> Json:
+    params = {name: value for name in _PARAMS if (value := getattr(sent, name)) is not None}
+    if sent.max_output_tokens is not None:
+        params["max_tokens"] = sent.max_output_tokens
+    if sent.reasoning and sent.reasoning.effort is not None:
+        params["output_config"] = {"effort": sent.reasoning.effort}
+    if sent.text and sent.text.verbosity is not None:
+        params["verbosity"] = sent.text.verbosity
+    if sent.tool_choice is not None:
+        params["tool_choice"] = choice_of(sent.tool_choice)
+    return params
+
+
+def choice_of(given: Any) -> Json:
+    """Raises RequestRefused."""
+    if isinstance(given, str) and given in _CHOICES:
+        return {"type": _CHOICES[given]}
+    if isinstance(given, dict) and given.get("type") == "function":
+        function = given.get("function")
+        name = function.get("name") if isinstance(function, dict) else given.get("name")
+        return {"type": "tool", "name": name}
+    detail = "`tool_choice` must be `auto`, `required`, `none`, or an object with the type `function` and a `name`."
+    raise RequestRefused(detail, field="tool_choice")
+
+
+def tools_of(services: Services, model: str | None, given: Sequence[Json] | None) -> list[Any]:
+    """The server's tools, or those of them that an item of the type `mcp` allows, and the functions of the client. A
+    function takes the place of a tool of the server with its name.
+    """
+    resolver, own = services.resolver, list(services.resolver.toolset.names)
+    if not resolver.models.check(model or resolver.defaults.model).supports("tools"):
+        own = []
+    others: list[Json] = []
+    functions: set[Any] = set()
+    for number, tool in enumerate(given or ()):
+        place, type = f"tools.{number}", tool.get("type")
+        if type == "function":
+            others.append(_function(tool))
+            functions.add(others[-1]["name"])
+        elif type == "mcp":
+            own = _allowed(tool, own, place)
+        elif type in {"custom", None}:
+            raise RequestRefused(f"`{place}.type` must be `function`, `mcp`, or a tool of the provider.", field=place)
+        else:
+            others.append({"type": "provider", "definition": tool})
+    return [*(name for name in own if name not in functions), *others]
+
+
+def _function(tool: Json) -> Json:
+    """A function, as the Responses API or as chat completions have it."""
+    inner = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+    assert inner is not None
+    return {
+        "type": "client",
+        "name": inner.get("name"),
+        "description": inner.get("description") or inner.get("name"),
+        "input_schema": inner.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _allowed(tool: Json, own: Sequence[str], place: str) -> list[str]:
+    if tool.get("server_label") != SERVER:
+        detail = f"`{place}.server_label` must be `{SERVER}`: other MCP servers are configured by the operator."
+        raise RequestRefused(detail, field=f"{place}.server_label")
+    allowed = tool.get("allowed_tools")
+    if allowed is None:
+        return list(own)
+    names = allowed.get("tool_names") if isinstance(allowed, dict) else allowed
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        detail = f"`{place}.allowed_tools` must be a list of names of tools."
+        raise RequestRefused(detail, field=f"{place}.allowed_tools")
+    return list(names)
+
+
+def output_of_format(format: FormatIn | None, place: str) -> Json | None:
+    """The output of a structured turn, from a format. Raises RequestRefused."""
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_object":
+        return {"schema": {"type": "object"}}
+    if format.json_schema is None:
+        raise RequestRefused(f"`{place}.schema` must be a JSON Schema.", field=f"{place}.schema")
+    more = {"name": format.name, "description": format.description}
+    return {"schema": format.json_schema, **{name: value for name, value in more.items() if value}}
+
+
+def origin_of(sent: ResponseIn) -> ResponseId | None:
+    """The response that the request names to follow. Raises RequestRefused."""
+    if sent.previous_response_id is None:
+        return None
+    if sent.conversation is not None:
+        detail = "`previous_response_id` must be left out where there is a `conversation`."
+        raise RequestRefused(detail, field="previous_response_id")
+    if (found := ResponseId.parse(sent.previous_response_id)) is None:
+        raise unknown_previous(sent.previous_response_id)
+    return found
+
+
+def unknown_previous(id: str) -> RequestRefused:
+    detail = f"`previous_response_id` must be the id of one of your responses; there is no response {id}."
+    return RequestRefused(detail, field="previous_response_id")
+
+
+def result_text(item: FunctionOutputItem) -> str:
+    """The output of a function as text for the model."""
+    if isinstance(item.output, str):
+        return item.output
+    texts = [part.get("text") for part in item.output if part.get("type") in _TEXTS]
+    return "\n".join(map(str, texts)) if len(texts) == len(item.output) else to_json(item.output).decode()

@@ -1,0 +1,47 @@
+"""The table of the calls under /v1, in OpenAI's words. OpenAI publishes their description; /openapi.json has ours."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.api.http.endpoint import Endpoint, Handler
+from app.api.openai import models, responses
+from app.api.openai.errors import refusal, storage_refusal
+from app.api.services import admit
+from app.domain.errors import RequestRefused, StorageUnavailable
+from app.domain.identity import Scope
+
+_ACTS: tuple[Scope, ...] = ("chat", "approve")
+
+ENDPOINTS = (
+    Endpoint("GET /v1/models", models.list_models, "The models of this server", reach="handler"),
+    Endpoint("GET /v1/models/{model:path}", models.get_model, "One model", reach="handler"),
+    Endpoint("POST /v1/responses", responses.create_response, "Create a response", scopes=_ACTS, reach="handler"),
+    Endpoint("GET /v1/responses/{response}", responses.get_response, "One response, or its stream", reach="handler"),
+    Endpoint("DELETE /v1/responses/{response}", responses.delete_response, "Delete a response", reach="handler"),
+    Endpoint("POST /v1/responses/{response}/cancel", responses.cancel_response, "Cancel a response", reach="handler"),
+    Endpoint("GET /v1/responses/{response}/input_items", responses.list_input_items, "What was sent", reach="handler"),
+)
+
+
+def openai_routes() -> list[Route]:
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _dispatcher(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+
+
+def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
+    async def dispatch(request: Request) -> Response:
+        endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        try:
+            await admit(request, endpoint)
+            return await endpoint.handler(request)
+        except RequestRefused as error:
+            return await refusal(request, error)
+        except StorageUnavailable as error:
+            return await storage_refusal(request, error)
+
+    return dispatch

@@ -1,0 +1,114 @@
+"""Models of OpenAI's requests. A member of a request that has no place here is refused; items may have more members
+than are needed, as the SDKs send back what they received.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from app.api.schemas.fields import Body, JsonObject, Storable, storable_value
+from app.api.schemas.requests import Labels, ModelName
+
+AnyJson = Annotated[Any, AfterValidator(storable_value)]
+
+
+class ConversationIn(Body):
+    id: Storable
+
+
+class FormatIn(Body):
+    """The format of an answer. `strict` is what every schema is here."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Storable | None = None
+    description: Storable | None = None
+    json_schema: JsonObject | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextIn(Body):
+    format: FormatIn | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningIn(Body):
+    """A `summary` is returned in any case."""
+
+    effort: Storable | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class StreamOptionsIn(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseIn(Body):
+    """The body of POST /v1/responses."""
+
+    model: ModelName | None = None
+    input: AnyJson = None
+    instructions: Storable | None = None
+    previous_response_id: Storable | None = None
+    conversation: Storable | ConversationIn | None = None
+    tools: Annotated[list[JsonObject] | None, Field(max_length=200)] = None
+    tool_choice: AnyJson = None
+    text: TextIn | None = None
+    reasoning: ReasoningIn | None = None
+    metadata: Labels | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: Storable | None = None
+    safety_identifier: Storable | None = None
+    prompt_cache_key: Storable | None = None
+    service_tier: Storable | None = None
+    include: Annotated[list[Storable] | None, Field(max_length=0)] = None
+    truncation: Literal["auto"] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptionsIn | None = None
+    background: bool | None = None
+    store: bool | None = None
+
+
+class _Lenient(Body):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class MessageItem(_Lenient):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[JsonObject]
+
+
+class FunctionOutputItem(_Lenient):
+    type: Literal["function_call_output"]
+    call_id: Storable
+    output: Storable | list[JsonObject]
+
+
+class ApprovalItem(_Lenient):
+    type: Literal["mcp_approval_response"]
+    approval_request_id: Storable
+    approve: bool
+    reason: Storable | None = None
+
+
+class OutputItem(_Lenient):
+    """An item of an earlier response, which is known here by its id."""
+
+    type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"]
+    id: str | None = None
+
+
+InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
+ITEMS: dict[str, type[InputItem]] = {
+    "message": MessageItem,
+    "function_call_output": FunctionOutputItem,
+    "mcp_approval_response": ApprovalItem,
+    **dict.fromkeys(("reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"), OutputItem),
+}

@@ -1,0 +1,41 @@
+"""What docs/openai.md shows works."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+from openai.types.responses import Response
+
+from app.llm.scripted import message_of, text
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PAGE = (Path(__file__).parents[3] / "docs/openai.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+async def run(server: Server, program: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTREAM_TOKEN", token)
+    await asyncio.to_thread(exec, program.replace("http://127.0.0.1:8000", server.url), {})
+
+
+async def test_the_first_program_prints_an_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await run(server, blocks("python")[0], await server.token("reader of the page"), monkeypatch)
+    assert capsys.readouterr().out.endswith("Hello.")
+
+
+async def test_the_choice_of_tools_is_accepted(server: Server) -> None:
+    model, provider = server.scripts.provider(message_of(text("Hi.")))
+    body = {"model": model, "input": "Hi", **json.loads(blocks("json")[0])}
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=await server.token("chooser")) as client:
+        await client.post("/responses", body=body, cast_to=Response)
+    assert [tool.name for tool in provider.requests[0].tools] == ["read_document"]

@@ -1,0 +1,235 @@
+"""OpenAI's Responses API by the `openai` package, over a real socket."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import openai
+import pytest
+import pytest_asyncio
+from openai import AsyncOpenAI
+from openai.types.responses import Response
+from pydantic import BaseModel
+
+from app.llm.scripted import Pause, message_of, text, thinking, tool_use
+from tests.support.http_client import Client
+from tests.support.http_server import Server, pausing
+from tests.support.pictures import PIXEL
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LOOK: Any = {
+    "type": "function",
+    "name": "look",
+    "description": "Looks.",
+    "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    "strict": False,
+}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(server: Server, api: Client) -> AsyncIterator[AsyncOpenAI]:
+    """The SDK, for an owner that nobody else is."""
+    token = await server.token(f"owner {uuid4()}")
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=token, max_retries=0) as client:
+        yield client
+
+
+async def test_a_response_is_created_and_found_again(client: AsyncOpenAI) -> None:
+    made = await client.responses.create(input="Hi", metadata={"topic": "ships"})
+    assert (made.status, made.output_text, made.model) == ("completed", "Hello.", "plain")
+    assert made.usage is not None
+    assert (made.usage.input_tokens, made.usage.output_tokens, made.usage.total_tokens) == (10, 5, 15)
+    assert made.metadata == {"topic": "ships"}
+    assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
+    items = await client.responses.input_items.list(made.id)
+    assert [item.to_dict()["content"] for item in items.data] == [[{"type": "input_text", "text": "Hi"}]]
+
+
+async def test_a_response_follows_another_one_or_its_conversation(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Three.")))
+    first = await client.responses.create(model=model, input="1", instructions="Be brief.")
+    second = await client.responses.create(model=model, input="2", previous_response_id=first.id)
+    assert second.conversation is not None
+    third = await client.responses.create(model=model, input="3", conversation=second.conversation.id)
+    assert [len(request.messages) for request in provider.requests] == [1, 3, 5]
+    assert [first.instructions, second.instructions] == ["Be brief.", None]
+    assert (await client.responses.retrieve(second.id)).previous_response_id == first.id
+    assert third.conversation == second.conversation
+
+
+async def test_a_stream_is_assembled_by_the_sdk(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(message_of(thinking("Let me ", "see."), text("Hel", "lo.")))
+    async with client.responses.stream(model=model, input="Hi") as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+    assert final.output_text == "Hello."
+    assert [item.type for item in final.output] == ["reasoning", "message"]
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    assert [event.type for event in events][:3] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+    ]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Hello."
+    again = [event async for event in await client.responses.retrieve(final.id, stream=True, starting_after=7)]
+    assert [event.sequence_number for event in again] == sorted(event.sequence_number for event in again)
+    assert again[0].sequence_number > 7
+    assert (again[-1].type, again[-1].sequence_number) == ("response.completed", numbers[-1])
+
+
+async def test_a_response_in_the_background_is_resumed_and_cancelled(server: Server, client: AsyncOpenAI) -> None:
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."), pausing(Pause(), "Never ", "ends."))
+    made = await client.responses.create(model=model, input="Hi", background=True)
+    assert made.status in {"queued", "in_progress"}
+    await pause.reached.wait()
+    assert (await client.responses.retrieve(made.id)).status == "in_progress"
+    seen = []
+    async for event in await client.responses.retrieve(made.id, stream=True):
+        seen.append(event.sequence_number)
+        if event.type == "response.output_text.delta":
+            break
+    pause.go.set()
+    rest = [event async for event in await client.responses.retrieve(made.id, stream=True, starting_after=seen[-1])]
+    assert rest[0].sequence_number > seen[-1]
+    assert "".join(event.delta for event in rest if event.type == "response.output_text.delta") == "two."
+    async with client.responses.stream(response_id=made.id, starting_after=seen[-1]) as stream:
+        assert (await stream.get_final_response()).output_text == "One two."
+    endless = await client.responses.create(model=model, input="Hi", background=True, previous_response_id=made.id)
+    assert (await client.responses.cancel(endless.id)).status == "cancelled"
+    ended = [event async for event in await client.responses.retrieve(endless.id, stream=True)]
+    assert ended[-1].type == "response.incomplete"
+
+
+async def test_functions_are_run_by_the_client_and_their_outputs_come_back(server: Server, client: AsyncOpenAI) -> None:
+    calls = [tool_use("look", {"at": "sea"}, "c1"), tool_use("look", {"at": "sky"}, "c2")]
+    model = server.scripts.model(message_of(text("Wait."), *calls), message_of(text("Blue.")))
+    asked = await client.responses.create(model=model, input="Colour?", tools=[LOOK])
+    assert asked.status == "completed"
+    found = [item for item in asked.output if item.type == "function_call"]
+    assert [(item.call_id, item.name, item.arguments) for item in found] == [
+        ("c1", "look", '{"at":"sea"}'),
+        ("c2", "look", '{"at":"sky"}'),
+    ]
+    outputs: Any = [{"type": "function_call_output", "call_id": id, "output": "blue"} for id in ("c1", "c2")]
+    with pytest.raises(openai.BadRequestError, match="No tool output found for function call c2"):
+        await client.responses.create(model=model, input=outputs[:1], previous_response_id=asked.id)
+    answered = await client.responses.create(model=model, input=outputs, previous_response_id=asked.id)
+    assert (answered.output_text, answered.previous_response_id) == ("Blue.", asked.id)
+    assert answered.id != asked.id
+    assert (await client.responses.retrieve(asked.id)).output == asked.output
+    again = await client.responses.create(model=model, input=outputs, previous_response_id=asked.id)
+    assert again.id == answered.id
+    items = (await client.responses.input_items.list(answered.id, order="asc")).data
+    assert [item.to_dict()["output"] for item in items] == ["blue", "blue"]
+
+
+async def test_a_history_that_is_sent_is_known_by_the_ids_of_its_items(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(
+        message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")), message_of(text("Bye."))
+    )
+    history: list[Any] = [{"role": "user", "content": "Colour?"}]
+    asked = await client.responses.create(model=model, input=history, tools=[LOOK])
+    history += [*(item.to_dict() for item in asked.output)]
+    history.append({"type": "function_call_output", "call_id": "c1", "output": "blue"})
+    answered = await client.responses.create(model=model, input=history, tools=[LOOK])
+    history += [*(item.to_dict() for item in answered.output), {"role": "user", "content": "Thanks."}]
+    last = await client.responses.create(model=model, input=history)
+    assert last.conversation == asked.conversation
+    assert len(provider.requests[2].messages) == 5
+
+
+class Day(BaseModel):
+    name: str
+    month: int
+
+
+async def test_structured_output_is_parsed_by_the_sdk(server: Server, client: AsyncOpenAI) -> None:
+    call = tool_use("Day", {"name": "Labour Day", "month": 5}, "c1")
+    model = server.scripts.model(message_of(call))
+    made = await client.responses.parse(model=model, input="A day?", text_format=Day)
+    assert made.output_parsed == Day(name="Labour Day", month=5)
+    async with client.responses.stream(response_id=made.id, text_format=Day) as stream:
+        assert (await stream.get_final_response()).output_parsed == made.output_parsed
+
+
+async def test_images_and_files_reach_the_model(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(message_of(text("Seen.")))
+    content: Any = [
+        {"type": "input_text", "text": "What is it?"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{b64encode(PIXEL).decode()}", "detail": "auto"},
+        {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,SGVsbG8="},
+    ]
+    made = await client.responses.create(model=model, input=[{"role": "user", "content": content}])
+    assert [block.type for block in provider.requests[0].messages[0].blocks] == ["text", "image", "document"]
+    (item,) = (await client.responses.input_items.list(made.id)).data
+    assert [part["type"] for part in item.to_dict()["content"]] == ["input_text", "input_image", "input_file"]  # type: ignore[attr-defined]
+
+
+async def test_a_response_is_deleted_and_one_that_is_not_stored_is_gone(client: AsyncOpenAI) -> None:
+    made = await client.responses.create(input="Hi")
+    await client.responses.delete(made.id)
+    unstored = await client.responses.create(input="Hi", store=False)
+    for id in (made.id, unstored.id, "resp_1"):
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(id)
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"input": "Hi", "top_logprobs": 3}, "top_logprobs"),
+        ({"input": "Hi", "seed": 3}, "seed"),
+        ({"input": "Hi", "temperature": 0.5}, "temperature"),
+        ({"input": "Hi", "truncation": "disabled"}, "truncation"),
+        ({"input": "Hi", "tool_choice": "perhaps"}, "tool_choice"),
+        ({"input": "Hi", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "audio"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y"}]}]}, None),
+        ({"input": ""}, "input"),
+        ({}, "input"),
+    ],
+)
+async def test_a_parameter_that_has_no_place_is_refused_by_name(
+    client: AsyncOpenAI, members: Any, param: str | None
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.post("/responses", body=members, cast_to=Response)
+    assert refused.value.type == "invalid_request_error"
+    assert refused.value.param == (param or "input[0].content[0].image_url")
+    assert f"`{refused.value.param}`" in str(refused.value)
+
+
+async def test_errors_have_the_classes_of_the_sdk(server: Server, client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await client.responses.create(model="none", input="Hi")
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.AuthenticationError) as nobody:
+        await client.with_options(api_key="wrong").responses.create(input="Hi")
+    assert nobody.value.code == "invalid_api_key"
+    reader = client.with_options(api_key=await server.token(f"owner {uuid4()}", "read"))
+    with pytest.raises(openai.PermissionDeniedError):
+        await reader.responses.create(input="Hi")
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    running = await client.responses.create(model=model, input="Hi", background=True)
+    with pytest.raises(openai.ConflictError):
+        await client.responses.create(model=model, input="Hi", previous_response_id=running.id)
+    pause.go.set()
+
+
+async def test_a_repeated_request_makes_one_response(client: AsyncOpenAI) -> None:
+    headers = {"Idempotency-Key": str(uuid4())}
+    first, second = [await client.responses.create(input="Hi", extra_headers=headers) for _ in range(2)]
+    assert first.id == second.id
+
+
+async def test_the_models_are_listed(client: AsyncOpenAI) -> None:
+    assert "plain" in [model.id async for model in client.models.list()]
+    assert (await client.models.retrieve("plain")).owned_by == "scripted"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("none")
