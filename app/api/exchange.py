@@ -137,7 +137,9 @@ async def fork_turn(
 async def cancel_turn(services: Services, owner: str, chat: UUID, turn: UUID) -> Turn:
     """Returns the turn as it is now: one that runs has not ended yet."""
     found = await services.storage.turns.cancel(owner, chat, turn)
-    if not found.ended:
+    if found.ended:
+        services.live.wake()  # another turn may have waited for its end
+    else:
         await services.live.cancel(turn)
     services.live.feed.notify(owner)
     return found

@@ -96,9 +96,14 @@ async def started(
     # A replica that starts at the address of another one takes the place of that one.
     address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
     queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())
-    chat_wakeups = ChatWakeups(ChatUpdates(database), queue.notify, _CHAT_POLL)
+
+    async def notify_peers(payload: str) -> None:
+        if not monitor.is_alone:
+            await queue.notify(payload)
+
+    chat_wakeups = ChatWakeups(ChatUpdates(database), notify_peers, _CHAT_POLL)
     changes = OwnerChanges(api)
-    feed = OwnerFeed(changes, queue.notify, _FEED_LOOK)
+    feed = OwnerFeed(changes, notify_peers, _FEED_LOOK)
     refusals = RefusedLogins(AuditTrail(database))
     policy = worker_policy(settings, models, plans)
 
@@ -111,9 +116,17 @@ async def started(
     all_hooks = [*deliveries, *titles, *hooks]
     worker = Worker(database, queue, directory, models.provider_for, toolset, policy, clock, all_hooks, feed.notify)
     journal = Journal(database)
-    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake)
+
+    def look() -> None:
+        """Notifications may have been lost until now: everything that waits for one looks at the rows."""
+        worker.wake()
+        chat_wakeups.broadcast.wake_all()
+        feed.broadcast.wake_all()
+
+    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake, look)
 
     def receive(payload: str) -> None:
+        monitor.receive(payload)
         worker.receive(payload)
         chat_wakeups.broadcast.receive(payload)
         feed.broadcast.receive(payload)
@@ -129,7 +142,7 @@ async def started(
                 monitor.run,
                 JournalWriter(journal, directory, settings.journal_interval).run,
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
-                ReplicaSession(url, session_key, receive, monitor.doubt).run,
+                ReplicaSession(url, session_key, receive, monitor.doubt, look).run,
                 chat_wakeups.broadcast.run,
                 chat_wakeups.watch,
                 feed.broadcast.run,

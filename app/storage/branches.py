@@ -12,7 +12,7 @@ from app.domain.turns import TurnRequest
 from app.kit.ids import new_id
 from app.storage.chat_changes import PLACE
 from app.storage.database import Database, Statement
-from app.storage.exchanges import CREATE_SIBLING, KEEP_KEY, TICK, Exchanges, IdempotencyKey, KeyTaken
+from app.storage.exchanges import CREATE_SIBLING, KEEP_KEY, MARK_FOLLOWED, TICK, Exchanges, IdempotencyKey, KeyTaken
 from app.storage.rows import to_json
 
 # The most turns that one transaction deletes, so that the chat is not locked for long.
@@ -111,6 +111,8 @@ class Branches:
                 await connection.row(COPY_CHAT, copy=chat, chat=source, title=fork.title)
             leaf = await copy_turns(connection, fork.cut, chat, path, before)
             if fork.request is not None:
+                if before is not None:
+                    await connection.row(MARK_FOLLOWED, turn=before)
                 row = await connection.row(
                     CREATE_SIBLING, id=new_id(), chat=chat, parent=leaf, request=to_json(fork.request)
                 )

@@ -53,6 +53,8 @@ GET_BRANCH = Statement(
     """
 )
 LOCK_OPEN_TURN = Statement(f"SELECT id FROM turns WHERE id = :turn AND status IN {OPEN_STATUSES} FOR NO KEY UPDATE")
+# The end of the turn waits for this, or this for the end: so one of both wakes the worker for what stands behind.
+MARK_FOLLOWED = Statement(f"UPDATE turns SET arrivals = arrivals WHERE id = :turn AND status IN {OPEN_STATUSES}")
 # Turns have their time from their chat, which is locked: in the order of their times they become visible.
 TICK = "updated_at = greatest(clock_timestamp(), updated_at + interval '1 microsecond')"
 _EXCHANGE = """
@@ -420,6 +422,8 @@ class Exchanges:
             steered = await _lock_first_open(connection, place.steerable)
             if preview is not None and _basis(preview) != _basis(Preview(chat, place.before, steered is not None)):
                 raise PlaceMoved
+            if place.before is not None and not place.before.ended:
+                await connection.row(MARK_FOLLOWED, turn=place.before.id)
             yield Draft(chat, place.before, connection, key, steered, place.interrupted)
 
     @asynccontextmanager

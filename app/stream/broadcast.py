@@ -56,6 +56,11 @@ class Broadcast:
         self._unsent.add(key)
         self._is_due.set()
 
+    def wake_all(self) -> None:
+        """Wakes all readers here, after a time in which notifications may have been lost."""
+        for key in [*self._wakeups]:
+            self._wake(key)
+
     def receive(self, payload: str) -> None:
         """Wakes the readers here of the keys in another replica's notification."""
         kind, *rest = payload.split(" ")

@@ -328,3 +328,26 @@ async def test_a_turn_that_went_back_into_the_queue_at_its_end_keeps_its_place(h
     assert (await harness.turn(first)).status == "queued"
     assert await queue.claim(10) == [first.turn]
     assert (await harness.turn(behind)).status == "queued"
+
+
+async def test_an_end_meets_a_message_that_is_enqueued_while_it_is_written(harness: Harness) -> None:
+    """Else neither would wake the worker: the claim for the message finds the turn open, the end finds no message."""
+    asked = await harness.ask()
+    turn = await become(harness, asked, "running")
+    records = await records_of(harness, turn)
+    ended = replace(turn, status="complete", stop_reason="end_turn")
+    async with harness.locker() as locker:
+        place = Target(OWNER, asked.chat, on_busy="enqueue")
+        async with Exchanges(harness.database).after(place, None) as draft:
+            ending = asyncio.create_task(records.end(ended))
+            await locker.waiting()  # it has its snapshot
+            await draft.create([Block(0, 0, 0, TEXT, "And?")], TurnRequest("scripted"), None)
+        _, followed = await ending
+    assert followed
+
+
+async def test_an_end_without_a_message_behind_it_wakes_nobody(harness: Harness) -> None:
+    asked = await harness.ask()
+    turn = await become(harness, asked, "running")
+    _, followed = await (await records_of(harness, turn)).end(replace(turn, status="complete", stop_reason="end_turn"))
+    assert not followed

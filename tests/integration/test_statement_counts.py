@@ -19,6 +19,7 @@ from app.domain.chats import Chat
 from app.domain.errors import RequestRefused, StatementRefused, StorageUnavailable
 from app.domain.kinds import TEXT
 from app.domain.turns import Turn, TurnRequest
+from app.engine.upkeep import recovery
 from app.kit.ids import new_id
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.scripted import Pause, ScriptedProvider, message_of, text, thinking, tool_use
@@ -94,6 +95,11 @@ async def ended(harness: Harness, services: Services, exchange: Exchange) -> Tur
 
 def writes(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.startswith("GET_")]
+
+
+def without_claims(names: Sequence[str]) -> list[str]:
+    """Where a turn begins where it is written, claims are those of a replica that looks for itself."""
+    return [name for name in names if name != "CLAIM_TURNS"]
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -181,11 +187,12 @@ async def test_a_turn_begins_where_its_message_is_written(harness: Harness, done
         done.clear()
         chat = new_chat()
         first = await ended(harness, services, await post_in_new_chat(services, HELLO, chat, None))
-        assert done[:1] + writes(done)[1:] == ["BEGIN_CHAT", "BEGIN_ROUND", "SEAL_AND_END"]
+        assert without_claims(done)[0] == "BEGIN_CHAT"
+        assert without_claims(writes(done)) == ["BEGIN_CHAT", "BEGIN_ROUND", "SEAL_AND_END"]
         done.clear()
         second = await ended(harness, services, await post_message(services, HELLO, Target(OWNER, chat.id), None))
-    assert done[:2] == ["GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
-    assert writes(done) == ["BEGIN_EXCHANGE", "BEGIN_ROUND", "SEAL_AND_END"]
+    assert without_claims(done)[:2] == ["GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
+    assert without_claims(writes(done)) == ["BEGIN_EXCHANGE", "BEGIN_ROUND", "SEAL_AND_END"]
     assert [(turn.status, turn.attempt, *texts_of(turn)) for turn in (first, second)] == [
         ("complete", 1, "One."),
         ("complete", 1, "Two."),
@@ -289,3 +296,38 @@ async def test_a_turn_whose_replica_died_between_its_message_and_its_run_is_take
     async with server(harness, answer()) as services:
         turn = await ended(harness, services, exchange)
     assert (turn.status, turn.attempt, turn.recoveries) == ("complete", 2, 0)
+
+
+# --- notifications ---------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_is_notified_while_no_other_replica_lives(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    looked, met = asyncio.Event(), asyncio.Event()
+    rows = Database.rows
+
+    async def noted(database: Database, statement: Statement, **values: Any) -> Sequence[Row]:
+        if statement is queue.NOTIFY:
+            sent.append(values["payload"].split(" ")[0])
+        found = await rows(database, statement, **values)
+        if statement is queue.GET_PEERS:
+            asyncio.get_running_loop().call_soon((met if found else looked).set)
+        return found
+
+    async def kinds_of_a_turn(services: Services) -> set[str]:
+        sent.clear()
+        exchange = await post_in_new_chat(services, HELLO, new_chat(), None)
+        await ended(harness, services, exchange)
+        await asyncio.sleep(0.2)  # both senders have had their pause
+        return {*sent} & {"chat", "owner"}
+
+    monkeypatch.setattr(recovery, "LOOK", 0.01)
+    async with server(harness, answer(), answer()) as services:
+        monkeypatch.setattr(Database, "rows", noted)
+        await looked.wait()
+        assert await kinds_of_a_turn(services) == set()
+        async with harness.replica(ScriptedProvider([])):
+            await met.wait()
+            assert await kinds_of_a_turn(services) == {"chat", "owner"}

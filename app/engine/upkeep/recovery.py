@@ -2,35 +2,50 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from uuid import UUID
 
 import structlog
 
-from app.domain.errors import StorageUnavailable
+from app.domain.errors import StorageError, StorageUnavailable
 from app.storage.actions import Actions
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Peer, Queue
 
 log = structlog.get_logger(__name__)
 
+JOINED = "joined"  # the notification of a replica that has registered
 LOOK = 0.4  # seconds between two looks at the peers
 # Seconds without a session after which a peer is gone, unless the sessions of all replicas were cut.
 MISSED = 0.8
+# Seconds for which a look that found no peer counts. A replica that has been registered for longer is known to all.
+KNOWN = 2.0
 SWEEP = 60.0  # seconds between two searches for turns whose replica has no row any more
 
 
 class ReplicaMonitor:
-    """Watches the other replicas. `lease` is in seconds. `wake` is called when there are turns to claim."""
+    """Watches the other replicas. `lease` is in seconds. `wake` is called when there are turns to claim; `is_known`,
+    once, when every other replica knows of this one, and notifies it.
+    """
 
     def __init__(
-        self, queue: Queue, journal: Journal, actions: Actions, lease: float, wake: Callable[[], None]
+        self,
+        queue: Queue,
+        journal: Journal,
+        actions: Actions,
+        lease: float,
+        wake: Callable[[], None],
+        is_known: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
         self._journal = journal
         self._actions = actions
         self._lease = lease
         self._wake = wake
+        self._is_known = is_known
+        self._alone_until = 0.0
+        self._known_at: float | None = None
         self._missed: dict[UUID, float] = {}
         self._connected_since = 0.0
         self._doubted_at: float | None = None
@@ -42,7 +57,22 @@ class ReplicaMonitor:
         """Registers this replica, and takes over the turns of an earlier process at the same address."""
         await self._queue.renew_lease(self._lease)
         self._renewed = self._swept = self._connected_since = self._looked = monotonic()
+        self._known_at = self._renewed + KNOWN
         await self._take_over([peer.id for peer in await self._queue.peers() if peer.replaced])
+        with suppress(StorageError):
+            await self._queue.notify(JOINED)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica can be waiting for a notification: the last look found none, and is so new that a
+        replica which registered after it still looks for itself.
+        """
+        return monotonic() < self._alone_until
+
+    def receive(self, payload: str) -> None:
+        """Handles a notification of a replica that has just registered, perhaps this one: the next look tells."""
+        if payload == JOINED:
+            self._alone_until = 0.0
 
     def doubt(self) -> None:
         """To be called when this replica's own session was cut. Postgres was away then, so probably all sessions were
@@ -68,7 +98,12 @@ class ReplicaMonitor:
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])
             self._wake()
+        looked = monotonic()
         peers = await self._queue.peers()
+        self._alone_until = 0.0 if peers else looked + KNOWN
+        if self._known_at is not None and looked > self._known_at:
+            self._known_at = None
+            self._is_known()
         late, self._looked = monotonic() - self._looked, monotonic()
         if late > LOOK + self._lease / 3:
             # Postgres, this machine or this process stood still, so the peers were perhaps kept from renewing too.

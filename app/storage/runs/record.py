@@ -266,8 +266,10 @@ SETTLE_CALLS = Statement(
 
 _END_FENCE = _whole_fence(
     "attempt = :attempt AND status IN ('running', :status)",
-    columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on",
+    columns="id, chat_id, status = 'running' AND arrivals > :arrivals AS goes_on, turns.xmin AS version",
 )
+# A message that is enqueued behind the turn writes its row (MARK_FOLLOWED). Where it committed after this statement
+# took its snapshot, the row that the fence has locked is a newer one than the snapshot has.
 _ENDED = """
     , ended AS (
         UPDATE turns
@@ -279,7 +281,7 @@ _ENDED = """
         FROM fenced WHERE turns.id = fenced.id
         RETURNING turns.ended_at, EXISTS (
             SELECT FROM turns AS next WHERE next.chat_id = turns.chat_id AND next.parent_id = turns.id
-        ) AS followed
+        ) OR fenced.version <> (SELECT as_seen.xmin FROM turns AS as_seen WHERE as_seen.id = turns.id) AS followed
     )
     SELECT held.whole, ended.ended_at, ended.followed FROM held LEFT JOIN ended ON true
 """

@@ -16,17 +16,24 @@ _PROBE = 5.0  # seconds; within them a broken session is noticed
 class ReplicaSession:
     """One connection outside the pool. It holds the advisory lock `key` as long as it lives, and passes the payload of
     every notification to `on_notify`. Both are only hints: after a lost session the others check the lease, a lost
-    notification costs a poll interval. `on_lost` is called when the session has ended, and again after each failed try
-    to open it.
+    notification costs a poll interval. `on_open` is called when notifications are received from now on: what was
+    notified before is not known. `on_lost` is called when the session has ended, and again after each failed try to
+    open it.
     """
 
     def __init__(
-        self, url: str, key: int, on_notify: Callable[[str], None], on_lost: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        key: int,
+        on_notify: Callable[[str], None],
+        on_lost: Callable[[], None] = lambda: None,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self._url = url
         self._key = key
         self._on_notify = on_notify
         self._on_lost = on_lost
+        self._on_open = on_open
 
     async def run(self) -> None:
         """Runs for ever: opens the session again when it is lost."""
@@ -46,6 +53,7 @@ class ReplicaSession:
             # Shared: Postgres may still hold the lock for the session before, if that one broke without closing.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
             await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
+            self._on_open()
             while not ended.is_set():
                 try:
                     async with asyncio.timeout(_PROBE):

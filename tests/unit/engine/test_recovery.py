@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.errors import StorageUnavailable
 from app.engine.upkeep import recovery
-from app.engine.upkeep.recovery import MISSED, SWEEP, ReplicaMonitor
+from app.engine.upkeep.recovery import JOINED, KNOWN, MISSED, SWEEP, ReplicaMonitor
 from app.storage.actions import Actions
 from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Peer, Queue
@@ -28,6 +28,10 @@ class Rows:
         self.expired: list[UUID] = []
         self.renewed = 0
         self.swept = 0
+        self.notified: list[str] = []
+
+    async def notify(self, payload: str) -> None:
+        self.notified.append(payload)
 
     async def renew_lease(self, seconds: float) -> None:
         assert seconds == LEASE
@@ -65,6 +69,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def monitor_of(rows: Rows, wake: Callable[[], None] = lambda: None) -> ReplicaMonitor:
     return ReplicaMonitor(cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, wake)
+
+
+async def test_a_replica_is_alone_for_a_moment_after_a_look_that_found_nobody(clock: Clock) -> None:
+    rows, found = Rows(), list[bool]()
+    monitor = monitor_of(rows)
+    await monitor.start()
+    found.append(monitor.is_alone)  # a look at its start may be older than the row of another one that starts
+    await monitor._look(clock.now)
+    found.append(monitor.is_alone)
+    monitor.receive("queued")
+    found.append(monitor.is_alone)
+    clock.now += KNOWN
+    found.append(monitor.is_alone)
+    await monitor._look(clock.now)
+    monitor.receive(JOINED)
+    found.append(monitor.is_alone)
+    await monitor._look(clock.now)
+    found.append(monitor.is_alone)
+    rows.peers_now = [peer()]
+    await monitor._look(clock.now)
+    found.append(monitor.is_alone)
+    assert found == [False, True, True, False, False, True, False]
+
+
+async def test_a_replica_announces_itself_and_looks_once_more_when_all_must_know_of_it(clock: Clock) -> None:
+    """Until then another one may think that it is alone, and notify nobody."""
+    rows, looks = Rows(), list[float]()
+    monitor = ReplicaMonitor(
+        cast("Queue", rows), cast("Journal", rows), cast("Actions", rows), LEASE, lambda: None, lambda: looks.append(1)
+    )
+    await monitor.start()
+    assert rows.notified == [JOINED]
+    for later, count in ((KNOWN, 0), (0.1, 1), (KNOWN, 1)):
+        clock.now += later
+        await monitor._look(clock.now)
+        assert len(looks) == count
 
 
 def peer(id: UUID = ADA, *, connected: bool = True, lapsed: bool = False, replaced: bool = False) -> Peer:
