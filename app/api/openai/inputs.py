@@ -256,8 +256,8 @@ def _allowed(tool: Json, own: Sequence[str], place: str) -> list[str]:
     if allowed is None:
         return list(own)
     names = allowed.get("tool_names") if isinstance(allowed, dict) else allowed
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        detail = f"`{place}.allowed_tools` must be a list of names of tools."
+    if not isinstance(names, list) or not all(name in own for name in names):
+        detail = f"`{place}.allowed_tools` must be a list of names of tools: {', '.join(own) or 'there are none'}."
         raise RequestRefused(detail, field=f"{place}.allowed_tools")
     return list(names)
 

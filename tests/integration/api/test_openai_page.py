@@ -38,4 +38,4 @@ async def test_the_choice_of_tools_is_accepted(server: Server) -> None:
     body = {"model": model, "input": "Hi", **json.loads(blocks("json")[0])}
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=await server.token("chooser")) as client:
         await client.post("/responses", body=body, cast_to=Response)
-    assert [tool.name for tool in provider.requests[0].tools] == ["read_document"]
+    assert [tool.name for tool in provider.requests[0].tools] == ["doc_view"]
