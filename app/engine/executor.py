@@ -244,12 +244,19 @@ class Executor:
         if self._context.spending.limits_models or self._context.spending.reached is not None:
             await self._reserve(chosen or self._route.model)
         with self._route.call() if chosen is None else self._models.call(chosen) as provider:
+            opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
             with_tools = isinstance(step, CallModel) and step.tools
             start_early = self._tool_runs.start_early if with_tools else None
             stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
             reply = self._reply = Reply(
-                self._recorder, self._models.clock, request, self._models.policy.max_reply_chars, start_early, stands
+                self._recorder,
+                self._models.clock,
+                request,
+                self._models.policy.max_reply_chars,
+                opened,
+                start_early,
+                stands,
             )
             self._recorder.notify_stage("processing")
             timeout = StallTimeout(self._models.policy.stall_timeout)

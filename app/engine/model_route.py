@@ -12,6 +12,7 @@ from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.domain.rounds import Prices
 from app.domain.turns import TurnError
 from app.engine.frame_clock import FrameClock
+from app.engine.openings import Openings
 from app.engine.retries import Retries, RetryPolicy
 from app.kit.circuit import Circuit
 from app.kit.text import sentence
@@ -100,6 +101,7 @@ class ModelAccess:
     policy: ModelPolicy
     clock: FrameClock
     breakers: ModelBreakers
+    openings: Openings = field(default_factory=Openings)
 
     def is_open(self, model: str) -> bool:
         """True while the breaker of a model is open."""

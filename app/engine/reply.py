@@ -29,8 +29,8 @@ _MOST_BLOCKS = 500
 
 
 class Reply:
-    """The reply to `request`, which goes on with the text that `stands`. `closed` is called with each block once its
-    row is written. A reply of more than `max_chars` is cut off.
+    """The reply to `request`, which goes on with the text that `stands`. `begun` is called at its first part,
+    `closed` with each block once its row is written. A reply of more than `max_chars` is cut off.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Reply:
         clock: FrameClock,
         request: ModelRequest,
         max_chars: int,
+        begun: Callable[[], None],
         closed: Callable[[Block], None] | None = None,
         stands: str = "",
     ) -> None:
@@ -46,6 +47,7 @@ class Reply:
         self._recorder = recorder
         self._clock = clock
         self._request = request
+        self._begun = begun
         self._closed = closed
         self._chars_left = self._max_chars = max_chars
         self._seam = Seam(stands) if stands.strip() else None
@@ -133,6 +135,7 @@ class Reply:
         return passed
 
     async def _begin_round(self) -> None:
+        self._begun()
         round = self.new_round()
         structlog.contextvars.bind_contextvars(round=round.number)
         await self._recorder.begin_round(round)

@@ -1,0 +1,34 @@
+"""A gate over the openings of model calls: a burst of turns does not hold the event loop for those that stream."""
+
+import asyncio
+from collections.abc import Callable
+
+# Model calls that are opened at once, and the seconds for which one counts at most: about the time that the event loop
+# works for all of them. What takes longer waits for others, such as a provider that does not answer.
+PLACES = 4
+LONGEST = 0.02
+
+
+class Openings:
+    """Places for model calls between the building of a request and the beginning of its reply. They are given in the
+    order of the calls. A place is free again after `longest` seconds, whatever the provider does.
+    """
+
+    def __init__(self, places: int = PLACES, longest: float = LONGEST) -> None:
+        self._free = asyncio.Semaphore(places)
+        self._longest = longest
+
+    async def enter(self) -> Callable[[], None]:
+        """Waits for a place. Returns a function that gives it back, which may be called more than once."""
+        await self._free.acquire()
+        held = True
+
+        def leave() -> None:
+            nonlocal held
+            if held:
+                held = False
+                timer.cancel()
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(self._longest, leave)
+        return leave

@@ -1,0 +1,48 @@
+"""The gate over openings: how many are at once, in which order, and that none holds its place for ever."""
+
+import asyncio
+
+from app.engine.openings import Openings
+
+NEVER = 3600.0
+
+
+async def test_no_more_calls_are_opened_at_once_than_there_are_places_and_the_first_comes_first() -> None:
+    openings, entered = Openings(places=2, longest=NEVER), list[int]()
+
+    async def enter(number: int) -> None:
+        leaves.append(await openings.enter())
+        entered.append(number)
+
+    leaves = [await openings.enter(), await openings.enter()]
+    waiting = [asyncio.create_task(enter(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert entered == []
+    for leave in leaves[:2]:
+        leave()
+        leave()  # the second time it gives nothing back
+    await asyncio.gather(*waiting[:2])
+    assert entered == [0, 1]
+    leaves[2]()
+    await waiting[2]
+    for leave in leaves:
+        leave()
+
+
+async def test_a_call_whose_provider_does_not_answer_frees_its_place() -> None:
+    openings = Openings(places=1, longest=0.0)
+    leave = await openings.enter()
+    following = await openings.enter()  # it does not wait for ever
+    leave()
+    following()
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_takes_no_place() -> None:
+    openings = Openings(places=1, longest=NEVER)
+    leave = await openings.enter()
+    waiting = asyncio.create_task(openings.enter())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    leave()
+    (await openings.enter())()
