@@ -41,7 +41,10 @@ async def open_models(settings: Settings) -> AsyncIterator[Models]:
                 RecordingInterceptor(recordings, lambda call: every or (call is not None and call.record))
             )
         async with connect_providers(
-            _providers(settings), interceptors, max_event_bytes=settings.max_event_bytes
+            _providers(settings),
+            interceptors,
+            max_event_bytes=settings.max_event_bytes,
+            direct=settings.model_calls == "direct",
         ) as offers:
             if not offers:
                 log.warning("model.demo", note="no key of a provider is set: answers are a script's, not a model's")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
+from weakref import WeakSet
 
 Ending = Literal["end", "cut", "reset", "wait"]
 
@@ -26,9 +27,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
+    """`head` is the request line and the headers as they came."""
+
     target: str
     headers: Mapping[str, str]
     body: bytes
+    head: str = ""
 
 
 @dataclass
@@ -40,14 +44,25 @@ class CannedServer:
     requests: list[Asked] = field(default_factory=list)
     connections: int = 0
     closed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    serving: WeakSet[asyncio.Task[None] | None] = field(default_factory=WeakSet)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while await self._one(reader, writer):
-                pass
-        self.closed.release()
-        writer.close()
+        self.serving.add(asyncio.current_task())
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while await self._one(reader, writer):
+                    pass
+        finally:
+            self.closed.release()
+            writer.close()
+
+    async def stop(self) -> None:
+        """Ends what is left of its connections."""
+        left = [task for task in self.serving if task is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def answer_to(self, asked: Asked) -> Answer:
         return self.answer
@@ -89,7 +104,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked:
     request, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(request.split()[1], headers, body)
+    return Asked(request.split()[1], headers, body, head)
 
 
 C = TypeVar("C", bound=CannedServer)
@@ -105,6 +120,7 @@ async def served(canned: C) -> AsyncIterator[C]:
     finally:
         server.close()
         await server.wait_closed()
+        await canned.stop()
 
 
 def canned_server() -> AbstractAsyncContextManager[CannedServer]:

@@ -31,6 +31,7 @@ from app.llm.scripted import message_of
 from app.llm.transport.failures import connection_error, provider_error
 from app.llm.transport.http import MAX_EVENT_BYTES, Adapter
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
+from app.llm.transport.response import ModelResponse, open_response
 from app.llm.transport.wire import Wire
 
 DEMO = "demo"
@@ -61,7 +62,7 @@ class DemoProvider(Adapter):
         await self._client.aclose()
 
     @asynccontextmanager
-    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         sent = httpx2.Request("POST", _URL, content=render(request), extensions={_REQUEST: request})
         try:
             response = await self._client.send(sent, stream=True)
@@ -70,7 +71,8 @@ class DemoProvider(Adapter):
                     raise provider_error(
                         _decoded(await response.aread()), response.status_code, headers=response.headers
                     )
-                yield response, AnthropicWire(response.headers.get("request-id"))
+                async with open_response(response) as opened:
+                    yield opened, AnthropicWire(response.headers.get("request-id"))
             finally:
                 await response.aclose()
         except httpx2.HTTPError as error:

@@ -23,12 +23,14 @@ async def connect_providers(
     interceptors: Sequence[Interceptor] = (),
     *,
     max_event_bytes: int = MAX_EVENT_BYTES,
+    direct: bool = True,
 ) -> AsyncIterator[list[ProviderModels]]:
     """A client for each provider, opened at its first call. All are closed at the end. Their requests pass through
-    `interceptors`. An event of more than `max_event_bytes` ends an answer.
+    `interceptors`. An event of more than `max_event_bytes` ends an answer. `direct` model calls are not built by the
+    SDK, unless there are interceptors.
     """
     async with AsyncExitStack() as stack:
-        providers = [OnDemand(spec, partial(_made, spec, interceptors, max_event_bytes)) for spec in specs]
+        providers = [OnDemand(spec, partial(_made, spec, interceptors, max_event_bytes, direct)) for spec in specs]
         for provider in providers:
             await stack.enter_async_context(aclosing(provider))
         yield [
@@ -78,13 +80,18 @@ async def import_adapter(api: Api) -> None:
     await asyncio.to_thread(import_module, module)
 
 
-def _made(spec: ProviderSpec, interceptors: Sequence[Interceptor], max_event_bytes: int) -> Adapter:
+def _made(spec: ProviderSpec, interceptors: Sequence[Interceptor], max_event_bytes: int, direct: bool) -> Adapter:
     match spec.api:
         case "anthropic":
             from app.llm.anthropic.provider import AnthropicProvider  # noqa: PLC0415
 
             return AnthropicProvider(
-                spec.key or "", spec.base_url, max_event_bytes=max_event_bytes, interceptors=interceptors
+                spec.key or "",
+                spec.base_url,
+                max_event_bytes=max_event_bytes,
+                interceptors=interceptors,
+                direct=direct,
+                client_certificate=spec.client_certificate,
             )
         case "openai-chat" | "openai-responses":
             from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider  # noqa: PLC0415
@@ -97,6 +104,8 @@ def _made(spec: ProviderSpec, interceptors: Sequence[Interceptor], max_event_byt
                 headers=spec.headers,
                 max_event_bytes=max_event_bytes,
                 interceptors=interceptors,
+                direct=direct,
+                client_certificate=spec.client_certificate,
             )
         case _:
             assert_never(spec.api)

@@ -1,6 +1,7 @@
 """The file of models: the models that come with turnstream, changed and extended by the operator's own file."""
 
 import re
+import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +29,9 @@ class _Table(BaseModel):
 
 
 class ProviderTable(_Table):
-    """`key` and `base_url` may name variables of the environment; without `key` the provider needs none. `quirks` names
-    the differences of a compatible server from OpenAI, `params` further parameters that it takes (docs/providers.md).
+    """`key`, `base_url`, `headers` and `client_certificate` may name variables of the environment; without `key` the
+    provider needs none. `quirks` names the differences of a compatible server from OpenAI, `params` further parameters
+    that it takes (docs/providers.md).
     """
 
     api: Api
@@ -38,6 +40,7 @@ class ProviderTable(_Table):
     prefixes: list[str] = []
     quirks: str = "openai"
     headers: dict[str, str] = {}
+    client_certificate: str | None = None
     params: list[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]] = []
     enabled: bool = True
 
@@ -93,6 +96,7 @@ class ProviderSpec:
     quirks: Quirks
     headers: Mapping[str, str]
     prefixes: tuple[str, ...]
+    client_certificate: str | None
     models: tuple[Model, ...]
 
     @property
@@ -205,8 +209,23 @@ def _spec(
         quirks=_quirks(table),
         headers={header: _filled(value, environment) for header, value in table.headers.items()},
         prefixes=tuple(table.prefixes),
+        client_certificate=_certificate(name, table, environment),
         models=tuple(model for provider, model in models.values() if provider == name),
     )
+
+
+def _certificate(name: str, table: ProviderTable, environment: Mapping[str, str]) -> str | None:
+    if table.client_certificate is None:
+        return None
+    file = _filled(table.client_certificate, environment)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(file, password="")  # else OpenSSL asks the terminal
+    except OSError:
+        raise ConfigError(
+            f"`client_certificate` of [providers.{name}] must be a PEM file with a certificate and its key, which needs"
+            f" no password: {file!r} is none that can be read."
+        ) from None
+    return file
 
 
 def _quirks(table: ProviderTable) -> Quirks:

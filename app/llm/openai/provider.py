@@ -5,7 +5,6 @@ bytes.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import httpx2
 import openai
 
 from app.domain.errors import TransientError
@@ -16,9 +15,11 @@ from app.llm.openai.quirks import OPENAI, Quirks
 from app.llm.openai.responses import render as responses_render
 from app.llm.openai.responses.wire import ResponsesWire
 from app.llm.provider import ModelRequest
-from app.llm.transport.failures import LOST, connection_error, provider_error
+from app.llm.transport.direct import Calls
+from app.llm.transport.failures import LOST, Unanswered, connection_error, provider_error
 from app.llm.transport.http import MAX_EVENT_BYTES, Adapter, decode_token_count, http_client
 from app.llm.transport.interceptor import Interceptor
+from app.llm.transport.response import ModelResponse
 from app.llm.transport.wire import Wire
 
 _REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-generation-id")
@@ -44,45 +45,57 @@ class OpenAIProvider(Adapter):
         read_timeout: float | None = None,
         max_event_bytes: int = MAX_EVENT_BYTES,
         interceptors: Sequence[Interceptor] = (),
+        direct: bool = True,
+        client_certificate: str | None = None,
     ) -> None:
         self.name = name
         self.quirks = quirks
+        network = http_client(
+            openai.DefaultAioHttpClient,
+            interceptors,
+            read_timeout=read_timeout,
+            client_certificate=client_certificate,
+        )
+        self._calls = Calls(network, direct=direct and not interceptors)
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",  # the SDK requires a key; a server without keys does not read it
             base_url=base_url,
             max_retries=0,
             default_headers=headers,
-            http_client=http_client(openai.DefaultAioHttpClient, interceptors, read_timeout=read_timeout),
+            http_client=self._calls.client,
         )
         super().__init__(self._client, max_event_bytes)
 
     @asynccontextmanager
-    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
         body = await offload(request.size, self.render, request, self.quirks)
         async with self._post(self.path, body, "text/event-stream") as response:
             yield response, self.wire(_request_id(response.headers), seed=body)
 
     @asynccontextmanager
-    async def _post(self, path: str, body: bytes, accept: str) -> AsyncIterator[httpx2.Response]:
+    async def _post(self, path: str, body: bytes, accept: str, *, by_sdk: bool = False) -> AsyncIterator[ModelResponse]:
         if self._client.is_closed():
             raise TransientError("connection_error", f"The connections to {self.name} have been closed.")
+        post = self._calls.post_by_sdk if by_sdk else self._calls.post
         try:
-            stream = await self._client.post(
-                path,
-                content=body,
-                options={"headers": {"Accept": accept, "Accept-Encoding": "identity"}},
-                cast_to=object,
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )
-            async with stream:
-                yield stream.response
+            async with post(self._sdk, path, {"Accept": accept, "Accept-Encoding": "identity"}, body) as response:
+                yield response
         except openai.APIStatusError as error:
             headers, failure = error.response.headers, error.body
             request_id = _request_id(headers)
             raise provider_error(failure, error.status_code, headers=headers, request_id=request_id) from error
-        except (openai.APIConnectionError, *LOST) as error:
+        except (openai.APIConnectionError, Unanswered, *LOST) as error:
             raise connection_error(error) from error
+
+    async def _sdk(self, path: str, headers: Mapping[str, str], body: bytes) -> openai.AsyncStream[object]:
+        return await self._client.post(
+            path,
+            content=body,
+            options={"headers": headers},
+            cast_to=object,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
 
 
 class OpenAIChatProvider(OpenAIProvider):
@@ -100,9 +113,9 @@ class OpenAIResponsesProvider(OpenAIProvider):
 
     async def count(self, request: ModelRequest) -> int:
         body = await offload(request.size, responses_render.render_count, request, self.quirks)
-        async with self._post(f"{self.path}/input_tokens", body, "application/json") as response:
-            return decode_token_count(await response.aread())
+        async with self._post(f"{self.path}/input_tokens", body, "application/json", by_sdk=True) as response:
+            return decode_token_count(await response.whole())
 
 
-def _request_id(headers: httpx2.Headers) -> str | None:
+def _request_id(headers: Mapping[str, str]) -> str | None:
     return next((headers[name] for name in _REQUEST_IDS if headers.get(name)), None)

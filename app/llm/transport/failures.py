@@ -344,7 +344,7 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"ClientSSLError", "SSLError"}), "No TLS connection to the provider could be made."),
     (frozenset({"ConnectionRefusedError"}), "The provider refused the connection."),
     (
-        frozenset({"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}),
+        frozenset({"InvalidURL", "LocalProtocolError", "NonHttpUrlClientError", "UnsupportedProtocol"}),
         "The address of the provider is not valid.",
     ),
     (frozenset({"TooManyRedirects"}), "The provider redirected the request too often."),
@@ -357,27 +357,39 @@ _CAUSES: tuple[tuple[frozenset[str], str], ...] = (
 # What the transport raises besides the SDK's exceptions: those of a body, and those that OpenAI's SDK does not wrap.
 LOST = (httpx2.HTTPError, aiohttp.ClientError, OSError)
 _BROKEN_OFF = frozenset(
-    {"CloseError", "ConnectionError", "ProtocolError", "ReadError", "ServerDisconnectedError", "WriteError"}
+    {
+        "ClientPayloadError",
+        "CloseError",
+        "ConnectionError",
+        "ProtocolError",
+        "ReadError",
+        "ServerDisconnectedError",
+        "WriteError",
+    }
 )
-_UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout"})
+_UNCONNECTED = frozenset({"ClientConnectionError", "ConnectError", "ConnectTimeout"})
 _SILENT = "The provider sent nothing for too long."
 
 
+class Unanswered(Exception):
+    """A direct call got no response; its cause is the transport's exception."""
+
+
 def connection_error(error: Exception) -> TransientError:
-    """Converts an SDK's or the transport's failure to get an answer. The transport's words go to the log only: they
-    name addresses and say little.
+    """Converts the failure of an SDK, a direct call or the transport to get an answer. The transport's words go to the
+    log only: they name addresses and say little.
     """
     causes = list(_causes(error))
     log.warning("provider.unreachable", reason=[f"{type(each).__name__}: {each}"[:MAX_MESSAGE] for each in causes])
     names = {kind.__name__ for each in causes for kind in type(each).__mro__}
     sentence = next((sentence for known, sentence in _CAUSES if known & names), None)
-    # An SDK has exceptions of its own for a request without a response; those of a body come as they are.
-    place = "in the middle of its answer" if isinstance(error, httpx2.HTTPError | OSError) else "before it answered"
+    # For a request without a response there are exceptions of their own; those of a body come as they are.
+    place = "in the middle of its answer" if isinstance(error, LOST) else "before it answered"
     if sentence is None and names & _BROKEN_OFF:
         sentence = f"The provider closed the connection {place}."
-    elif sentence is None and names & _UNCONNECTED:
+    elif sentence is None and "ServerTimeoutError" not in names and names & _UNCONNECTED:
         sentence = "No connection to the provider could be made."
-    elif sentence is None and "TimeoutException" in names:
+    elif sentence is None and names & {"ServerTimeoutError", "TimeoutException"}:
         return TransientError("timeout_error", _SILENT)
     return TransientError("connection_error", sentence or f"The connection to the provider failed {place}.")
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,8 +15,9 @@ import structlog
 
 from app.domain.errors import PermanentError, TransientError
 from app.llm.provider import ModelRequest, Part
-from app.llm.transport.failures import provider_error
+from app.llm.transport.failures import LOST, provider_error
 from app.llm.transport.interceptor import InterceptingTransport, Interceptor
+from app.llm.transport.response import ModelResponse
 from app.llm.transport.wire import BadStream, Wire
 
 log = structlog.get_logger(__name__)
@@ -33,8 +35,10 @@ def http_client(
     max_connections: int = 10_000,
     connect_timeout: float = 5.0,
     read_timeout: float | None = None,
+    client_certificate: str | None = None,
 ) -> httpx2.AsyncClient:
-    """Returns the client for an SDK, which takes its timeouts, in seconds, from it.
+    """Returns the client for an SDK, which takes its timeouts, in seconds, from it. `client_certificate` is a PEM file
+    with a certificate and its key.
 
     The reader of a stream has a stall timeout, so there is no second clock here, unless `read_timeout` asks for one.
     """
@@ -42,7 +46,11 @@ def http_client(
         max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=30
     )
     timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
-    network = make(limits=limits, timeout=timeout)
+    verify: ssl.SSLContext | bool = True
+    if client_certificate is not None:
+        verify = httpx2.create_ssl_context()
+        verify.load_cert_chain(client_certificate)
+    network = make(limits=limits, timeout=timeout, verify=verify)
     if not interceptors:
         return network
     return httpx2.AsyncClient(transport=InterceptingTransport(network, interceptors), timeout=timeout)
@@ -76,27 +84,28 @@ class Adapter(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Part], None]:
         """Yields the parts of the answer until its last event, or until its reason to stop and then silence."""
-        async with self._open(request) as (response, wire), aclosing(_chunks(response)) as body:
+        async with self._open(request) as (response, wire):
+            read = response.read
             if "json" in response.headers.get("content-type", ""):
                 whole = bytearray()
-                async for chunk in body:
+                while chunk := await read():
                     whole += chunk
                     self._check_event(len(whole), wire)
                 if parts := wire.feed_whole(bytes(whole)):
                     yield parts
             else:
-                async for chunk in body:
+                while chunk := await read():
                     if parts := wire.feed(chunk):
                         yield parts
                     if wire.finished or wire.over:
                         break
                     self._check_event(wire.unfinished, wire)
-                while wire.finished and not wire.over and (chunk := await _next_chunk(body)):
+                while wire.finished and not wire.over and (chunk := await _next_chunk(response)):
                     if parts := wire.feed(chunk):
                         yield parts
                     self._check_event(wire.unfinished, wire)
                 if wire.ended:
-                    await _drain(body)
+                    await _drain(response)
             if parts := wire.end():
                 yield parts
         if isinstance(wire.failure, BadStream):
@@ -104,7 +113,7 @@ class Adapter(ABC):
             message = "The provider sent data that is not JSON in the middle of its answer."
             raise TransientError("bad_stream", message, request_id=wire.request_id)
         if wire.failure is not None:
-            raise provider_error(wire.failure, response.status_code, request_id=wire.request_id)
+            raise provider_error(wire.failure, response.status, request_id=wire.request_id)
 
     def _check_event(self, size: int, wire: Wire) -> None:
         """Raises PermanentError: decoding an event without bound would hold up every other stream."""
@@ -113,32 +122,25 @@ class Adapter(ABC):
             raise PermanentError("event_too_long", message, request_id=wire.request_id)
 
     @abstractmethod
-    def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[httpx2.Response, Wire]]:
+    def _open(self, request: ModelRequest) -> AbstractAsyncContextManager[tuple[ModelResponse, Wire]]:
         """Sends the request. Gives the response, its body unread, and the parser for it. Raises ProviderError, also
         for failures while the body is read.
         """
 
 
-def _chunks(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """Returns the body as it arrives. We ask for it uncompressed, but a gateway may compress it all the same."""
-    found = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
-    assert isinstance(found, AsyncGenerator)
-    return found
-
-
-async def _next_chunk(body: AsyncGenerator[bytes, None]) -> bytes:
+async def _next_chunk(response: ModelResponse) -> bytes:
     """Returns the next chunk; b"" at the end, after `_MAX_TAIL` of silence, or when the connection is lost."""
-    with contextlib.suppress(StopAsyncIteration, TimeoutError, httpx2.HTTPError):
+    with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_TAIL):
-            return await anext(body)
+            return await response.read()
     return b""
 
 
-async def _drain(body: AsyncGenerator[bytes, None]) -> None:
+async def _drain(response: ModelResponse) -> None:
     """Reads the bytes after the last event: only a response that was read to its end frees its connection for reuse."""
-    with contextlib.suppress(TimeoutError, httpx2.HTTPError):
+    with contextlib.suppress(TimeoutError, *LOST):
         async with asyncio.timeout(_MAX_DRAIN):
-            async for _ in body:
+            while await response.read():
                 pass
 
 

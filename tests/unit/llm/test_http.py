@@ -12,6 +12,7 @@ from app.llm.openai.chat.wire import ChatWire
 from app.llm.provider import BlockText, MessageEnded, ModelRequest, Part
 from app.llm.transport import http
 from app.llm.transport.http import Adapter
+from app.llm.transport.response import ModelResponse
 from app.llm.transport.wire import Wire
 from tests.unit.llm.test_openai_wire import DONE, chunk, frame, text
 
@@ -30,34 +31,34 @@ class NoClient:
 class Canned(Adapter):
     """Has one answer."""
 
-    def __init__(self, response: httpx2.Response, wire: Wire) -> None:
+    def __init__(self, response: ModelResponse, wire: Wire) -> None:
         super().__init__(NoClient(), max_event_bytes=1000)
-        self._answer = response, wire
+        self._response = response, wire
 
     @asynccontextmanager
-    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[httpx2.Response, Wire]]:
-        yield self._answer
+    async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:
+        yield self._response
 
 
 async def read_all(
     *pieces: bytes | Exception | Silence, kind: str = "text/event-stream"
 ) -> tuple[list[Part], ChatWire, int]:
     """The parts, the wire at the end, and how many pieces were read."""
-    read = 0
+    read, rest = 0, iter(pieces)
 
-    async def body() -> AsyncIterator[bytes]:
+    async def read_piece() -> bytes:
         nonlocal read
-        for piece in pieces:
-            if isinstance(piece, Exception):
-                raise piece
-            if isinstance(piece, Silence):
-                await asyncio.Event().wait()
-            assert isinstance(piece, bytes)
-            read += 1
-            yield piece
+        piece = next(rest, b"")
+        if isinstance(piece, Exception):
+            raise piece
+        if isinstance(piece, Silence):
+            await asyncio.Event().wait()
+        assert isinstance(piece, bytes)
+        read += bool(piece)
+        return piece
 
     wire = ChatWire()
-    response = httpx2.Response(200, headers={"content-type": kind}, content=body())
+    response = ModelResponse(200, {"content-type": kind}, read_piece)
     parts: list[Part] = []
     with suppress(ProviderError):
         async for batch in Canned(response, wire).stream(ModelRequest("m", ())):

@@ -12,6 +12,7 @@ from app.llm.models.registry import ProviderSpec, read_registry
 from app.llm.openai.chat.render import render
 from app.llm.openai.quirks import QUIRKS
 from app.llm.provider import ModelRequest
+from tests.support.certificates import Authority
 
 KEYS = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"}
 
@@ -181,3 +182,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_provider_can_be_taken_out(tmp_path: Path) -> None:
     assert "openai" not in read(tmp_path, "[providers.openai]\nenabled = false", **KEYS)
+
+
+def test_a_client_certificate_is_checked_at_the_start(tmp_path: Path) -> None:
+    table = '[providers.local]\napi = "openai-chat"\nclient_certificate = "$FOLDER/ours.pem"\n'
+    with pytest.raises(ConfigError, match=r"`client_certificate` of \[providers.local\] must be a PEM file"):
+        read(tmp_path, table, FOLDER=str(tmp_path))
+    issued = Authority(tmp_path).issue("127.0.0.1").rename(tmp_path / "ours.pem")
+    assert read(tmp_path, table, FOLDER=str(tmp_path))["local"].client_certificate == str(issued)

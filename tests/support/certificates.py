@@ -1,0 +1,58 @@
+"""Certificates for tests: an authority, and what it issues."""
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+_DAY = timedelta(days=1)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+class Authority:
+    """An authority of certificates. `certificate` is its file, for those who trust it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._certificate = self._signed(_name("An authority of tests"), self._key, None)
+        self.certificate = folder / "authority.pem"
+        self.certificate.write_bytes(self._certificate.public_bytes(Encoding.PEM))
+
+    def issue(self, host: str) -> Path:
+        """Returns a file with a key and a certificate for an address of the loopback."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._signed(_name(host), key, host)
+        file = self._folder / f"{host}.pem"
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        file.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+        return file
+
+    def _signed(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, host: str | None) -> x509.Certificate:
+        now, issuer = datetime.now(UTC), _name("An authority of tests")
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        above = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _DAY)
+            .not_valid_after(now + _DAY)
+            .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
+            .add_extension(own, critical=False)
+            .add_extension(above, critical=False)
+        )
+        if host is not None:
+            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self._key, hashes.SHA256())
