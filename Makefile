@@ -26,7 +26,7 @@ TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/node/*.mjs eslint.config.js
 
-.PHONY: help run test cover live check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover live image check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -43,6 +43,9 @@ cover: $(DEV) ## make test, with a page for each file in htmlcov/
 
 live: $(DEV) ## the main job with real models, where a key is set; says first what it may cost (LIVE_CEILING, default 1)
 	@LIVE_TESTS=1 $(BIN)/python -m pytest --quiet tests/live $(PYTEST_ARGS)
+
+image: $(DEV) ## build the image of the Dockerfile without an engine, run it and look into it (root, Debian; minutes)
+	@IMAGE_TESTS=1 $(BIN)/python -m pytest --quiet tests/image $(PYTEST_ARGS)
 
 check: $(DEV) $(NODE_TOOLS) ## format, lint, types and floors of Python and JavaScript, side by side
 	@$(MAKE) --no-print-directory --jobs --keep-going $(filter --output-sync,$(patsubst %,--%,$(.FEATURES))) check-format check-lint check-types check-floors check-javascript

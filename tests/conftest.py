@@ -21,6 +21,7 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 LIVE = os.environ.get("LIVE_TESTS") == "1"
+IMAGE = os.environ.get("IMAGE_TESTS") == "1"
 
 # Nobody here speaks TLS, but real providers. Loading all authorities of a system costs every client and every process
 # more than most tests.
@@ -63,12 +64,15 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Live tests run only where they are asked for, because they cost money; they are not skipped but deselected. The
-    modules of the tests that are given most time come first, so that no worker is left with one at the end.
+    """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
+    minutes; they are not skipped but deselected.
+
+    The modules of the tests that are given most time come first, so that no worker is left with one at the end.
     """
-    if not LIVE and (live := [item for item in items if item.get_closest_marker("live")]):
-        config.hook.pytest_deselected(items=live)
-        items[:] = [item for item in items if item not in live]
+    left_out = {name for name, asked_for in {"live": LIVE, "image": IMAGE}.items() if not asked_for}
+    if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
     most: defaultdict[Path, float] = defaultdict(float)
     for item in items:
         if limit := item.get_closest_marker("timeout"):

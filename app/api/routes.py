@@ -410,6 +410,7 @@ ENDPOINTS = (
         health.readyz,
         "The server is ready for traffic",
         gives="text/plain",
+        queries=(Query("exclude", "`postgres`: 503 only while the server is stopping, also where Postgres is away"),),
         problems=(500, 503),
         open=True,
     ),

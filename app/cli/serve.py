@@ -1,10 +1,12 @@
 """`turnstream serve`."""
 
 import asyncio
+import os
 import shlex
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -53,6 +55,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
+            _notify_supervisor("READY=1")
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
@@ -71,6 +74,7 @@ class Server(uvicorn.Server):
 
     def _drain_or_stop(self) -> None:
         if self._draining is None:
+            _notify_supervisor("STOPPING=1")
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
         else:
@@ -110,6 +114,17 @@ async def _serve(settings: Settings) -> None:
             failure.cancel()
     if services.failed.is_set():
         sys.exit(1)  # a supervisor takes any other status for an end that was asked for
+
+
+def _notify_supervisor(state: str) -> None:
+    """Tells systemd, where that started the server with `Type=notify` (sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET")  # noqa: TID251, of the supervisor's protocol and no setting
+    if not address:
+        return
+    # A supervisor that does not listen any more is not waited for.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
+        # An @ stands for the zero byte of an abstract socket.
+        supervisor.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 def bound(settings: Settings) -> socket.socket:

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from app import Settings, create_app
 from app.api.schemas.blocks import _UPLOAD
-from app.storage.embedded.cluster import _program
+from app.storage.embedded.cluster import program
 from tests.support.http_client import Client, said
 from tests.support.pictures import PIXEL
 from tests.support.programs import path_of
@@ -159,7 +159,7 @@ async def test_without_its_lifespan_a_mounted_app_says_what_is_missing() -> None
 def test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own(postgres_server: str, tmp_path: Path) -> None:
     parts = urlsplit(postgres_server)
     name = f"shop_{uuid4().hex[:8]}"
-    programs = Path(_program("psql")).parent
+    programs = Path(program("psql")).parent
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "PGUSER": parts.username or "postgres"}
     environment["PGHOST"] = parse_qs(parts.query)["host"][0] if "host=" in parts.query else parts.hostname or ""
     environment |= {"PGPORT": str(parts.port)} if parts.port else {}

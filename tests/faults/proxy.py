@@ -1,9 +1,9 @@
-"""The nginx of docs/deploy/nginx.conf, in front of the replicas of a test."""
+"""The proxies of docs/deploy in front of the replicas of a test."""
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.faults.replicas import ROOT
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
 
-CONFIGURATION = ROOT / "docs/deploy/nginx.conf"
+DEPLOY = ROOT / "docs/deploy"
 # nginx needs folders for bodies that do not fit into memory, and Debian's belong to root.
 _FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
@@ -44,6 +44,53 @@ class Proxy:
 
 
 @asynccontextmanager
+async def haproxy(folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
+    """Its URL."""
+    port = free_port()
+    changes = {
+        "maxconn 20000": "maxconn 1000",
+        "    bind :8000\n": f"    bind 127.0.0.1:{port}\n",
+        **_replicas(addresses),
+    }
+    configuration = folder / f"haproxy-{port}.cfg"
+    configuration.write_text(_changed(DEPLOY / "haproxy.cfg", changes))
+    async with _running(port, folder, path_of("HAProxy"), "-db", "-f", str(configuration)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def caddy(folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
+    """Its URL."""
+    port = free_port()
+    changes = {"\n:8000 {": f"\nhttp://127.0.0.1:{port} {{", **_replicas(addresses)}
+    configuration = folder / f"Caddyfile-{port}"
+    configuration.write_text(_changed(DEPLOY / "Caddyfile", changes))
+    command = (path_of("Caddy"), "run", "--adapter", "caddyfile", "--config", str(configuration))
+    async with _running(port, folder, *command) as url:
+        yield url
+
+
+def _replicas(addresses: Sequence[str]) -> dict[str, str]:
+    return {f"server-{number}:8000": address for number, address in enumerate(addresses, 1)}
+
+
+@asynccontextmanager
+async def _running(port: int, folder: Path, *command: str) -> AsyncIterator[str]:
+    log = folder / f"proxy-{port}.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=output, stderr=output, env={"HOME": str(folder), "PATH": os.environ["PATH"]}
+        )
+    try:
+        await _listening(process, port, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+@asynccontextmanager
 async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) -> AsyncIterator[Proxy]:
     program = path_of("nginx")
     port = free_port()
@@ -56,7 +103,7 @@ async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) 
         program, "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf"), "-g", main
     )
     try:
-        await _listening(process, port, folder)
+        await _listening(process, port, folder / "error.log")
         yield Proxy(f"http://127.0.0.1:{port}", folder)
     finally:
         if process.returncode is None:
@@ -65,7 +112,6 @@ async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) 
 
 
 def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeout: int) -> str:
-    text = CONFIGURATION.read_text()
     folders = "".join(f"\n    {name}_temp_path {folder}/{name};" for name in _FOLDERS)
     changes = {
         r"listen 80;": f"listen 127.0.0.1:{port};",
@@ -73,20 +119,24 @@ def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeo
         r"/dev/stdout": f"{folder}/access.log",
         r"/dev/stderr": f"{folder}/error.log",
         r"http {": f"http {{{folders}",
-        **{f"server-{number}:8000": address for number, address in enumerate(addresses, 1)},
+        **_replicas(addresses),
     }
+    return _changed(DEPLOY / "nginx.conf", changes)
+
+
+def _changed(configuration: Path, changes: Mapping[str, str]) -> str:
+    text = configuration.read_text()
     for what, instead in changes.items():
-        assert text.count(what) == 1, f"{CONFIGURATION} has no single {what!r} any more"
+        assert text.count(what) == 1, f"{configuration} has no single {what!r} any more"
         text = text.replace(what, instead)
     return text
 
 
-async def _listening(process: asyncio.subprocess.Process, port: int, folder: Path) -> None:
+async def _listening(process: asyncio.subprocess.Process, port: int, log: Path) -> None:
     async with asyncio.timeout(60):
         while True:
-            log = folder / "error.log"
             assert process.returncode is None, (
-                f"nginx ended with {process.returncode}: {log.exists() and log.read_text()}"
+                f"the proxy ended with {process.returncode}: {log.exists() and log.read_text()}"
             )
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,14 +1,27 @@
 """The files of a deployment: they agree with each other, and Prometheus finds its metrics."""
 
+import asyncio
+import os
 import re
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.config import Settings
+from app.storage.embedded.cluster import program
+from app.storage.embedded.server import EmbeddedPostgres
+from app.storage.migrations import upgrade
 from tests.faults.replicas import ROOT
 from tests.support.http_client import Client
+from tests.support.programs import path_of
 from tests.support.server_process import Server
 
 DEPLOY = ROOT / "docs/deploy"
@@ -38,9 +51,80 @@ def test_nginx_and_prometheus_name_every_replica_of_the_compose_file() -> None:
 def test_every_file_that_is_mounted_exists() -> None:
     volumes = [volume for service in compose().values() for volume in service.get("volumes", ())]
     mounted = [volume.split(":")[0] for volume in volumes if volume.startswith("./")]
-    assert len(mounted) == 2
+    assert len(mounted) == 3
     for path in mounted:
         assert (ROOT / path).is_file()
+
+
+def test_every_service_has_a_bound_of_memory_and_of_logs() -> None:
+    for name, service in compose().items():
+        assert "mem_limit" in service, name
+        assert {"max-size", "max-file"} <= set(service["logging"]["options"]), name
+
+
+async def test_the_compose_file_gives_the_server_a_database_and_an_ordinary_role(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "postgres") as dsn:
+        server = urlsplit(dsn)
+        (host,), (port,) = (parse_qs(server.query)[name] for name in ("host", "port"))
+        environment = {
+            "PATH": f"{Path(program('psql')).parent}:{os.defpath}",
+            "PGHOST": host,
+            "PGPORT": port,
+            "TURNSTREAM_POSTGRES_PASSWORD": "it's secret",
+        }
+        subprocess.run([DEPLOY / "create-database.sh"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        url = server._replace(netloc="turnstream@", path="/turnstream").geturl()
+        await asyncio.to_thread(upgrade, url)
+        connection = await asyncpg.connect(url)
+        assert await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+        assert await connection.fetchval("SELECT count(*) FROM turns") == 0
+        await connection.close()
+
+
+def test_the_kubernetes_manifests_follow_the_schema() -> None:
+    manifests = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.37", strict=True)
+    kinds = [manifest["kind"] for manifest in manifests]
+    assert {"Deployment", "Service", "Job", "PodDisruptionBudget", "HorizontalPodAutoscaler"} <= set(kinds)
+
+
+def test_a_pod_gets_more_time_to_stop_than_the_server_takes() -> None:
+    config, deployment = (
+        next(each for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if each["kind"] == kind)
+        for kind in ("ConfigMap", "Deployment")
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    waits = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= waits + int(config["data"]["TURNSTREAM_GRACE_PERIOD"]) + 10
+    names = {getattr(field.validation_alias, "choices")[0] for field in Settings.model_fields.values()}  # noqa: B009
+    assert {name.removesuffix("_FILE") for name in config["data"]} <= names
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = (DEPLOY / "turnstream.service").read_text().replace("/opt/turnstream/bin/turnstream", "/bin/true")
+    (tmp_path / "turnstream.service").write_text(unit)
+    found = subprocess.run(
+        [path_of("systemd-analyze"), "verify", "--man=no", tmp_path / "turnstream.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
+
+
+async def test_a_supervisor_is_told_when_the_server_is_ready_and_when_it_stops(
+    database_url: str, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.setblocking(False)
+        server = Server(database_url, tmp_path, {"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        await server.start()
+        assert await asyncio.get_running_loop().sock_recv(supervisor, 100) == b"READY=1"
+        assert await server.terminate() == 0
+        assert await asyncio.get_running_loop().sock_recv(supervisor, 100) == b"STOPPING=1"
 
 
 def test_a_container_gets_more_time_to_stop_than_the_server_takes() -> None:

