@@ -11,6 +11,7 @@ class Proxy:
         self._target = url
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
 
     async def open(self) -> str:
         """The way's beginning: a URL that leads to the same database."""
@@ -27,7 +28,14 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    async def closed(self) -> None:
+        """Waits for what was under way when it was cut."""
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = asyncio.current_task()
+        assert relay is not None
+        self._relays.add(relay)
         there, back = await _connect(self._target)
         self._writers |= {writer, back}
         await asyncio.gather(_pump(reader, back), _pump(there, writer))
@@ -40,6 +48,7 @@ async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
         yield await proxy.open(), proxy
     finally:
         proxy.cut()
+        await proxy.closed()
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
