@@ -44,6 +44,7 @@ from app.api.schemas.responses import (
     UsageOut,
     WaitingPage,
     WholeOut,
+    WhyOut,
 )
 from app.api.schemas.tools import ActionsIn
 from app.api.services import admit, path_for
@@ -180,6 +181,14 @@ ENDPOINTS = (
         gives=PathPage,
         problems=(404, 422),
         queries=(_limit(100, 500),),
+    ),
+    Endpoint(
+        "GET /api/chats/{chat}/turns/{turn}/why",
+        turns.get_why,
+        "What an answer is busy with or waits for, in sentences, and its life so far",
+        gives=WhyOut,
+        problems=(404,),
+        reach="turn",
     ),
     Endpoint(
         "GET /api/chats/{chat}/turns/{turn}/siblings",

@@ -18,6 +18,7 @@ from app.domain.identity import Identity
 from app.domain.turns import Turn
 from app.storage.accounts import Accounts
 from app.storage.actions import Actions
+from app.storage.activities import Activities
 from app.storage.branches import Branches
 from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
@@ -57,10 +58,13 @@ class Storage:
     documents: Documents
     uploads: Uploads
     tokens: Tokens
+    activities: Activities
 
     @classmethod
-    def of(cls, database: Database, everything: Database) -> Self:
-        """`database` is held to the owner of the request where row-level security is on, `everything` is not."""
+    def of(cls, database: Database, everything: Database, most_running: int | None = None) -> Self:
+        """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
+        without a plan may have `most_running` turns at once.
+        """
         return cls(
             everything,
             Accounts(everything),
@@ -78,6 +82,7 @@ class Storage:
             Documents(database),
             Uploads(database),
             Tokens(everything),
+            Activities(everything, most_running),
         )
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.exchange import cancel_turn, fork_turn, generate_again, post_in_new_chat, post_message
 from app.api.http.reading import id_in_query, id_of, idempotency_key_of, limit_of, read_body
 from app.api.schemas.requests import ForkIn, NewTurn, NewTurnInNewChat, TurnOptions
-from app.api.schemas.responses import BranchDeleted, ExchangeOut, PathPage, TurnsOut
+from app.api.schemas.responses import BranchDeleted, ExchangeOut, LifeEventOut, PathPage, TurnsOut, WhyOut
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.streams.chat import cursor_behind
 from app.api.streams.turn import stream_response
@@ -18,6 +18,7 @@ from app.api.views import json_response, turn_out
 from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
+from app.domain.why import reasons
 from app.kit.ids import new_id
 from app.storage.chat_changes import ChatState, place_of
 from app.storage.exchanges import Exchange, Parent, Target
@@ -129,6 +130,25 @@ async def get_turn(request: Request) -> Response:
     turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     siblings = await services.storage.turns.siblings([turn.id])
     return json_response(turn_out(turn, services, siblings[turn.id]))
+
+
+async def get_why(request: Request) -> Response:
+    services, owner = begin(request)
+    turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
+    state = await services.storage.activities.of(turn.id)
+    activity, life = state.activity, await services.storage.activities.life(turn.id)
+    silent = None if activity is None or activity.silent is None else activity.silent + state.reported
+    return json_response(
+        WhyOut(
+            turn=turn.id,
+            status=state.status,
+            reasons=reasons(state),
+            stage=None if activity is None else activity.stage,
+            silent_seconds=silent,
+            readers=state.readers,
+            life=[LifeEventOut(at=event.at, what=event.what) for event in life],
+        )
+    )
 
 
 async def get_siblings(request: Request) -> Response:

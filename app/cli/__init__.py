@@ -19,6 +19,8 @@ MODULES: Mapping[str, str] = {
     "docs": "app.cli.documents",
     "tokens": "app.cli.tokens",
     "owners": "app.cli.owners",
+    "turns": "app.cli.turns",
+    "why": "app.cli.turns",
     "usage": "app.cli.usage",
     "audit": "app.cli.audit",
     "migrate": "app.cli.migrate",

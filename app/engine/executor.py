@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
 from typing import assert_never
 
 import structlog
@@ -40,6 +41,7 @@ from app.domain.steps import (
     unanswered_calls,
 )
 from app.domain.turns import DELETED, Status, Turn, TurnError, TurnRequest
+from app.domain.why import Activity
 from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_retry, count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
@@ -71,6 +73,7 @@ class Executor:
         self._route = ModelRoute(models, self.request.model)
         self._reply: Reply | None = None
         self._summary_model_failed = False
+        self._stall: StallTimeout | None = None
         self._attempt = 0  # at the output, whose hooks were called
 
     @property
@@ -85,6 +88,13 @@ class Executor:
     @property
     def _path(self) -> Sequence[Turn]:
         return [*self._context.ancestors, self.turn]
+
+    def activity(self, readers: int) -> Activity:
+        """What the rows do not have of the turn now."""
+        recorder, stage = self._recorder, self._recorder.stage
+        in_call = stage in {"processing", "streaming"} and self._stall is not None
+        silent = self._stall.silent if in_call and self._stall is not None else None
+        return Activity(stage, monotonic() - recorder.stage_since, silent, self._tool_runs.running, readers)
 
     async def run(self) -> None:
         """Runs until the turn has ended or waits for a person. Raises ClaimLost; any other failure ends the turn."""
@@ -261,6 +271,7 @@ class Executor:
             self._recorder.notify_stage("processing")
             timeout = StallTimeout(self._models.policy.stall_timeout)
             try:
+                self._stall = timeout
                 async with timeout as stall, aclosing(provider.stream(request)) as stream:
                     summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
                     await reply.consume(summary or stream, stall)
@@ -371,6 +382,7 @@ class Executor:
         count_retry(error)
         log.warning("provider.retry", error=error.type, message=error.message, seconds=seconds, tries=tries)
         model, message = self._route.model, sentence(error.message)
+        self._recorder.set_stage("retrying")
         self._recorder.notify("retry", error=error.type, message=message, seconds=seconds, model=model, tries=tries)
         await asyncio.sleep(seconds)
 

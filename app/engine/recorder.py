@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce, wraps
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec.json import encode as to_json
@@ -19,6 +19,7 @@ from app.domain.results import summary_notes
 from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
+from app.domain.why import Stage
 from app.storage.runs.record import Records, SettledCall
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
@@ -26,8 +27,6 @@ from app.tools.tool import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-Stage = Literal["processing", "streaming", "executing"]
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -87,6 +86,8 @@ class Recorder:
         self._ready: list[Settlement] = []
         self.holds = True
         self.leaves_work = False
+        self.stage: Stage | None = None
+        self.stage_since = monotonic()
 
     @property
     def turn(self) -> Turn:
@@ -101,9 +102,13 @@ class Recorder:
     def notify(self, event: str, **data: Any) -> None:
         self.view.notify(Notice(event, data))
 
-    def notify_stage(self, stage: Stage) -> None:
+    def notify_stage(self, stage: Literal["processing", "streaming", "executing"]) -> None:
         """Shows readers what the turn is busy with."""
+        self.set_stage(stage)
         self.notify("status", stage=stage)
+
+    def set_stage(self, stage: Stage) -> None:
+        self.stage, self.stage_since = stage, monotonic()
 
     @_write
     async def begin_round(self, round: Round) -> None:

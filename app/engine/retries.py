@@ -71,6 +71,11 @@ class StallTimeout:
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the last read; None while what was read is worked on."""
+        return None if self._since is None else self._loop.time() - self._since
+
     def wait(self) -> None:
         self._since = self._loop.time()
 

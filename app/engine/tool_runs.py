@@ -22,6 +22,7 @@ from app.domain.output import attempt_of
 from app.domain.plans import rate_sentence
 from app.domain.results import ResultPart, joined_texts, layout_of
 from app.domain.turns import TurnRequest
+from app.domain.why import RunningCall
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
 from app.engine.model_route import ModelAccess
@@ -65,6 +66,7 @@ class ToolRuns:
         self._side_calls = side_calls
         self._started_before = started_before
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
+        self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
         self._questions = 0
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
@@ -78,6 +80,11 @@ class ToolRuns:
         request = self._recorder.turn.request
         assert request is not None
         return request
+
+    @property
+    def running(self) -> tuple[RunningCall, ...]:
+        now, running = perf_counter(), [key for key, task in self._tasks.items() if not task.done()]
+        return tuple(RunningCall(name, now - since) for name, since in map(self._begun.__getitem__, running))
 
     def start_early(self, block: Block) -> None:
         """Starts a call whose block has just closed, if its tool only reads. Its outcome is stored after the seal.
@@ -208,6 +215,7 @@ class ToolRuns:
             self.first_started = self.first_started or perf_counter()
             task = asyncio.create_task(self._perform(call, self._gate.run_of(call)))
             self._tasks[key_of(call)] = task
+            self._begun[key_of(call)] = call.name or "", perf_counter()
         return task
 
     async def _perform(self, call: Block, decision: RunCall) -> Outcome:

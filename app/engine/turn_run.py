@@ -11,6 +11,7 @@ import structlog
 from app.domain.errors import ClaimLost
 from app.domain.plans import Plans
 from app.domain.turns import Status, Turn, TurnError
+from app.domain.why import Activity
 from app.engine.executor import Executor
 from app.engine.hooks import HookRunner, TurnEnded
 from app.engine.metrics import count_ended_turn
@@ -76,6 +77,12 @@ class TurnRun:
         self._started = False
         self._loaded = loaded
         self._context: TurnContext | None = None
+        self._executor: Executor | None = None
+
+    def activity(self) -> Activity | None:
+        """None before its rows are read."""
+        view = self._services.directory.running(self.turn)
+        return None if self._executor is None or view is None else self._executor.activity(view.wakeup.waiters)
 
     def stop(self, cause: StopCause) -> None:
         """Stops the run. The first cause counts. A run that still loads its rows finds the cause when it has them."""
@@ -119,7 +126,7 @@ class TurnRun:
                 services.notify_owner,
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
-            executor = Executor(context, tool_runs, services.models)
+            executor = self._executor = Executor(context, tool_runs, services.models)
             log.info("turn.claimed", model=turn.request.model, recoveries=turn.recoveries)
             if turn.attempt > 1:  # for the first attempt, the request that made the turn has notified
                 services.notify_owner(owner)

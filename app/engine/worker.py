@@ -1,7 +1,7 @@
 """The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -12,6 +12,7 @@ import structlog
 from app.domain.errors import ClaimLost, StorageError
 from app.domain.plans import Plans
 from app.domain.turns import Turn
+from app.domain.why import Activity
 from app.engine.frame_clock import FrameClock
 from app.engine.hooks import HookRunner, Hooks
 from app.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
@@ -87,6 +88,18 @@ class Worker:
     def _shares_places(self) -> bool:
         """Whether turns may wait for the end of others of their owner."""
         return self._policy.plans.vary or self._policy.plans.default.running_turns is not None
+
+    def activity(self) -> Mapping[UUID, Activity]:
+        """What only this process knows of turns: of those that it runs, and of readers of those that run elsewhere."""
+        found = {
+            view.turn.id: Activity(readers=view.wakeup.waiters)
+            for view in self._services.directory.mirrored()
+            if view.wakeup.has_waiters
+        }
+        for turn, run in self._runs.items():
+            if (activity := run.activity()) is not None:
+                found[turn] = activity
+        return found
 
     # --- notifications -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.hooks import Hooks
 from app.engine.loop_watch import LoopWatch
 from app.engine.side_calls import SideCalls
+from app.engine.upkeep.activity_reports import ActivityReports
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
@@ -33,6 +34,7 @@ from app.llm.models.catalog import Models
 from app.setup.policies import worker_policy
 from app.storage.accounts import Accounts
 from app.storage.actions import Actions
+from app.storage.activities import Activities
 from app.storage.audit import AuditTrail
 from app.storage.charges import Charges
 from app.storage.chat_changes import ChatUpdates
@@ -152,7 +154,8 @@ async def started(
                 *(each.run for each in titles),
             )
         )
-        await stack.enter_async_context(background(failed, worker.run))
+        reports = ActivityReports(worker.activity, Activities(database), queue.replica)
+        await stack.enter_async_context(background(failed, worker.run, reports.run))
         yield Engine(worker, directory, chat_wakeups, feed, refusals, failed)
 
 

@@ -483,6 +483,16 @@ replicas = Table(
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
 )
 
+# What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.
+activity = Table(
+    "activity",
+    metadata,
+    Column("replica", Uuid, ForeignKey("replicas.id", ondelete="CASCADE"), primary_key=True),
+    Column("reported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("turns", JSON, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
 # Sweeps, and when each is due again. The replica that does one keeps moving that time on.
 sweeps = Table(
     "sweeps",

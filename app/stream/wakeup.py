@@ -18,6 +18,10 @@ class Wakeup:
     def has_waiters(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def waiters(self) -> int:
+        return len(self._waiting)
+
     def notify(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}

@@ -1,13 +1,15 @@
 """Notes of the server in an answer: results that are sent shortened, and the verdict on an output."""
 
+import re
+
 import pytest
 
 from app.llm.models.catalog import Model, ProviderModels
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text, tool_use
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from tests.browser.conftest import SitDown
 from tests.browser.test_talk import use
 from tests.support.http_client import Client
-from tests.support.http_server import Server
+from tests.support.http_server import Server, pausing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -59,3 +61,21 @@ async def test_a_limit_that_was_reached_stands_below_the_answer(people: SitDown,
     assert (reached["what"], reached["limit"], reached["used"]) == ("max_rounds", 1, 1)
     ada = await people(site.url, chat)
     await ada.sees("The limit of tool rounds was reached (1 of 1).")
+
+
+async def test_an_answer_that_does_not_move_says_why(people: SitDown, site: Server, api: Client) -> None:
+    pause = Pause()
+    ada = await people(site.url)
+    await ada.page.clock.install()
+    chat = await use(api, site.scripts.model(pausing(pause, "Hel", "lo.")))
+    await ada.open(chat)
+    await ada.say("Good evening")
+    await pause.reached.wait()
+    await ada.page.locator(".turn.assistant").wait_for()
+    why = ada.page.locator(".turn.assistant .why", has_text=re.compile("model|replica|queue"))
+    while not await why.count():  # the first reason depends on the replica's last report
+        await ada.page.clock.fast_forward(11_000)
+    pause.go.set()
+    await ada.page.clock.resume()
+    await ada.sees_end()
+    assert await ada.page.locator(".why:empty").count() == await ada.page.locator(".why").count()

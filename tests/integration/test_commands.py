@@ -51,6 +51,8 @@ def turnstream(folder: Path, *arguments: str, **settings: str) -> subprocess.Com
         ("tokens", "list"),
         ("tokens", "delete", "ada"),
         ("owners", "list"),
+        ("turns",),
+        ("why", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf"),
         ("owners", "export", "ada", "ada.tar"),
         ("owners", "erase", "ada", "--yes"),
         ("replay", "01a202bd-8dfd-72b2-8d5a-4d95abe4a6bf", "--recordings", "."),

@@ -53,6 +53,7 @@ STEER: Row = {"id": NEW, "turn_id": ASSISTANT, "blocks": "[]"}
 KEY: Row = {"owner": "ada", "key": "k", "digest": b"", "turn_id": ASSISTANT}
 TOKEN: Row = {"id": USER, "owner": "ada", "name": "laptop", "hash": bytes(32)}
 REPLICA_ROW: Row = {"id": REPLICA, "address": "here", "session": 1, "lease_until": NOW}
+ACTIVITY: Row = {"replica": REPLICA, "turns": "{}"}
 OPEN_TEXT: Row = {**BLOCK, "start": 0}
 DOCUMENT: Row = {"owner": "ada", "path": "a/b.md", "content": "x", "searchable": 10}
 
@@ -102,6 +103,7 @@ VALID: list[tuple[str, Row]] = [
     ("idempotency_keys", KEY),
     ("tokens", TOKEN),
     ("replicas", REPLICA_ROW),
+    ("activity", ACTIVITY),
     ("open_text", OPEN_TEXT),
     ("documents", DOCUMENT),
     ("uploads", UPLOAD),
@@ -159,6 +161,8 @@ WRONG: dict[str, list[Row]] = {
     "ck_uploads_digest_is_sha256": [{**UPLOAD, "id": USER, "digest": b"x"}],
     "ck_documents_path_shape": [{**DOCUMENT, "path": path} for path in ("", "/a", "a//b", "x" * 1025)],
     "pk_open_text": [OPEN_TEXT],
+    "pk_activity": [ACTIVITY],
+    "fk_activity_replica": [{**ACTIVITY, "replica": NEW}],
     "pk_replicas": [{**REPLICA_ROW, "session": 2}],
     "uq_replicas_session": [{**REPLICA_ROW, "id": NEW}],
     "pk_tokens": [{**TOKEN, "name": "phone"}],

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from app.api.schemas.requests import BrowserTokenIn, ChatChanges
-from app.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem
+from app.api.schemas.responses import BrowserTokenOut, ExcerptOut, Problem, WhyOut
 from app.api.schemas.tools import ActionsIn
 from app.config import Settings
 from app.engine.upkeep.webhooks import body_of
@@ -60,6 +60,7 @@ CHECKED = {
     ("docs/api.md", "Refusals", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Tokens for browsers", "http"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
     ("docs/api.md", "Tokens for browsers", "json"): f"{HERE}test_the_exchange_of_the_page_is_accepted",
+    ("docs/api.md", "Why", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "Search", "json"): f"{HERE}test_answers_of_the_api_page_fit_their_schemas",
     ("docs/api.md", "The settings of a chat", "json"): f"{HERE}test_the_settings_of_the_page_are_accepted",
     ("docs/architecture.md", "Architecture", "text"): "a drawing",
@@ -113,6 +114,9 @@ CHECKED = {
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Doctor", "text"): (
         "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"
+    ),
+    ("docs/operations.md", "Why a turn does not move", "text"): (
+        "tests/integration/test_why.py::test_the_commands_list_open_turns_and_print_a_life"
     ),
     ("docs/operations.md", "Who may use it", "text"): TOKEN,
     ("docs/operations.md", "Backup", "sh"): BACKUP,
@@ -273,7 +277,9 @@ def test_examples_in_javascript_are_valid(tmp_path: Path) -> None:
 
 
 def test_answers_of_the_api_page_fit_their_schemas() -> None:
-    (refusal,), (excerpt,) = (blocks("docs/api.md", heading, "json") for heading in ("Refusals", "Search"))
+    headings = ("Refusals", "Search", "Why")
+    (refusal,), (excerpt,), (why,) = (blocks("docs/api.md", heading, "json") for heading in headings)
+    assert WhyOut.model_validate_json(why).reasons
     assert Problem.model_validate_json(refusal).status == 422
     assert ExcerptOut.model_validate_json(excerpt.replace("01a2…", str(UUID(int=1)))).turn == UUID(int=1)
 

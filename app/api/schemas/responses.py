@@ -208,6 +208,25 @@ class WholeOut(BaseModel):
     text: str
 
 
+class LifeEventOut(BaseModel):
+    at: datetime
+    what: str
+
+
+class WhyOut(BaseModel):
+    """What a turn is busy with or waits for, as of a few seconds ago, and its life so far."""
+
+    turn: UUID
+    status: Status
+    reasons: Annotated[list[str], Field(description="sentences for people, the most telling ones first")]
+    stage: Literal["processing", "streaming", "executing", "retrying"] | None
+    silent_seconds: Annotated[
+        float | None, Field(description="since the provider sent the last bytes, in a model call that is open")
+    ]
+    readers: Annotated[int, Field(description="streams that show the turn, on all replicas")]
+    life: list[LifeEventOut]
+
+
 class WaitingOut(BaseModel):
     """A call that waits for the owner. Its turn has the whole input, and the digest for a decision."""
 

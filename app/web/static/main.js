@@ -33,6 +33,7 @@ const transcript = new Transcript(conversation, {
   answer,
   wholeResult: (turn, call) =>
     client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/results/${encodeURIComponent(call)}`),
+  why: (turn) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/why`),
   readUpload: (id) => client.request('GET', `/api/uploads/${id}`),
   regenerate: (turn) => attempt(() => conversation.regenerate(turn)),
   edit: (turn, text) => attempt(() => conversation.edit(turn, text)),

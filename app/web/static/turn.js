@@ -9,11 +9,15 @@ import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
 export class TurnView {
-  /** `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, cut, fork, remove. */
+  /**
+   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, cut, fork, remove;
+   * and `why`, which gives the reasons why a turn does not move.
+   */
   constructor(turn, actions) {
     this.actions = actions
     this.content = h('div', { class: 'content' })
     this.stage = h('span', { class: 'stage' })
+    this.why = h('p', { class: 'hint why', role: 'status' })
     this.steers = h('div', { class: 'pending-steers' })
     this.trouble = h('p', { class: 'trouble' })
     this.degraded = h('p', { class: 'hint' })
@@ -28,6 +32,7 @@ export class TurnView {
       { class: `turn ${turn.role}`, 'data-turn': turn.id, 'aria-label': label },
       this.content,
       this.steers,
+      this.why,
       this.trouble,
       this.degraded,
       this.bar,
@@ -48,6 +53,7 @@ export class TurnView {
     this.blocks.update(turn, !ended)
     this.#showSteers(ended ? [] : pendingSteersOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
+    this.#moved(ended)
     setText(this.trouble, troubleOf(turn))
     setText(this.degraded, degradedText(turn.degraded ?? []))
     const shape = `${ended} ${turn.siblings}`
@@ -56,7 +62,24 @@ export class TurnView {
     if (!this.timeline.hidden) this.#draw()
   }
 
+  /** The turn has moved. If it does not for a while after that, the server is asked why. */
+  #moved(ended) {
+    clearTimeout(this.timer)
+    setText(this.why, '')
+    if (!ended && !this.turn.actions.length) this.timer = setTimeout(() => this.#askWhy(), QUIET)
+  }
+
+  async #askWhy() {
+    const { turn, timer } = this
+    const { reasons } = document.hidden ? { reasons: [] } : await this.actions.why(turn).catch(() => ({ reasons: [] }))
+    if (timer !== this.timer) return // it has moved meanwhile
+    setText(this.why, reasons[0] ?? '')
+    this.timer = setTimeout(() => this.#askWhy(), QUIET)
+  }
+
   remove() {
+    clearTimeout(this.timer)
+    this.timer = undefined
     this.blocks.remove()
     this.element.remove()
   }
@@ -185,6 +208,8 @@ export class TurnView {
     return askForm(action, text, (decision) => this.actions.answer(this.turn, decision))
   }
 }
+
+const QUIET = 10_000 // milliseconds
 
 const STAGES = { processing: 'Asking the model', streaming: 'Writing', executing: 'Running tools' }
 

@@ -1,0 +1,156 @@
+"""Why a turn does not move: asked of any replica while it is open, and of its rows afterwards."""
+
+import asyncio
+from uuid import uuid4
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+
+from app.cli import commands
+from app.domain.errors import NotFound
+from app.domain.why import TurnState, reasons
+from app.engine.upkeep.activity_reports import ActivityReports
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.storage.activities import Activities
+from app.storage.database import Statement
+from app.tools.tool import tool
+from tests.integration.test_loop_people import waits
+from tests.integration.test_queue_order import enqueue
+from tests.support.harness import Asked, Harness, Replica
+from tests.support.http_server import Server, pausing, serving
+from tests.support.server_process import clean_environment
+
+NO_LEASE = Statement("UPDATE replicas SET lease_until = now() - interval '1 s' RETURNING id")
+
+
+@tool(approval="always")
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def reported(harness: Harness, replica: Replica, asked: Asked) -> TurnState:
+    """The state as another replica sees it after the next report."""
+    activities = Activities(harness.database)
+    await ActivityReports(replica.worker.activity, activities, replica.queue.replica).report()
+    return await activities.of(asked.turn)
+
+
+async def test_the_silence_of_a_provider_and_a_queue_behind_it_are_seen_from_elsewhere(harness: Harness) -> None:
+    pause = Pause()
+    script = [pausing(pause, "Hel", "lo."), message_of(text("Bye."))]
+    async with harness.replica(ScriptedProvider(script)) as replica:
+        first = await harness.ask()
+        second = await enqueue(harness, first)
+        replica.worker.wake()
+        await pause.reached.wait()
+        while replica.view(first).open_length == 0:
+            await replica.view(first).wakeup.wait()
+        state = await reported(harness, replica, first)
+        assert state.activity is not None
+        assert (state.status, state.activity.stage, state.readers) == ("running", "streaming", 0)
+        assert state.activity.silent is not None
+        assert (await reported(harness, replica, second)).behind == first.turn
+        pause.go.set()
+        await harness.finish(replica, second)
+    assert reasons(await Activities(harness.database).of(first.turn)) == ["It has ended: end_turn"]
+    with pytest.raises(NotFound):
+        await Activities(harness.database).of(uuid4())
+
+
+async def test_a_running_tool_and_its_reader_are_named_and_a_replica_that_is_gone_too(harness: Harness) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool()
+    async def dig() -> str:
+        """Dig."""
+        begun.set()
+        await go.wait()
+        return "dug"
+
+    script = [message_of(tool_use("dig", {}, "a")), message_of(text("Done."))]
+    async with harness.replica(ScriptedProvider(script), [dig]) as replica:
+        asked = await harness.ask(tools=[dig])
+        finishing = asyncio.create_task(harness.finish(replica, asked))
+        await begun.wait()
+        while not replica.view(asked).wakeup.has_waiters:  # noqa: ASYNC110, the reader has no event for it
+            await asyncio.sleep(0)
+        state = await reported(harness, replica, asked)
+        assert (state.readers, [call.name for call in state.known_calls]) == (1, ["dig"])
+        assert reasons(state)[0].startswith("The tool dig has been running for ")
+        await harness.database.rows(NO_LEASE)
+        assert reasons(await Activities(harness.database).of(asked.turn))[0].startswith(
+            "The replica that ran it is gone"
+        )
+        go.set()
+        await finishing
+
+
+async def test_the_life_of_a_turn_is_a_table_from_rows(harness: Harness) -> None:
+    async with harness.replica(ScriptedProvider([message_of(tool_use("pay", {}, "a"))]), [pay]) as replica:
+        asked = await harness.ask(tools=[pay])
+        await waits(harness, replica, asked)
+    activities = Activities(harness.database)
+    assert reasons(await activities.of(asked.turn)) == ["It waits for an approval of pay, 0 seconds by now."]
+    life = await activities.life(asked.turn)
+    assert [event.what.split(":")[0] for event in life if "first text" not in event.what] == [
+        "created",
+        "claimed for the first time",
+        "round 1 of attempt 1",
+        "round 1 sealed by attempt 1",
+        "waits for a person",
+    ]
+    (listed,) = await activities.open(10)
+    assert (listed.id, [ask.kind for ask in listed.asks]) == (asked.turn, ["approval"])
+
+
+async def test_the_commands_list_open_turns_and_print_a_life(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = await harness.ask()
+    monkeypatch.setattr("os.environ", clean_environment() | {"DATABASE_URL": harness.url})
+    listed = await asyncio.to_thread(CliRunner().invoke, commands, ["turns"])
+    head, row = (line.split("\t") for line in listed.stdout.splitlines())
+    assert dict(zip(head, row, strict=True)) | {"age": "0"} == {
+        "turn": str(asked.turn),
+        "owner": "ada",
+        "status": "queued",
+        "age": "0",
+        "attempt": "0",
+        "replica": "-",
+        "stage": "-",
+        "silent": "-",
+        "tools": "-",
+        "readers": "0",
+        "waits for": "-",
+    }
+    printed = await asyncio.to_thread(CliRunner().invoke, commands, ["why", str(asked.turn)])
+    first, reason, _, created = printed.stdout.splitlines()
+    assert first == f"queued, attempt 0, owner ada, chat {asked.chat}"
+    assert reason.startswith("It is the next in the queue")
+    assert created.endswith("\tcreated")
+
+
+async def test_the_owner_of_a_turn_asks_and_nobody_else(harness: Harness) -> None:
+    """By HTTP, with row-level security on: what the API may not read itself it reads for this turn alone."""
+    async with serving(harness.url) as server:
+        await _ask_why(server)
+
+
+async def _ask_why(server: Server) -> None:
+    tokens = {owner: await server.token(owner) for owner in ("ada", "bob")}
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "Hel", "lo."))
+    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
+        ada = {"authorization": f"Bearer {tokens['ada']}"}
+        body = {"blocks": [{"type": "text", "text": "Hi"}], "model": model}
+        turn = (await http.post("/api/turns", json=body, headers=ada)).json()["assistant_turn"]
+        await pause.reached.wait()
+        url = f"/api/chats/{turn['chat_id']}/turns/{turn['id']}/why"
+        why = (await http.get(url, headers=ada)).json()
+        assert (why["status"], why["life"][0]["what"]) == ("running", "created")
+        assert why["reasons"]
+        bob = {"authorization": f"Bearer {tokens['bob']}"}
+        assert (await http.get(url, headers=bob)).status_code == 404
+        user = f"/api/chats/{turn['chat_id']}/turns/{turn['parent_id']}/why"
+        assert (await http.get(user, headers=ada)).status_code == 404
+        pause.go.set()

@@ -1,0 +1,96 @@
+"""The sentences about an open turn, for each thing that it may wait for."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from app.domain.why import Activity, OpenAsk, RunningCall, TurnState, ago, reasons
+
+ID, OTHER = UUID(int=1), UUID(int=2)
+QUEUED = TurnState(ID, UUID(int=3), "ada", "queued", 70.0, model="m")
+RUNNING = replace(QUEUED, status="running", replica="a:1", lease_left=5.0, attempt=1, activity=Activity())
+STREAMING = replace(RUNNING, activity=Activity("streaming", 40.0, 31.0))
+ASKS = (OpenAsk("pay", "approval", 130), OpenAsk("find", "client", 1), OpenAsk("book", "elicitation", 8_000))
+GONE = "The replica that ran it is gone; another one takes it over within seconds."
+CALLS = (RunningCall("dig", 40.0),)
+
+
+@pytest.mark.parametrize(
+    ("turn", "sentences"),
+    [
+        (QUEUED, ["It is the next in the queue, 70 seconds by now; no replica has claimed it yet."]),
+        (replace(QUEUED, ahead=1), ["It is queued behind 1 other turn."]),
+        (replace(QUEUED, ahead=2), ["It is queued behind 2 other turns."]),
+        (
+            replace(QUEUED, behind=OTHER, ahead=2),
+            [f"It is queued behind the turn {OTHER} of the same chat, which has not ended."],
+        ),
+        (
+            replace(QUEUED, owner_running=2, owner_limit=2),
+            ["2 turns of its owner run already, as many as may at once."],
+        ),
+        (
+            replace(QUEUED, owner_running=1, owner_limit=1),
+            ["1 turn of its owner runs already, as many as may at once."],
+        ),
+        (replace(QUEUED, owner_running=1, owner_limit=2, ahead=1), ["It is queued behind 1 other turn."]),
+        (RUNNING, []),
+        (
+            replace(RUNNING, lease_left=None),
+            ["The replica that ran it is gone; another one takes it over within seconds."],
+        ),
+        (
+            replace(RUNNING, lease_left=-1),
+            ["The replica that ran it is gone; another one takes it over within seconds."],
+        ),
+        (replace(RUNNING, activity=None), ["Its replica has not reported about it yet."]),
+        (replace(STREAMING, reported=60), ["Its replica has not reported about it yet."]),
+        (replace(STREAMING, reported=3), ["The provider of the model m has been silent for 34 seconds."]),
+        (replace(STREAMING, activity=Activity("processing", 1, 1)), ["The model m is answering."]),
+        (replace(STREAMING, activity=Activity("streaming", 1)), ["The model m is answering."]),
+        (
+            replace(STREAMING, activity=Activity("retrying", 1)),
+            ["A call of the model m has failed; it is made again after a pause."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1)),
+            ["It has run its tools; the next call of the model is prepared."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1), calls=CALLS),
+            ["The tool dig has been running for 40 seconds."],
+        ),
+        (
+            replace(STREAMING, activity=Activity("executing", 1, calls=CALLS), calls=(RunningCall("other", 1),)),
+            ["The tool dig has been running for 40 seconds."],
+        ),
+        (
+            replace(QUEUED, status="waiting", asks=ASKS, recoveries=1, attempt=3),
+            [
+                "It waits for an approval of pay, 2 minutes by now.",
+                "It waits for the result of find, which the client runs, 1 second by now.",
+                "It waits for an answer to a question of book, 2 hours by now.",
+                "It was taken over in attempt 3, after 1 interruption.",
+            ],
+        ),
+        (
+            replace(RUNNING, cancel_requested=True, activity=Activity("executing", 1), asks=ASKS[2:]),
+            [
+                "Its cancellation was requested; it is being stopped.",
+                "It waits for an answer to a question of book, 2 hours by now.",
+            ],
+        ),
+        (replace(QUEUED, status="complete", stop_reason="end_turn"), ["It has ended: end_turn"]),
+        (replace(QUEUED, status="error", error="The provider is down."), ["It has ended: The provider is down."]),
+        (replace(QUEUED, status="cancelled"), ["It has ended: cancelled"]),
+    ],
+)
+def test_a_turn_says_why_it_does_not_move(turn: TurnState, sentences: list[str]) -> None:
+    assert reasons(turn) == sentences
+
+
+def test_spans_are_in_units_for_people() -> None:
+    assert [ago(s) for s in (0.4, 1, 89, 90, 5_399, 5_400, 129_599, 129_600)] == [
+        "0 seconds", "1 second", "89 seconds", "2 minutes", "90 minutes", "2 hours", "36 hours", "2 days",
+    ]  # fmt: skip
