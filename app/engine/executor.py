@@ -149,7 +149,8 @@ class Executor:
                 await self._compact(step)
             case RunTools(calls, refusal):
                 self._recorder.notify_stage("executing")
-                await self._tool_runs.answer(calls, refusal)
+                async with self._route.connection_kept_open():
+                    await self._tool_runs.answer(calls, refusal)
             case JudgeOutput(draft):
                 self._recorder.notify_stage("executing")
                 await self._tool_runs.judge(draft)

@@ -1,7 +1,7 @@
 """The models that a turn may call: its own, then its fallbacks; with their tries, their failures and their breakers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -16,7 +16,7 @@ from app.engine.openings import Openings
 from app.engine.retries import Retries, RetryPolicy
 from app.kit.circuit import Circuit
 from app.kit.text import sentence
-from app.llm.provider import Provider
+from app.llm.provider import Provider, kept_open
 from app.telemetry import MODEL_BREAKER_OPEN
 
 log = structlog.get_logger(__name__)
@@ -152,6 +152,13 @@ class ModelRoute:
     @property
     def provider(self) -> Provider:
         return self._access.provider_for(self.model)
+
+    def connection_kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Keeps a connection for the next call of the present model while the block runs."""
+        try:
+            return kept_open(self.provider)
+        except PermanentError:
+            return nullcontext()  # no longer configured; the call will tell
 
     @property
     def calls(self) -> int:

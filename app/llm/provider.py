@@ -1,6 +1,7 @@
 """The interface between the engine and model APIs: requests, and the parts that answers stream in."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
@@ -148,6 +149,15 @@ class TokenCounter(Protocol):
         ...
 
 
+@runtime_checkable
+class ConnectionKeeper(Protocol):
+    """A provider that can keep a connection open for its next call."""
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Encloses the time until that call."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderWrapper:
     """A provider that passes adapted requests to another one."""
@@ -168,6 +178,13 @@ class ProviderWrapper:
     async def count(self, request: ModelRequest) -> int | None:
         return await count_tokens(self.provider, self.adapt(request))
 
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return kept_open(self.provider)
+
 
 async def count_tokens(provider: Provider, request: ModelRequest) -> int | None:
     return await provider.count(request) if isinstance(provider, TokenCounter) else None
+
+
+def kept_open(provider: Provider) -> AbstractAsyncContextManager[None]:
+    return provider.kept_open() if isinstance(provider, ConnectionKeeper) else nullcontext()

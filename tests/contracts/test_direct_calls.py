@@ -19,8 +19,9 @@ import pytest
 
 from app.domain.errors import ProviderError, TransientError
 from app.llm.anthropic.provider import AnthropicProvider
-from app.llm.provider import ModelRequest, Part
+from app.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
 from app.llm.transport import direct as direct_calls
+from app.llm.transport import kept_open as kept_open_module
 from tests.integration.adapters import APIS, JSON, REQUEST, Adapter, Api
 from tests.integration.recordings import asked, manifest, needs_recordings, read, rounds_of, sessions, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
@@ -160,10 +161,9 @@ class Spied:
             proxy_headers = dict(options.get("proxy_headers") or {})
             known = {"allow_redirects", "auto_decompress", "data", "proxy", "proxy_auth", "server_hostname", "timeout"}
             call = {name: value for name, value in options.items() if name in known and value is not None}
+            call |= {"method": method, "url": str(url), "headers": headers, "of": limits}
+            self.calls.append({**call, "proxy": str(options.get("proxy") or ""), "to": proxy_headers})
             assert options.keys() <= known | {"headers", "proxy_headers", "compress"}
-            self.calls.append(
-                {"method": method, "url": str(url), "headers": headers, "to": proxy_headers, "of": limits, **call}
-            )
             return await inner(session, method, url, **options)
 
         monkeypatch.setattr(aiohttp.ClientSession, "_request", spy)
@@ -192,7 +192,7 @@ async def test_time_limits_proxies_and_connections_are_those_of_the_sdks_client(
     first, second = spied.calls
     assert first == second
     assert first["timeout"] == aiohttp.ClientTimeout(connect=read_timeout, sock_connect=5, sock_read=read_timeout)
-    assert ("proxy" in first) == (bool({"HTTP_PROXY", "ALL_PROXY"} & environment.keys()) and len(environment) < 2)
+    assert bool(first["proxy"]) == (bool({"HTTP_PROXY", "ALL_PROXY"} & environment.keys()) and len(environment) < 2)
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -513,6 +513,102 @@ async def test_a_proxy_is_shown_its_password_and_may_refuse(
     first, second = seen
     assert first == second
     assert "Proxy-Authorization: Basic dXNlcjp3b3Jk" in first
+
+
+# --- connections that are kept for the next call ---------------------------------------------------------------------
+
+
+class Watched(CannedServer):
+    """A server that can close its connections, and tells when one comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = asyncio.Semaphore(0)
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.came.release()
+        await super().serve(reader, writer)
+
+
+@asynccontextmanager
+async def watched(api: Api) -> AsyncIterator[tuple[Watched, Adapter]]:
+    async with served(Watched()) as server, api.make("a key", server.url) as provider:
+        server.answer = whole(api)
+        async with kept_open(provider):  # there was no call yet
+            assert (await outcome_of(provider)).parts
+        assert server.connections == 1
+        yield server, provider
+
+
+async def test_a_connection_is_kept_from_other_calls(api: Api) -> None:
+    async with watched(api) as (server, provider):
+        async with kept_open(ProviderWrapper(provider)):
+            await asyncio.sleep(0)
+            assert (await outcome_of(provider)).parts
+            assert server.connections == 2
+        await asyncio.gather(outcome_of(provider), outcome_of(provider))
+    assert server.connections == 2
+
+
+async def test_a_connection_that_the_provider_closes_is_made_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_open_module, "_CHECK", 0.01)
+    async with watched(api) as (server, provider):
+        await server.came.acquire()
+        async with kept_open(provider):
+            server.writers[0].close()
+            await server.came.acquire()
+        assert (await outcome_of(provider)).parts
+    assert server.connections == 2
+
+
+async def test_a_connection_in_the_making_is_waited_for(api: Api) -> None:
+    async with watched(api) as (server, provider):
+        server.writers[0].close()
+        await server.closed.acquire()
+        async with kept_open(provider):
+            await asyncio.sleep(0)
+        assert server.connections == 2
+        assert (await outcome_of(provider)).parts
+    assert server.connections == 2
+
+
+async def test_a_turn_that_is_cancelled_lets_its_connection_go(api: Api) -> None:
+    async with watched(api) as (server, provider):
+
+        async def use() -> None:
+            async with kept_open(provider):
+                await asyncio.Event().wait()
+
+        using = asyncio.create_task(use())
+        await asyncio.sleep(0)
+        using.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+        assert (await outcome_of(provider)).parts
+    assert server.connections == 1
+
+
+async def test_a_connection_that_cannot_be_kept_stops_nothing(api: Api) -> None:
+    async with watched(api) as (_, provider):
+        pass
+    async with kept_open(provider):
+        await asyncio.sleep(0)
+
+
+async def test_a_connection_through_a_proxy_is_kept(
+    api: Api, trusted: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with behind_tls(trusted) as server, tunnel() as (proxy, seen):
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
+        server.answer = whole(api)
+        async with api.make("a key", server.url) as provider:
+            assert (await outcome_of(provider)).parts
+            async with kept_open(provider):
+                await asyncio.sleep(0)
+            assert (await outcome_of(provider)).parts
+    assert len(seen) == 1
 
 
 # --- what the SDK must build itself ----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The loop: model, tools, model, in all their ways to end. Real rows, real workers, scripted models."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -103,6 +104,27 @@ async def test_five_rounds_of_three_tools_that_run_side_by_side_end_in_an_answer
         assert answered == [[f"{n}{letter}" for letter in "abc"] for n in range(1, number + 1)], (
             "in the order of the calls"
         )
+
+
+async def test_a_connection_for_the_next_round_is_kept_open_while_tools_run(harness: Harness) -> None:
+    kept: list[str] = []
+
+    class Keeping(ScriptedProvider):
+        @asynccontextmanager
+        async def kept_open(self) -> AsyncIterator[None]:
+            kept.append("open")
+            yield
+            kept.append("free")
+
+    @tool()
+    async def act() -> str:
+        """Do something."""
+        kept.append("act")
+        return "done"
+
+    async with harness.replica(Keeping([calls("act"), answer()]), [act]) as replica:
+        await harness.finish(replica, await harness.ask(tools=[act]))
+    assert kept == ["open", "act", "free"]
 
 
 async def test_results_go_back_in_the_order_of_the_calls_however_they_came(harness: Harness) -> None:

@@ -50,7 +50,8 @@ class CannedServer:
         self.connections += 1
         self.serving.add(asyncio.current_task())
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
+            # Cancelled by `stop` only; asyncio would log that.
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._one(reader, writer):
                     pass
         finally:

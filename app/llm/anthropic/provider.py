@@ -1,7 +1,7 @@
 """Adapter to the Anthropic Messages API. The SDK makes addresses, authentication and errors; we read the bytes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anthropic
 
@@ -42,6 +42,9 @@ class AnthropicProvider(Adapter):
             api_key=api_key, base_url=base_url, max_retries=0, http_client=self._calls.client
         )
         super().__init__(self._client, max_event_bytes)
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return self._calls.kept_open()
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:

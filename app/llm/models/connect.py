@@ -4,7 +4,7 @@ is first needed, in a thread: the server listens and streams meanwhile.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import assert_never
@@ -12,7 +12,7 @@ from typing import assert_never
 from app.llm.models.catalog import ProviderModels
 from app.llm.models.parameters import Api
 from app.llm.models.registry import ProviderSpec
-from app.llm.provider import ModelRequest, Part, count_tokens
+from app.llm.provider import ModelRequest, Part, count_tokens, kept_open
 from app.llm.transport.http import MAX_EVENT_BYTES, Adapter
 from app.llm.transport.interceptor import CallPublisher, Interceptor
 
@@ -68,6 +68,9 @@ class OnDemand:
 
     async def count(self, request: ModelRequest) -> int | None:
         return await count_tokens(await self.adapter(), request)
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._adapter is None else kept_open(self._adapter)
 
     async def aclose(self) -> None:
         if self._adapter is not None:

@@ -3,7 +3,7 @@ bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import openai
 
@@ -65,6 +65,9 @@ class OpenAIProvider(Adapter):
             http_client=self._calls.client,
         )
         super().__init__(self._client, max_event_bytes)
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        return self._calls.kept_open()
 
     @asynccontextmanager
     async def _open(self, request: ModelRequest) -> AsyncIterator[tuple[ModelResponse, Wire]]:

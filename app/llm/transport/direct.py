@@ -6,8 +6,9 @@ a plain success is read here. Every other answer is given to the SDK as the answ
 errors and compressed bodies stay its business.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,10 +20,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from app.llm.transport.failures import LOST, Unanswered
+from app.llm.transport.kept_open import kept_open
 from app.llm.transport.response import ModelResponse, open_response
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
+_OF_CONNECTIONS = {"proxy", "proxy_auth", "proxy_headers", "server_hostname"}  # options that tell connections apart
 _BODIES = (b"{}", b"[1]")  # of the requests from which a template is learned
 
 # What answers the SDK's next request in this task in the place of the network.
@@ -51,6 +54,7 @@ class Calls:
     def __init__(self, network: httpx2.AsyncClient, *, direct: bool) -> None:
         self._network = network
         self._templates: dict[tuple[str, ...], _Template | None] = {}
+        self._last: _Template | None = None
         self.direct = direct
         self.client = network
         if direct:
@@ -68,6 +72,7 @@ class Calls:
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
                 yield opened
             return
+        self._last = template
         async with await template.send(body, self.client.cookies) as response:
             if 200 <= response.status < 300 and "content-encoding" not in response.headers:
                 if "set-cookie" in response.headers:
@@ -77,6 +82,10 @@ class Calls:
             _answer.set(lambda request: _for_sdk(response, request))
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
                 yield opened
+
+    def kept_open(self) -> AbstractAsyncContextManager[None]:
+        """Keeps a connection open for the next direct call, while the block runs."""
+        return nullcontext() if self._last is None else kept_open(self._last.connect)
 
     @asynccontextmanager
     async def post_by_sdk(
@@ -145,6 +154,20 @@ class _Template:
         except (*LOST, RuntimeError) as error:  # RuntimeError: closed meanwhile
             raise Unanswered from error
 
+    async def connect(self) -> aiohttp.connector.Connection:
+        """Returns a connection for a call, of the pool or a new one."""
+        connector, options = self.session.connector, self.options
+        if connector is None:
+            raise aiohttp.ClientConnectionError("The session has been closed.")
+        request = aiohttp.ClientRequest(
+            self.request.method,
+            options["url"],
+            session=self.session,
+            loop=asyncio.get_running_loop(),
+            **{name: options[name] for name in _OF_CONNECTIONS & options.keys()},
+        )
+        return await connector.connect(request, traces=[], timeout=options["timeout"])
+
 
 def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str, Any]:
     timeout = request.extensions["timeout"]
@@ -158,7 +181,7 @@ def _options(request: httpx2.Request, proxy: httpx2.Proxy | None) -> Mapping[str
         "server_hostname": request.extensions.get("sni_hostname"),
     }
     if proxy is not None:
-        options |= {"proxy": str(proxy.url), "proxy_headers": proxy.headers}
+        options |= {"proxy": URL(str(proxy.url)), "proxy_headers": proxy.headers}
         if proxy.auth is not None:
             options["proxy_auth"] = aiohttp.BasicAuth(*proxy.auth)
     return options

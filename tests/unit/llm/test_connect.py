@@ -10,7 +10,7 @@ from app.llm.models.connect import OnDemand, connect_providers
 from app.llm.models.registry import read_registry
 from app.llm.models.think_tags import ThinkTagFilter
 from app.llm.openai.provider import OpenAIChatProvider, OpenAIResponsesProvider
-from app.llm.provider import MessageEnded, ModelRequest, Part, Provider
+from app.llm.provider import MessageEnded, ModelRequest, Part, Provider, kept_open
 from app.llm.transport.http import Adapter
 
 
@@ -52,10 +52,13 @@ async def test_an_adapter_is_made_at_the_first_call_once_and_closed_at_the_end()
 
     provider, request = OnDemand(spec, Made), ModelRequest("claude-sonnet-5-5", ())
     await provider.aclose()  # nothing to close yet
-    assert made == []
+    async with kept_open(provider):  # nothing to keep either
+        assert made == []
     first = await asyncio.gather(*(_read(provider, request) for _ in range(2)))
     assert [*first, await _read(provider, request)] == [[[MessageEnded()]]] * 3
     assert await provider.count(request) == 7
+    async with kept_open(provider):
+        pass
     await provider.aclose()
     assert len(made) == 1
     assert closed == made
