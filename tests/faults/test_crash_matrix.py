@@ -1,11 +1,10 @@
 """A server is killed at every place where a crash could matter, one after the other; the next process continues.
 
 rows.py has the checks of each trial. The victim and its successor are real servers at one address, on one database.
-Every fifth place is tried; with FAULTS_STRIDE=1 every one.
+Every ninth place is tried; with FULL_TESTS=1 every one.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import Rows, lost, problems_of, seen_too_early
 from tests.faults.stage import Stage, staged
+from tests.support.effort import FULL
 from tests.support.server_process import free_port
 
-STRIDE = int(os.environ.get("FAULTS_STRIDE", "5"))
+STRIDE = 1 if FULL else 9
 _TIME_LIMIT = 120  # seconds for one trial, which takes less than one: enough on a machine that is busy with other tests
 # A successor can take a turn over only when it starts: neither a check of its peers nor a poll comes in time.
 _NEVER = 3600.0

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.faults.fifty_turns import TURNS, Site, check_all_is_well, fifty_turns, leases_are_renewed, refusal, until_all
+from tests.support.effort import FULL
 from tests.support.http_client import Client
 
 pytestmark = pytest.mark.timeout(300)
@@ -81,7 +82,10 @@ async def _administer(site: Site, *statements: str, cut: bool) -> None:
     await connection.close()
 
 
-@pytest.mark.parametrize("fault", [frozen, read_only, locked_with_lock_timeout, all_replicas_stopped])
+FAULTS = (frozen, read_only, locked_with_lock_timeout, all_replicas_stopped)
+
+
+@pytest.mark.parametrize("fault", FAULTS if FULL else FAULTS[:2])
 async def test_the_fleet_lives_and_no_turn_is_run_twice(tmp_path: Path, fault: Fault) -> None:
     async with fifty_turns(tmp_path) as site:
         async with fault(site):

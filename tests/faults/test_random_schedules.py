@@ -19,12 +19,13 @@ from tests.faults.processes import Process
 from tests.faults.reader import Reader
 from tests.faults.rows import problems_of
 from tests.faults.stage import Stage, staged
+from tests.support.effort import FULL
 from tests.support.server_process import free_port
 
 REPLICAS = 3
-TURNS = 60
+TURNS = 60 if FULL else 25
 READERS_OF_A_TURN = 2
-FAULTS = 30
+FAULTS = 30 if FULL else 12
 FAULTY_SECONDS = 60  # no fault begins after so long: a loaded machine has fewer of them
 # A frozen replica loses its lease and wakes up as a zombie. On a loaded machine a live one would lose a short lease
 # too, over and over and its turns with it, so the lease follows the time that this machine takes to start a server.
