@@ -143,7 +143,7 @@ class Resolver:
             limits=self._limits(self.defaults.limits, settings.limits, options.limits),
             provider_tools=tools.provider,
             record=bool(options.record),
-            labels=options.labels or {},
+            labels=(settings.labels or {}) if options.labels is None else options.labels,
         )
         return self._within(model, request, self._output_spec(options))
 

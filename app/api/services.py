@@ -27,6 +27,7 @@ from app.storage.database import OWNER, Database
 from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
+from app.storage.histories import Histories
 from app.storage.tokens import Tokens
 from app.storage.turn_counts import TurnCounts
 from app.storage.turns import ToolResults, Turns
@@ -51,6 +52,7 @@ class Storage:
     turn_counts: TurnCounts
     exchanges: Exchanges
     branches: Branches
+    histories: Histories
     actions: Actions
     grants: Grants
     waiting: WaitingCalls
@@ -75,6 +77,7 @@ class Storage:
             TurnCounts(everything),
             Exchanges(database),
             Branches(database),
+            Histories(database),
             Actions(database),
             Grants(database),
             WaitingCalls(database),

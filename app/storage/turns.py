@@ -114,6 +114,16 @@ GET_SIBLINGS = Statement(
     SELECT id, turn FROM found ORDER BY created_at, id
     """
 )
+GET_ROOT = Statement(
+    """
+    WITH RECURSIVE path AS (
+        SELECT id, parent_id FROM turns WHERE id = :turn AND chat_id = :chat
+        UNION ALL
+        SELECT turns.id, turns.parent_id FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT id FROM path WHERE parent_id IS NULL
+    """
+)
 GET_CHILDREN = Statement("SELECT id FROM turns WHERE chat_id = :chat AND parent_id = :turn ORDER BY created_at, id")
 
 
@@ -272,6 +282,11 @@ class Turns:
                 detail = f"`after` must be the id of a turn on the path to {leaf}; {after} is not on it."
                 raise RequestRefused(detail, field="after")
             return await _with_contents(moment, rows), bool(rows) and rows[-1]["depth"] > 0
+
+    async def root(self, chat: UUID, turn: UUID) -> UUID | None:
+        """The id of the first turn of the path to `turn`."""
+        row = await self._database.row(GET_ROOT, chat=chat, turn=turn)
+        return row["id"] if row else None
 
     async def children(self, chat: UUID, turn: UUID) -> list[UUID]:
         """The ids of the turns that follow `turn` directly, oldest first."""

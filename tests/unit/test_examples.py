@@ -110,6 +110,7 @@ CHECKED = {
     ("docs/models.md", "Structured turns", "json"): f"{MODELS}test_the_bodies_are_accepted",
     ("docs/models.md", "Structured turns", "python"): f"{MODELS}test_validators_and_handlers_are_registered_by_name",
     ("docs/openai.md", "The OpenAI SDKs", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
+    ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Doctor", "text"): (

@@ -16,9 +16,13 @@ BELIEVED = 5.0
 Authenticate = Callable[[Request], Awaitable[Identity | None]]
 
 
+# What a client sends that has no token, where its library demands one.
+_NO_TOKEN = frozenset({"", "none"})
+
+
 def bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    return None if scheme.lower() != "bearer" or token.strip() in _NO_TOKEN else token.strip()
 
 
 @dataclass(frozen=True, slots=True)

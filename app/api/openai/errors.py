@@ -1,7 +1,7 @@
 """Refusals in OpenAI's form, by which its SDKs choose the class of their error."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,17 +24,35 @@ _RENAMED = {
     "parent_id": "previous_response_id",
     "system_prompt": "instructions",
 }
+# The same for chat completions.
+_RENAMED_OF_CHAT = {
+    **_RENAMED,
+    "blocks": "messages",
+    "input": "messages",
+    "output": "response_format",
+    "params.max_tokens": "max_completion_tokens",
+    "params.output_config": "reasoning_effort",
+    "params.stop_sequences": "stop",
+    "params.verbosity": "verbosity",
+    "parent_id": "messages",
+    "system_prompt": "messages",
+}
+_WHOLE = frozenset({"input", "messages"})  # whose members have other names than those of ours
 _INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 Rename = Callable[[str], str]
 
 
-def param_of(field: str) -> str:
+def param_of(field: str, names: Mapping[str, str] = _RENAMED) -> str:
     """The name of a field in OpenAI's request."""
-    for ours, theirs in _RENAMED.items():
+    for ours, theirs in names.items():
         if field == ours or field.startswith(f"{ours}."):
-            field = theirs if ours == "blocks" else theirs + field.removeprefix(ours)
+            field = theirs if theirs in _WHOLE else theirs + field.removeprefix(ours)
             break
     return _INDEX.sub(r"[\1]", field.removeprefix("params."))
+
+
+def param_of_chat(field: str) -> str:
+    return param_of(field, _RENAMED_OF_CHAT)
 
 
 def error_json(error: RequestRefused, rename: Rename = param_of) -> Json:

@@ -128,13 +128,16 @@ class ResponseEvents:
 
     def waiting(self) -> bytes:
         """The end of a response whose turn waits for its client."""
-        return _frames(self._finish(ResponseState("completed")))
+        return _frames(self.end_of_wait())
+
+    def end_of_wait(self) -> Iterator[Json]:
+        return self._finish(ResponseState("completed"))
 
     def response(self) -> Json:
         """The response as it is now."""
         turn = self._turn()
         if self._end is None and self._here == self._part and turn.status == "waiting":
-            list(self._finish(ResponseState("completed")))
+            list(self.end_of_wait())
         queued = turn.status == "queued" and turn.attempt == 0
         state = self._end or ResponseState("queued" if queued else "in_progress", self._output())
         return response_json(turn, self._part, state, self._previous)

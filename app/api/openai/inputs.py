@@ -15,6 +15,8 @@ from app.api.openai.objects import SERVER, Json, ResponseId, turn_of_item
 from app.api.openai.schemas import (
     ITEMS,
     ApprovalItem,
+    ChatIn,
+    ChatMessageIn,
     FormatIn,
     FunctionOutputItem,
     InputItem,
@@ -32,20 +34,38 @@ _TEXTS = frozenset({"input_text", "output_text", "text"})
 _PARAMS = (
     "temperature", "top_p", "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key", "service_tier",
 )  # fmt: skip
+_OF_CHAT = ("presence_penalty", "frequency_penalty", "logit_bias", "seed", "verbosity")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
 @dataclass(slots=True)
 class Input:
-    """The input of a request. `origin` is the last response whose items it repeats; what follows them is new:
-    `blocks` of the user, as NewTurn takes them, `answers` to calls, and `instructions`.
+    """The input of a request. `origin` is the last response whose items it repeats by their ids; what follows them is
+    new: `blocks` of the user, as NewTurn takes them, `answers` to calls, and `instructions`. Items of answers without
+    ids of this server are a `history`, the last of which is `last_answer`.
     """
 
+    items: Sequence[InputItem]
     origin: ResponseId | None = None
     instructions: list[str] = field(default_factory=list)
     blocks: list[Json] = field(default_factory=list)
     answers: list[FunctionOutputItem | ApprovalItem] = field(default_factory=list)
-    history: list[InputItem] = field(default_factory=list)
+    history: Sequence[InputItem] = ()
+    last_answer: Sequence[InputItem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a request asks for besides its input. `place` is the field that holds the format."""
+
+    model: str | None
+    instructions: str | None = None
+    params: Json = field(default_factory=dict)
+    tools: Sequence[Json] | None = None
+    format: FormatIn | None = None
+    place: str = "text.format"
+    labels: Mapping[str, str] | None = None
+    max_calls: int | None = None
 
 
 def read_items(given: Any, place: str = "input") -> list[InputItem]:
@@ -71,18 +91,24 @@ def _item(given: Any, place: Sequence[str]) -> InputItem:
         raise Invalid(refusals(model, error, place)) from None
 
 
-def split_input(items: Sequence[InputItem]) -> Input:
-    """Separates what is new from what the server has, by the ids of its items. Raises RequestRefused."""
-    found, first = Input(), 0
+def split_input(items: Sequence[InputItem], places: Sequence[str] | None = None) -> Input:
+    """Separates what is new from what the server may have. `places` are the fields of the items. Raises
+    RequestRefused.
+    """
+    found, first = Input(items), 0
+    places = places or [f"input.{number}" for number in range(len(items))]
     for number, item in enumerate(items):
         known = turn_of_item(item.id) if isinstance(item, MessageItem | OutputItem) else None
         if known is not None and known[2] is not None:
             found.origin, first = ResponseId(known[0], known[1]), number + 1
-    last = max((n for n, item in enumerate(items, 1) if _is_of_assistant(item)), default=0)
+    last = max((n for n, item in enumerate(items, 1) if is_of_assistant(item)), default=0)
     if last > first:
-        found.origin, found.history, first = None, list(items[:last]), last
+        begin = last
+        while begin and is_of_assistant(items[begin - 1]):
+            begin -= 1
+        found.origin, found.history, found.last_answer, first = None, items[:begin], items[begin:last], last
     for number, item in enumerate(items):
-        place = f"input.{number}.content"
+        place = f"{places[number]}.content"
         match item:
             case MessageItem(role="system" | "developer", content=content):
                 found.instructions.append(text_of(content, place))
@@ -95,7 +121,7 @@ def split_input(items: Sequence[InputItem]) -> Input:
     return found
 
 
-def _is_of_assistant(item: InputItem) -> bool:
+def is_of_assistant(item: InputItem) -> bool:
     return isinstance(item, OutputItem) or (isinstance(item, MessageItem) and item.role == "assistant")
 
 
@@ -159,23 +185,104 @@ def _source(given: Any, place: str) -> Json:
     raise RequestRefused(detail, field=place)
 
 
+# --- messages of chat completions ------------------------------------------------------------------------------------
+
+
+def items_of_messages(messages: Sequence[Json]) -> tuple[list[InputItem], list[str]]:
+    """The messages as items of responses, and the field of each. Raises RequestRefused."""
+    items: list[InputItem] = []
+    places: list[str] = []
+    for number, given in enumerate(messages):
+        place = f"messages.{number}"
+        try:
+            message = ChatMessageIn.model_validate(given)
+        except ValidationError as error:
+            raise Invalid(refusals(ChatMessageIn, error, ("messages", str(number)))) from None
+        before = len(items)
+        if message.role == "tool":
+            if message.tool_call_id is None:
+                detail = f"`{place}.tool_call_id` must be the id of a call."
+                raise RequestRefused(detail, field=f"{place}.tool_call_id")
+            output = message.content or ""
+            items.append(FunctionOutputItem(type="function_call_output", call_id=message.tool_call_id, output=output))
+        elif message.content or not message.tool_calls:
+            items.append(MessageItem(role=message.role, content=message.content or ""))
+        items += [_call_of(call, f"{place}.tool_calls.{n}") for n, call in enumerate(message.tool_calls or ())]
+        places += [place] * (len(items) - before)
+    return items, places
+
+
+def _call_of(call: Json, place: str) -> OutputItem:
+    function = call.get("function")
+    if call.get("type", "function") != "function" or not isinstance(function, dict):
+        raise RequestRefused(f"`{place}.type` must be `function`.", field=f"{place}.type")
+    members = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments")}
+    try:
+        return OutputItem.model_validate({"type": "function_call", **members})
+    except ValidationError as error:
+        raise Invalid(refusals(OutputItem, error, place.split("."))) from None
+
+
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def new_turn(services: Services, sent: ResponseIn, input: Input, *, follows: bool) -> NewTurn:
+def options_of(sent: ResponseIn) -> Options:
+    params = {name: value for name in _PARAMS if (value := getattr(sent, name)) is not None}
+    if sent.max_output_tokens is not None:
+        params["max_tokens"] = sent.max_output_tokens
+    if sent.reasoning and sent.reasoning.effort is not None:
+        params["output_config"] = {"effort": sent.reasoning.effort}
+    if sent.text and sent.text.verbosity is not None:
+        params["verbosity"] = sent.text.verbosity
+    if sent.tool_choice is not None:
+        params["tool_choice"] = choice_of(sent.tool_choice)
+    return Options(
+        sent.model,
+        sent.instructions,
+        params,
+        sent.tools,
+        sent.text.format if sent.text else None,
+        labels=sent.metadata,
+        max_calls=sent.max_tool_calls,
+    )
+
+
+def options_of_chat(sent: ChatIn) -> Options:
+    params = {name: value for name in (*_PARAMS, *_OF_CHAT) if (value := getattr(sent, name)) is not None}
+    if (most := sent.max_completion_tokens or sent.max_tokens) is not None:
+        params["max_tokens"] = most
+    if sent.stop is not None:
+        params["stop_sequences"] = [sent.stop] if isinstance(sent.stop, str) else sent.stop
+    if sent.reasoning_effort is not None:
+        params["output_config"] = {"effort": sent.reasoning_effort}
+    if sent.tool_choice is not None:
+        params["tool_choice"] = choice_of(sent.tool_choice)
+    format = None
+    if sent.response_format is not None:
+        members = {"type": sent.response_format.type, **(sent.response_format.json_schema or {})}
+        try:
+            format = FormatIn.model_validate(members)
+        except ValidationError as error:
+            raise Invalid(refusals(FormatIn, error, ("response_format", "json_schema"))) from None
+    return Options(
+        sent.model, None, params, sent.tools, format, place="response_format.json_schema", labels=sent.metadata
+    )
+
+
+def new_turn(services: Services, options: Options, input: Input, *, follows: bool) -> NewTurn:
     """The turn that a request asks for. Raises RequestRefused."""
-    texts = [*([sent.instructions] if sent.instructions else []), *input.instructions]
-    prompt = "\n\n".join(texts) if texts or sent.instructions == "" else None
+    texts = [*([options.instructions] if options.instructions else []), *input.instructions]
+    prompt = "\n\n".join(texts) if texts or options.instructions == "" else None
     if prompt is None and follows:  # the instructions of the response before are not carried over
         prompt = services.resolver.defaults.system_prompt or ""
     members: Json = {
-        "model": sent.model,
+        "model": options.model,
         "system_prompt": prompt,
-        "params": params_of(sent),
-        "tools": tools_of(services, sent.model, sent.tools),
-        "labels": sent.metadata,
-        "limits": None if sent.max_tool_calls is None else {"max_calls": sent.max_tool_calls},
-        "output": output_of_format(sent.text.format if sent.text else None, "text.format"),
+        "params": options.params,
+        "tools": tools_of(services, options.model, options.tools),
+        "labels": options.labels,
+        "limits": None if options.max_calls is None else {"max_calls": options.max_calls},
+        "output": output_of_format(options.format, options.place),
         "blocks": input.blocks,
     }
     return checked_turn({name: value for name, value in members.items() if value is not None})
@@ -186,19 +293,6 @@ def checked_turn(members: Json) -> NewTurn:
         return NewTurn.model_validate(members)
     except ValidationError as error:
         raise invalid(NewTurn, error) from None
-
-
-def params_of(sent: ResponseIn) -> Json:
-    params = {name: value for name in _PARAMS if (value := getattr(sent, name)) is not None}
-    if sent.max_output_tokens is not None:
-        params["max_tokens"] = sent.max_output_tokens
-    if sent.reasoning and sent.reasoning.effort is not None:
-        params["output_config"] = {"effort": sent.reasoning.effort}
-    if sent.text and sent.text.verbosity is not None:
-        params["verbosity"] = sent.text.verbosity
-    if sent.tool_choice is not None:
-        params["tool_choice"] = choice_of(sent.tool_choice)
-    return params
 
 
 def choice_of(given: Any) -> Json:

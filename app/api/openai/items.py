@@ -1,13 +1,15 @@
 """Items that clients have sent: messages of the user, outputs of functions, decisions about approvals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from app.api.openai.objects import Json, approval_id, item_id
+from app.api.openai.events import ResponseEvents
+from app.api.openai.objects import Json, approval_id, item_id, parts_of
 from app.domain.asks import Ask
 from app.domain.blocks import Block
 from app.domain.kinds import DOCUMENT, IMAGE, TEXT
+from app.domain.log import marks_of
 from app.domain.turns import Turn
 
 
@@ -22,8 +24,26 @@ def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
     return list(_answers(turn, part)) if part else [user_item(user_turn)]
 
 
+def items_of_path(path: Sequence[Turn]) -> list[Json]:
+    """The items of a conversation, from turns that follow one another."""
+    items: list[Json] = []
+    for turn in path:
+        if turn.role == "user":
+            items.append(user_item(turn))
+            continue
+        for part in range(parts_of(turn)):
+            events = ResponseEvents(turn, part)
+            for mark in marks_of(turn):
+                for _ in events.take(mark):
+                    pass
+            items += [*_answers(turn, part), *events.response()["output"]]
+    return items
+
+
 def _answers(turn: Turn, part: int) -> Iterator[Json]:
     rounds = sorted({ask.round for ask in turn.asks if ask.is_marked})
+    if not part:
+        return
     for number, ask in enumerate(turn.asks):
         if ask.is_marked and ask.answer is not None and ask.round == rounds[part - 1]:
             yield _answer(turn, ask, number)

@@ -1,29 +1,42 @@
 """The table of the calls under /v1, in OpenAI's words. OpenAI publishes their description; /openapi.json has ours."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.http.endpoint import Endpoint, Handler
-from app.api.openai import models, responses
-from app.api.openai.errors import refusal, storage_refusal
+from app.api.openai import chat, conversations, models, responses
+from app.api.openai.errors import param_of, param_of_chat, refusal, storage_refusal
 from app.api.services import admit
 from app.domain.errors import RequestRefused, StorageUnavailable
 from app.domain.identity import Scope
 
+_H: Literal["handler"] = "handler"
 _ACTS: tuple[Scope, ...] = ("chat", "approve")
 
 ENDPOINTS = (
-    Endpoint("GET /v1/models", models.list_models, "The models of this server", reach="handler"),
-    Endpoint("GET /v1/models/{model:path}", models.get_model, "One model", reach="handler"),
-    Endpoint("POST /v1/responses", responses.create_response, "Create a response", scopes=_ACTS, reach="handler"),
-    Endpoint("GET /v1/responses/{response}", responses.get_response, "One response, or its stream", reach="handler"),
-    Endpoint("DELETE /v1/responses/{response}", responses.delete_response, "Delete a response", reach="handler"),
-    Endpoint("POST /v1/responses/{response}/cancel", responses.cancel_response, "Cancel a response", reach="handler"),
-    Endpoint("GET /v1/responses/{response}/input_items", responses.list_input_items, "What was sent", reach="handler"),
+    Endpoint("GET /v1/models", models.list_models, "The models of this server", reach=_H),
+    Endpoint("GET /v1/models/{model:path}", models.get_model, "One model", reach=_H),
+    Endpoint("POST /v1/responses", responses.create_response, "Create a response", scopes=_ACTS, reach=_H),
+    Endpoint("GET /v1/responses/{response}", responses.get_response, "One response, or its stream", reach=_H),
+    Endpoint("DELETE /v1/responses/{response}", responses.delete_response, "Delete a response", reach=_H),
+    Endpoint("POST /v1/responses/{response}/cancel", responses.cancel_response, "Cancel a response", reach=_H),
+    Endpoint("GET /v1/responses/{response}/input_items", responses.list_input_items, "What was sent", reach=_H),
+    Endpoint("POST /v1/conversations", conversations.create_conversation, "Create a conversation"),
+    Endpoint("GET /v1/conversations/{conversation}", conversations.get_conversation, "One conversation", reach=_H),
+    Endpoint("POST /v1/conversations/{conversation}", conversations.change_conversation, "Change it", reach=_H),
+    Endpoint("DELETE /v1/conversations/{conversation}", conversations.delete_conversation, "Delete it", reach=_H),
+    Endpoint("GET /v1/conversations/{conversation}/items", conversations.list_items, "Its items", reach=_H),
+    Endpoint("POST /v1/conversations/{conversation}/items", conversations.add_items, "Add items", reach=_H),
+    Endpoint("GET /v1/conversations/{conversation}/items/{item}", conversations.get_item, "One item", reach=_H),
+    Endpoint("DELETE /v1/conversations/{conversation}/items/{item}", conversations.delete_item, "Delete", reach=_H),
+    Endpoint("POST /v1/chat/completions", chat.complete_chat, "Complete a chat", scopes=_ACTS, reach=_H),
 )
+# How fields are named in the refusals of a call that is not one of responses.
+_PARAMS = {"/v1/chat/completions": param_of_chat}
 
 
 def openai_routes() -> list[Route]:
@@ -40,7 +53,7 @@ def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
             await admit(request, endpoint)
             return await endpoint.handler(request)
         except RequestRefused as error:
-            return await refusal(request, error)
+            return await refusal(request, error, _PARAMS.get(endpoint.path, param_of))
         except StorageUnavailable as error:
             return await storage_refusal(request, error)
 

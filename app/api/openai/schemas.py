@@ -74,6 +74,17 @@ class ResponseIn(Body):
     store: bool | None = None
 
 
+class ConversationBody(Body):
+    """The body of POST /v1/conversations, and of a change of one."""
+
+    items: AnyJson = None
+    metadata: Labels | None = None
+
+
+class ItemsIn(Body):
+    items: AnyJson
+
+
 class _Lenient(Body):
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -103,6 +114,9 @@ class OutputItem(_Lenient):
 
     type: Literal["reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"]
     id: str | None = None
+    call_id: Storable | None = None
+    name: Storable | None = None
+    arguments: Storable | None = None
 
 
 InputItem = MessageItem | FunctionOutputItem | ApprovalItem | OutputItem
@@ -112,3 +126,55 @@ ITEMS: dict[str, type[InputItem]] = {
     "mcp_approval_response": ApprovalItem,
     **dict.fromkeys(("reasoning", "function_call", "mcp_call", "mcp_approval_request", "item_reference"), OutputItem),
 }
+
+
+class StreamUsageIn(StreamOptionsIn):
+    include_usage: bool | None = None
+
+
+class FormatOfChatIn(Body):
+    """The format of an answer, as chat completions have it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonObject | None = None
+
+
+class ChatIn(Body):
+    """The body of POST /v1/chat/completions."""
+
+    model: ModelName
+    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=10_000)]
+    tools: Annotated[list[JsonObject] | None, Field(max_length=200)] = None
+    tool_choice: AnyJson = None
+    parallel_tool_calls: bool | None = None
+    response_format: FormatOfChatIn | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: Storable | list[Storable] | None = None
+    reasoning_effort: Storable | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    metadata: Labels | None = None
+    user: Storable | None = None
+    safety_identifier: Storable | None = None
+    prompt_cache_key: Storable | None = None
+    service_tier: Storable | None = None
+    logprobs: Literal[False] | None = None
+    n: Literal[1] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamUsageIn | None = None
+
+
+class ChatMessageIn(_Lenient):
+    """A message of a chat completion. `content` may be left out where there are calls."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Storable | list[JsonObject] | None = None
+    tool_calls: list[JsonObject] | None = None
+    tool_call_id: Storable | None = None

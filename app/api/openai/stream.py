@@ -1,6 +1,6 @@
 """Responses as they are read: as a stream, to their end, or as they are now. The reader is that of every stream."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
@@ -27,12 +27,22 @@ class ResponseReader:
     """Reads one response of the turn for one client, from the event after number `after`."""
 
     def __init__(
-        self, services: Services, owner: str, turn: Turn, part: int, after: int = -1, previous: str | None = None
+        self,
+        services: Services,
+        owner: str,
+        turn: Turn,
+        part: int,
+        after: int = -1,
+        previous: str | None = None,
+        encoder: Callable[..., ResponseEvents] = ResponseEvents,
     ) -> None:
         self._load = partial(services.storage.turns.get, owner, turn.chat_id, turn.id)
-        self._view = view_of(services, turn)
-        self.events = ResponseEvents(self._view.turn, part, after, previous, lambda: self._follower.view.turn)
-        self._follower = TurnReader(services.live.directory, self._view, self._load, START, self.events)
+        view = view_of(services, turn)
+        self.events = encoder(view.turn, part, after, previous, self._rows)
+        self._follower: TurnReader = TurnReader(services.live.directory, view, self._load, START, self.events)
+
+    def _rows(self) -> Turn:
+        return self._follower.view.turn
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         follower, events = self._follower, self.events

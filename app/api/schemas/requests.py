@@ -138,6 +138,7 @@ class ChatSettings(Body):
     params: Params | None = None
     tools: ToolsIn | None = None
     limits: LimitsIn | None = None
+    labels: Labels | None = None
 
 
 class NewChat(Body):

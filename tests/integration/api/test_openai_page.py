@@ -39,3 +39,10 @@ async def test_the_choice_of_tools_is_accepted(server: Server) -> None:
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=await server.token("chooser")) as client:
         await client.post("/responses", body=body, cast_to=Response)
     assert [tool.name for tool in provider.requests[0].tools] == ["doc_view"]
+
+
+async def test_a_thread_is_brought_over(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await run(server, blocks("python")[1], await server.token("mover"), monkeypatch)
+    assert capsys.readouterr().out.endswith("Hello.\n")

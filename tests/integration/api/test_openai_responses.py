@@ -1,19 +1,16 @@
 """OpenAI's Responses API by the `openai` package, over a real socket."""
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import openai
 import pytest
-import pytest_asyncio
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from tests.support.http_client import Client
 from tests.support.http_server import Server, pausing
 from tests.support.pictures import PIXEL
 
@@ -26,14 +23,6 @@ LOOK: Any = {
     "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
     "strict": False,
 }
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(server: Server, api: Client) -> AsyncIterator[AsyncOpenAI]:
-    """The SDK, for an owner that nobody else is."""
-    token = await server.token(f"owner {uuid4()}")
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=token, max_retries=0) as client:
-        yield client
 
 
 async def test_a_response_is_created_and_found_again(client: AsyncOpenAI) -> None:

@@ -1,0 +1,51 @@
+"""OpenAI's SDK against servers that are killed."""
+
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from tests.acceptance.conftest import StartServer
+
+
+def client_of(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def exploded(events: list[Any]) -> list[tuple[int, str]]:
+    """Each event by its number, each character of a delta by its own."""
+    found: list[tuple[int, str]] = []
+    for event in events:
+        delta = getattr(event, "delta", None)
+        number = event.sequence_number
+        if delta is None:
+            found.append((number, event.type))
+        else:
+            found += [(number - len(delta) + 1 + place, character) for place, character in enumerate(delta)]
+    return found
+
+
+async def test_a_response_resumes_on_another_replica_after_the_one_that_wrote_it_was_killed(
+    server: StartServer,
+) -> None:
+    first = await server(TURNSTREAM_DEMO_DELAY="0.05", TURNSTREAM_JOURNAL_INTERVAL="0.05")
+    second = await server(TURNSTREAM_DEMO_DELAY="0.001", TURNSTREAM_JOURNAL_INTERVAL="0.05")
+    async with client_of(first.url) as here, client_of(second.url) as there:
+        made = await here.responses.create(model="demo", input="Tell me about ships.", background=True)
+        seen: list[Any] = []
+        async for event in await here.responses.retrieve(made.id, stream=True):
+            seen.append(event)
+            if sum(each.type == "response.output_text.delta" for each in seen) == 5:
+                break
+        await first.kill()
+        last = seen[-1].sequence_number
+        rest = [event async for event in await there.responses.retrieve(made.id, stream=True, starting_after=last)]
+        whole = [event async for event in await there.responses.retrieve(made.id, stream=True)]
+        async with there.responses.stream(response_id=made.id) as stream:
+            final = await stream.get_final_response()
+        again = [event async for event in await there.responses.retrieve(made.id, stream=True, starting_after=last)]
+    assert whole[-1].type == "response.completed"
+    assert final.output_text
+    assert exploded(again) == exploded(rest), "the same while it ran and after"
+    if rest[0].type != "response.in_progress":  # else the journal was behind what was seen, which was taken back
+        assert exploded(seen) + exploded(rest) == exploded(whole)
+    assert rest[-1].sequence_number == whole[-1].sequence_number

@@ -1,0 +1,61 @@
+"""OpenAI's Agents SDK on top: its runs, tools and streams, by responses and by chat completions."""
+
+import pytest
+from agents import (
+    Agent,
+    Model,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
+from openai import AsyncOpenAI
+from openai.types.responses import ResponseTextDeltaEvent
+
+from app.llm.scripted import message_of, text, tool_use
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_traced() -> None:
+    set_tracing_disabled(disabled=True)
+
+
+@function_tool
+def look(at: str) -> str:
+    """Looks."""
+    return f"{at} is blue"
+
+
+def agent(model: Model) -> Agent:
+    return Agent(name="Sailor", instructions="Be brief.", model=model, tools=[look])
+
+
+@pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+async def test_a_run_calls_tools_and_goes_on_with_its_history(
+    server: Server, client: AsyncOpenAI, kind: type[OpenAIResponsesModel | OpenAIChatCompletionsModel]
+) -> None:
+    name, provider = server.scripts.provider(
+        message_of(tool_use("look", {"at": "the sea"}, "c1")), message_of(text("Blue.")), message_of(text("Bye."))
+    )
+    sailor = agent(kind(model=name, openai_client=client))
+    first = await Runner.run(sailor, "Colour?")
+    assert first.final_output == "Blue."
+    second = await Runner.run(sailor, [*first.to_input_list(), {"role": "user", "content": "Thanks."}])
+    assert second.final_output == "Bye."
+    said = [block.text for message in provider.requests[2].messages for block in message.blocks]
+    assert said == ["Colour?", '{"at":"the sea"}', "the sea is blue", "Blue.", "Thanks."]
+
+
+async def test_a_run_is_streamed(server: Server, client: AsyncOpenAI) -> None:
+    name = server.scripts.model(message_of(tool_use("look", {"at": "it"}, "c1")), message_of(text("Bl", "ue.")))
+    run = Runner.run_streamed(agent(OpenAIResponsesModel(model=name, openai_client=client)), "Colour?")
+    deltas = [
+        event.data.delta
+        async for event in run.stream_events()
+        if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
+    ]
+    assert "".join(deltas) == run.final_output == "Blue."

@@ -1,0 +1,153 @@
+"""OpenAI's chat completions by the `openai` package, over a real socket."""
+
+from typing import Any
+from uuid import uuid4
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from app.domain.errors import PermanentError
+from app.llm.scripted import message_of, text, thinking, tool_use
+from tests.integration.api.test_openai_responses import LOOK
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FUNCTION: Any = {"type": "function", "function": {name: LOOK[name] for name in ("name", "description", "parameters")}}
+
+
+def user(words: str) -> Any:
+    return {"role": "user", "content": words}
+
+
+async def chats_of(api: Client) -> list[dict[str, Any]]:
+    chats: list[dict[str, Any]] = (await api.json("GET", "/api/chats"))["chats"]
+    return chats
+
+
+async def test_a_completion_goes_on_where_its_history_came_from(
+    server: Server, api: Client, client: AsyncOpenAI
+) -> None:
+    model, provider = server.scripts.provider(*(message_of(text(word)) for word in ("One.", "Two.", "Other.")))
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, user("1")]
+    first = await client.chat.completions.create(model=model, messages=messages)
+    assert first.choices[0].message.content == "One."
+    assert first.choices[0].finish_reason == "stop"
+    assert first.usage is not None
+    assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (10, 5)
+    messages.append({"role": "assistant", "content": "One."})
+    await client.chat.completions.create(model=model, messages=[*messages, user("2")])
+    (chat,) = await chats_of(api)
+    assert len((await api.json("GET", f"/api/chats/{chat['id']}/turns"))["turns"]) == 4
+    assert [request.system for request in provider.requests] == ["Be brief.", "Be brief."]
+    await client.chat.completions.create(model=model, messages=[*messages, user("else")])
+    assert len(await chats_of(api)) == 1, "a branch beside the second message"
+
+
+async def test_a_history_from_elsewhere_becomes_a_chat(server: Server, api: Client, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(message_of(text("Blue.")))
+    call = {"id": "c9", "type": "function", "function": {"name": "look", "arguments": '{"at": "sea"}'}}
+    messages: list[Any] = [
+        user("Hello?"),
+        {"role": "assistant", "content": "Hi. Wait.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c9", "content": "water"},
+        {"role": "assistant", "content": "Water."},
+        user("Which colour?"),
+    ]
+    await client.chat.completions.create(model=model, messages=messages)
+    sent = [(message.role, [block.type for block in message.blocks]) for message in provider.requests[0].messages]
+    assert sent == [
+        ("user", ["text"]),
+        ("assistant", ["text", "tool_use"]),
+        ("user", ["tool_result"]),
+        ("assistant", ["text"]),
+        ("user", ["text"]),
+    ]
+    (chat,) = await chats_of(api)
+    assert chat["title"] == "Hello?"
+
+
+async def test_a_stream_has_text_thoughts_calls_and_usage(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(
+        message_of(thinking("Let me see."), text("Wa", "it."), tool_use("look", {"at": "sea"}, "c1")),
+        message_of(text("Blue.")),
+    )
+    messages: list[Any] = [user("Colour?")]
+    async with client.chat.completions.stream(
+        model=model, messages=messages, tools=[FUNCTION], stream_options={"include_usage": True}
+    ) as stream:
+        chunks = [event.chunk async for event in stream if event.type == "chunk"]
+        final = await stream.get_final_completion()
+    message = final.choices[0].message
+    assert (message.content, final.choices[0].finish_reason) == ("Wait.", "tool_calls")
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "Let me see." in [(delta.model_extra or {}).get("reasoning_content") for delta in deltas]
+    assert final.usage is not None
+    assert final.usage.completion_tokens == 5
+    assert message.tool_calls is not None
+    assert (message.tool_calls[0].id, message.tool_calls[0].function.arguments) == ("c1", '{"at":"sea"}')
+    messages += [
+        {"role": "assistant", "content": "Wait.", "tool_calls": [message.tool_calls[0].to_dict()]},
+        {"role": "tool", "tool_call_id": "c1", "content": "blue"},
+    ]
+    answered = await client.chat.completions.create(model=model, messages=messages, tools=[FUNCTION])
+    assert answered.choices[0].message.content == "Blue."
+    with pytest.raises(openai.BadRequestError, match="No tool call found"):
+        await client.chat.completions.create(model=model, messages=[user("Else"), *messages[1:]])
+
+
+async def test_tools_of_the_server_run_there(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(message_of(tool_use("doc_tree", {}, "t1")), message_of(text("Nothing there.")))
+    made = await client.chat.completions.create(model=model, messages=[user("List.")])
+    assert made.choices[0].message.content == "Nothing there."
+    assert made.choices[0].message.tool_calls is None
+
+
+class Day(BaseModel):
+    month: int
+
+
+async def test_structured_output_is_parsed_by_the_sdk(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(message_of(tool_use("Day", {"month": 5}, "c1")))
+    made = await client.chat.completions.parse(model=model, messages=[user("A day?")], response_format=Day)
+    assert made.choices[0].message.parsed == Day(month=5)
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"functions": []}, "functions"),
+        ({"stop": ["x"], "max_tokens": 0}, "max_completion_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+    ],
+)
+async def test_a_parameter_that_has_no_place_is_refused_by_name(client: AsyncOpenAI, members: Any, param: str) -> None:
+    body = {"model": "plain", "messages": [user("Hi")], **members}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.post("/chat/completions", body=body, cast_to=object)
+    assert refused.value.param == param
+
+
+async def test_a_model_that_fails_is_an_error_that_is_not_tried_again(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider([PermanentError("broken", "It is broken.")])
+    patient = client.with_options(max_retries=2)
+    with pytest.raises(openai.InternalServerError, match="It is broken"):
+        await patient.chat.completions.create(model=model, messages=[user("Hi")])
+    assert len(provider.requests) == 1
+    with pytest.raises(openai.APIError):
+        _ = [
+            chunk
+            async for chunk in await client.chat.completions.create(
+                model=server.scripts.model([PermanentError("broken", "It is broken.")]),
+                messages=[user(str(uuid4()))],
+                stream=True,
+            )
+        ]

@@ -1,0 +1,70 @@
+"""OpenAI's conversations by the `openai` package, over a real socket."""
+
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from app.llm.scripted import message_of, text, tool_use
+from tests.integration.api.test_openai_responses import LOOK
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def texts_of(client: AsyncOpenAI, conversation: str, **options: Any) -> list[str]:
+    items = [item.to_dict() async for item in client.conversations.items.list(conversation, **options)]
+    return [part["text"] for item in items for part in item.get("content", ())]  # type: ignore[attr-defined]
+
+
+async def test_a_conversation_has_the_items_of_its_responses(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(*(message_of(text(f"{number}.")) for number in range(5)))
+    made = await client.conversations.create(metadata={"topic": "ships"})
+    for number in range(5):
+        await client.responses.create(model=model, input=f"{number}?", conversation=made.id)
+    said = [each for number in range(5) for each in (f"{number}?", f"{number}.")]
+    assert await texts_of(client, made.id, order="asc", limit=3) == said
+    assert await texts_of(client, made.id, limit=3) == said[::-1]
+    assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "ships"}
+    changed = await client.conversations.update(made.id, metadata={"topic": "sea"})
+    assert changed.metadata == {"topic": "sea"}
+    (first, *_) = (await client.conversations.items.list(made.id, order="asc")).data
+    assert first.id is not None
+    assert (await client.conversations.items.retrieve(first.id, conversation_id=made.id)).to_dict() == first.to_dict()
+    await client.conversations.items.delete(first.id, conversation_id=made.id)
+    assert await texts_of(client, made.id) == []
+    await client.conversations.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.conversations.retrieve(made.id)
+
+
+async def test_functions_have_their_calls_and_outputs_among_the_items(server: Server, client: AsyncOpenAI) -> None:
+    model = server.scripts.model(message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")))
+    made = await client.conversations.create()
+    await client.responses.create(model=model, input="Colour?", tools=[LOOK], conversation=made.id)
+    output: Any = [{"type": "function_call_output", "call_id": "c1", "output": "blue"}]
+    await client.responses.create(model=model, input=output, conversation=made.id)
+    items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
+
+
+async def test_a_thread_from_elsewhere_is_brought_over_and_goes_on(
+    server: Server, api: Client, client: AsyncOpenAI
+) -> None:
+    thread: Any = [
+        {"role": "user", "content": "What floats?"},
+        {"role": "assistant", "content": "A ship."},
+        {"role": "user", "content": [{"type": "input_text", "text": "And sinks?"}]},
+    ]
+    model, provider = server.scripts.provider(message_of(text("Then a stone.")))
+    made = await client.conversations.create(items=thread)
+    added = await client.conversations.items.create(made.id, items=[{"role": "assistant", "content": "A stone."}])
+    assert [item.type for item in added.data][-1] == "message"
+    await client.responses.create(model=model, input="What else?", conversation=made.id)
+    sent = [block.text for message in provider.requests[0].messages for block in message.blocks]
+    assert sent[:3] == ["What floats?", "A ship.", "And sinks?"]
+    assert sent[-2:] == ["A stone.", "What else?"]
+    (chat,) = (await api.json("GET", "/api/chats"))["chats"]
+    assert chat["title"] == "What floats?"
