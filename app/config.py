@@ -137,6 +137,11 @@ class Settings(BaseSettings):
         10, ge=0, description="failed calls of a model in a row after which its fallbacks are called at once; 0: never"
     )
     model_breaker_pause: float = Field(30, gt=0, description="time after which one call tries such a model again")
+    warm_paths_mb: int = Field(
+        64,
+        ge=0,
+        description="memory for the histories of chats that were used here lately; 0: each turn reads its own",
+    )
     concurrent_turns: int = Field(1000, ge=1, description="turns that this replica runs at once")
     parallel_tools: int = Field(64, ge=1, description="tool calls that this replica runs at once")
     parallel_request_tools: int = Field(

@@ -115,6 +115,8 @@ def omitted_characters(result: Block, head: int) -> int:
 def summary_on(path: Sequence[Turn]) -> Summary | None:
     for place in range(len(path) - 1, -1, -1):
         turn = path[place]
+        if not any(block.type == SUMMARY for block in turn.blocks):
+            continue
         made = {round.number for round in turn.rounds if round.sealed and round.stop_reason == COMPACTED}
         for block in reversed(turn.blocks):
             if block.type == SUMMARY and block.round in made and block.data:
@@ -134,10 +136,11 @@ def turns_after_summary(path: Sequence[Turn]) -> Sequence[Turn]:
 def shortenings_on(path: Sequence[Turn]) -> tuple[Shortening, ...]:
     """The shortenings of a path, in the order in which they were made."""
     found: list[Shortening] = []
-    place_of = {str(turn.id): place for place, turn in enumerate(path)}
+    place_of: dict[str, int] = {}
     for place, turn in enumerate(path):
         for block in turn.blocks:
             if block.type == SHORTENED and block.data:
+                place_of = place_of or {str(turn.id): place for place, turn in enumerate(path)}
                 data = json.loads(block.data)
                 first, last = ((place_of.get(data[end]["turn"], -1), data[end]["round"]) for end in ("first", "last"))
                 if first[0] >= 0 and last[0] >= 0:  # both turns are on this path

@@ -68,7 +68,7 @@ class Executor:
         self._recorder = context.recorder
         self._tool_runs = tool_runs
         self._models = models
-        self._requests = Requests(context.ancestors, context.uploads, models.policy.fitting)
+        self._requests = Requests(context.ancestors, context.entries, context.uploads, models.policy.fitting)
         self._token_counter = TokenCounts(context.ancestors, self._requests)
         self._route = ModelRoute(models, self.request.model)
         self._reply: Reply | None = None

@@ -17,7 +17,7 @@ from app.domain.steps import CallModel, Compact, is_paused, open_round_number
 from app.domain.turns import Turn, TurnRequest
 from app.kit.offload import BLOCK, offload
 from app.llm.conversation.attachments import upload_ids_in, with_uploads
-from app.llm.conversation.messages import build_messages, messages_to_summarise
+from app.llm.conversation.messages import KnownEntries, build_messages, messages_to_summarise
 from app.llm.provider import Message, ModelCall, ModelRequest, Provider, ProviderCompaction, count_tokens
 from app.storage.database import retry_while_unavailable
 from app.storage.uploads import Uploads
@@ -33,17 +33,19 @@ _COUNT_TIMEOUT = 10.0  # seconds
 
 
 class Requests:
-    """Builds the requests of one turn. `ancestors` is its path without itself; `fitting` are those of the turn's
-    parameters that another model takes.
+    """Builds the requests of one turn. `ancestors` is its path without itself, `entries` what requests before have made
+    of them; `fitting` are those of the turn's parameters that another model takes.
     """
 
     def __init__(
         self,
         ancestors: Sequence[Turn],
+        entries: KnownEntries,
         uploads: Uploads,
         fitting: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
         self._ancestors = ancestors
+        self._entries = entries
         self._uploads = uploads
         self._fitting = fitting
         self._reported: set[str] = set()  # fallbacks of which the log has what was left out
@@ -80,7 +82,7 @@ class Requests:
         if isinstance(step, Compact):
             messages = await offload(size, messages_to_summarise, path, step.through, model)
         else:
-            messages = await offload(size, build_messages, path, model, may_use_tools=step.tools)
+            messages = await offload(size, build_messages, path, model, may_use_tools=step.tools, known=self._entries)
         needed = upload_ids_in(messages)
         # Files that this request does not need are dropped: they are large.
         contents = {id: content for id, content in self._contents.items() if id in needed}

@@ -8,6 +8,7 @@ from app.domain.turns import Turn
 from app.engine.hooks import HookEvent, HookRunner
 from app.engine.recorder import Recorder
 from app.engine.spending import Spending
+from app.llm.conversation.messages import KnownEntries
 from app.storage.charges import Charges
 from app.storage.grants import Grants
 from app.storage.tool_cache import ToolCache
@@ -17,12 +18,14 @@ from app.storage.uploads import Uploads
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The claimed turn is what `recorder` holds; `ancestors` is its path without itself. `updated` is set when the
-    rows have something from a user that the run does not know of yet. `notify_owner` wakes the readers of a feed.
+    """The claimed turn is what `recorder` holds; `ancestors` is its path without itself, `entries` what requests before
+    have made of them. `updated` is set when the rows have something from a user that the run does not know of yet.
+    `notify_owner` wakes the readers of a feed.
     """
 
     owner: str
     ancestors: Sequence[Turn]
+    entries: KnownEntries
     recorder: Recorder
     hooks: HookRunner
     turns: Turns

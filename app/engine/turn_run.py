@@ -22,6 +22,8 @@ from app.engine.spending import Spending
 from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
+from app.engine.warm_paths import WarmPaths
+from app.llm.conversation.messages import KnownEntries
 from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.database import Database, retry_while_unavailable
@@ -59,6 +61,7 @@ class RunServices:
     plans: Plans
     side_calls: SideCalls
     notify_owner: Callable[[str], None]
+    warm_paths: WarmPaths
 
 
 class TurnRun:
@@ -69,7 +72,7 @@ class TurnRun:
     task: asyncio.Task[None]
 
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
-        """`loaded` are the owner and the path of the turn, where they are known."""
+        """`loaded` are the owner and the end of the turn's path, where they are known."""
         self.turn = turn
         self.updated = asyncio.Event()
         self.stop_cause: StopCause | None = None
@@ -97,11 +100,7 @@ class TurnRun:
         """
         services = self._services
         turns = Turns(services.database)
-        path: Sequence[Turn]
-        if self._loaded is not None:
-            owner, path = self._loaded
-        else:
-            owner, path = await retry_while_unavailable(lambda: turns.claimed(self.turn, services.replica))
+        owner, path, entries = await self._load_path(turns)
         turn = path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
@@ -114,6 +113,7 @@ class TurnRun:
             context = self._context = TurnContext(
                 owner,
                 path[:-1],
+                entries,
                 recorder,
                 services.hooks,
                 turns,
@@ -144,7 +144,24 @@ class TurnRun:
             services.notify_owner(owner)
             if view.turn.ended:
                 count_ended_turn(view.turn, tool_runs.first_started)
+                services.warm_paths.keep((*path[:-1], view.turn), entries)
         return recorder.leaves_work
+
+    async def _load_path(self, turns: Turns) -> tuple[str, Sequence[Turn], KnownEntries]:
+        """The owner of the turn and its path. What stands before it has ended, and may be known."""
+        if self._loaded is not None:
+            owner, path = self._loaded
+        else:
+            owner, path = await retry_while_unavailable(lambda: turns.claimed(self.turn, self._services.replica))
+        leaf = path[0].parent_id
+        if leaf is None:
+            return owner, path, KnownEntries()
+        if warm := self._services.warm_paths.find(leaf):
+            return owner, (*warm.turns, *path), warm.entries
+        before = await retry_while_unavailable(lambda: turns.path_to(leaf))
+        if not before:
+            raise ClaimLost(f"turn {self.turn} was deleted, with all from {leaf} on")
+        return owner, (*before, *path), KnownEntries()
 
     async def call_hooks(self) -> None:
         """Calls the hooks for the end of the turn, if it has ended here."""

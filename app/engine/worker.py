@@ -19,6 +19,7 @@ from app.engine.model_route import ModelAccess, ModelBreakers, ModelPolicy
 from app.engine.recorder import to_the_end
 from app.engine.side_calls import SideCalls
 from app.engine.turn_run import RunServices, TurnRun
+from app.engine.warm_paths import WarmPaths
 from app.llm.provider import Provider
 from app.storage.accounts import Accounts
 from app.storage.charges import Charges
@@ -42,12 +43,15 @@ _ANY_NUMBER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class WorkerPolicy:
-    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas."""
+    """`poll_interval` and `grace_period` are seconds. `plans` limit the running turns of an owner, on all replicas. The
+    paths of ended turns are kept in up to `warm_bytes`.
+    """
 
     concurrent_turns: int = 1000
     plans: Plans = field(default_factory=Plans)
     poll_interval: float = 1.0
     grace_period: float = 10.0
+    warm_bytes: int = 64_000_000
     model: ModelPolicy = field(default_factory=ModelPolicy)
 
 
@@ -71,7 +75,17 @@ class Worker:
         side_calls = SideCalls(Charges(database), accounts, plans, policy.model)
         runner = HookRunner(hooks)
         self._services = RunServices(
-            database, queue.replica, directory, toolset, models, runner, accounts, plans, side_calls, notify_owner
+            database,
+            queue.replica,
+            directory,
+            toolset,
+            models,
+            runner,
+            accounts,
+            plans,
+            side_calls,
+            notify_owner,
+            WarmPaths(policy.warm_bytes),
         )
         self._runs: dict[UUID, TurnRun] = {}
         self._woken = asyncio.Event()
@@ -182,10 +196,10 @@ class Worker:
             self._coming -= 1
 
     def begin(self, owner: str, path: Sequence[Turn]) -> None:
-        """Runs a turn that was claimed as it was written. `path` is its path, where it is known whole, else its end."""
+        """Runs a turn that was claimed as it was written. `path` is the end of its path."""
         turn = path[-1].id
         if self._group is not None and turn not in self._runs:  # it may have been found in the rows
-            self._start(self._group, turn, (owner, path) if path[0].parent_id is None else None)
+            self._start(self._group, turn, (owner, path))
             if self._draining:
                 self._runs[turn].stop("release")
 

@@ -26,6 +26,7 @@ def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPol
         plans=plans,
         poll_interval=settings.poll_interval,
         grace_period=settings.grace_period,
+        warm_bytes=settings.warm_paths_mb * 1_000_000,
         model=ModelPolicy(
             retries,
             settings.stall_timeout,

@@ -1,6 +1,7 @@
 """Conversion of rows to frozen values and back. JSON columns are text; they are encoded and decoded here only."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -56,13 +57,21 @@ PRELIMINARY: Final = f"""CASE WHEN turns.status IN {OPEN_STATUSES} THEN (
     ) END AS preliminary"""
 
 
+def requests_from(rows: Iterable[Row]) -> Mapping[str, TurnRequest]:
+    """The requests of turns by their text: most turns of a chat have the same one, and share it in memory."""
+    return {text: _request.decode(text) for text in {row["request"] for row in rows} if text is not None}
+
+
 def turn_from(
     row: Row,
     rounds: Iterable[Round] = (),
     blocks: Iterable[Block] = (),
     asks: Iterable[Ask] = (),
     steers: Iterable[Steer] = (),
+    requests: Mapping[str, TurnRequest] = MappingProxyType({}),
 ) -> Turn:
+    """`requests` are those that are decoded already, by their text."""
+    request = row["request"]
     return Turn(
         id=row["id"],
         chat_id=row["chat_id"],
@@ -70,7 +79,7 @@ def turn_from(
         role=row["role"],
         status=row["status"],
         attempt=row["attempt"],
-        request=_request.decode(row["request"]) if row["request"] is not None else None,
+        request=None if request is None else requests.get(request) or _request.decode(request),
         cancel_requested=row["cancel_requested"],
         recoveries=row["recoveries"],
         arrivals=row["arrivals"],

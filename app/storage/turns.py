@@ -11,7 +11,16 @@ from app.domain.errors import ClaimLost, Conflict, NotFound, RequestRefused
 from app.domain.turns import ENDED, Turn
 from app.kit.offload import BLOCK, offload
 from app.storage.database import Database, Row, Statement, Transaction
-from app.storage.rows import OPEN_STATUSES, PRELIMINARY, ask_from, block_from, round_from, steer_from, turn_from
+from app.storage.rows import (
+    OPEN_STATUSES,
+    PRELIMINARY,
+    ask_from,
+    block_from,
+    requests_from,
+    round_from,
+    steer_from,
+    turn_from,
+)
 
 T = TypeVar("T")
 
@@ -88,14 +97,25 @@ GET_PATH_AFTER = Statement(
     ORDER BY depth DESC
     """
 )
-GET_CLAIMED_PATH = Statement(
+# With the turn that it answers.
+GET_CLAIMED_TURNS = Statement(
     f"""
     WITH RECURSIVE path AS (
         SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :turn AND replica = :replica
         UNION ALL
-        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id WHERE path.depth = 0
     )
     SELECT path.*, owner FROM path JOIN chats ON chats.id = path.chat_id ORDER BY depth DESC
+    """
+)
+GET_PATH_TO = Statement(
+    f"""
+    WITH RECURSIVE path AS (
+        SELECT {_COLUMNS}, 0 AS depth FROM turns WHERE id = :leaf
+        UNION ALL
+        SELECT {_COLUMNS}, path.depth + 1 FROM turns JOIN path ON turns.id = path.parent_id
+    )
+    SELECT * FROM path ORDER BY depth DESC
     """
 )
 # Roots apart: no index is used for a comparison with a parent that may be null.
@@ -245,13 +265,17 @@ class Turns:
         return row["text"] if row else ""
 
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
-        """The owner and the path of a turn that `replica` has claimed. Raises ClaimLost when it has not, or not any
-        more.
+        """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind the one that it
+        answers. Raises ClaimLost when it has not, or not any more.
         """
-        rows = await self._database.rows(GET_CLAIMED_PATH, turn=turn, replica=replica)
+        rows = await self._database.rows(GET_CLAIMED_TURNS, turn=turn, replica=replica)
         if not rows:
             raise ClaimLost(f"turn {turn} is not this replica's any more")
         return rows[0]["owner"], await _with_contents(self._database, rows)
+
+    async def path_to(self, leaf: UUID) -> list[Turn]:
+        """The turns from the root to `leaf`, which have ended. None where they were deleted."""
+        return await _with_contents(self._database, await self._database.rows(GET_PATH_TO, leaf=leaf))
 
     async def refreshed(self, turn: Turn) -> Turn:
         """The turn with the answers and steers that have arrived since it was read. `arrivals` is read first: what
@@ -358,8 +382,9 @@ async def _with_contents(database: Database | Transaction, rows: Sequence[Row]) 
 
     def turns() -> list[Turn]:
         blocks_of, rounds_of = by_turn(blocks, block_from), by_turn(rounds, round_from)
+        requests = requests_from(rows)
         return [
-            turn_from(row, rounds_of[row["id"]], blocks_of[row["id"]], asks[row["id"]], steers[row["id"]])
+            turn_from(row, rounds_of[row["id"]], blocks_of[row["id"]], asks[row["id"]], steers[row["id"]], requests)
             for row in rows
         ]
 

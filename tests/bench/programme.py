@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tests.bench.caching import caching
+from tests.bench.chats import chats
 from tests.bench.journal_cost import journal_cost
 from tests.bench.recovery import recovery
 from tests.bench.remote import remote
@@ -17,6 +18,7 @@ REMOTE = ("on the owner", "on the other", "difference", "target")
 JOURNAL = ("every 100 ms", "never", "difference", "share, %", "target, %")
 START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
+CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
 REPLICAS = ("one server", "two replicas")
 
 
@@ -44,6 +46,7 @@ def whole() -> Programme:
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
+            Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
         ),
     )
@@ -57,5 +60,6 @@ def quick_set() -> Programme:
             Trial("start", "the server killed and started again", START, start(2)),
             Trial("remote", "20 turns of 50/s, each with two readers", REMOTE, remote(20, 150)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
+            Trial("chats", "first delta in a long chat", CHATS, chats(10, 1000, 5000)),
         ),
     )

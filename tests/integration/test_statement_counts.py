@@ -177,6 +177,30 @@ async def test_a_result_that_postgres_refuses_takes_no_other_with_it(
     assert results == {"a": False, "b": True, "c": False}
 
 
+async def test_the_turn_behind_one_that_has_ended_here_reads_nothing_that_is_known(
+    harness: Harness, done: list[str]
+) -> None:
+    provider = ScriptedProvider([message_of(text("Hm."), tool_use("look", {}, "1")), *(answer() for _ in range(5))])
+    async with harness.replica(provider, [look]) as replica:
+        first = await harness.ask(tools=[look])
+        await harness.finish(replica, first)
+        second = await harness.ask(after=first)
+        done.clear()
+        await harness.finish(replica, second)
+        assert "GET_PATH_TO" not in done
+        warm = replica.worker._services.warm_paths.find(second.turn)
+        assert warm is not None
+        assert [*warm.turns] == await turns.Turns(harness.database).path_to(second.turn), "it is what the rows hold"
+    async with harness.replica(provider, [look]) as other:
+        await harness.finish(other, third := await harness.ask(after=second))
+        assert done.count("GET_PATH_TO") == 2  # once of the test
+        await harness.finish(other, await harness.ask(after=third))
+        assert done.count("GET_PATH_TO") == 2
+    *_, cold, kept = provider.requests
+    assert [message.role for message in kept.messages[: len(cold.messages)]] == [each.role for each in cold.messages]
+    assert kept.messages[: len(cold.messages)] == cold.messages
+
+
 # --- beginnings ------------------------------------------------------------------------------------------------------
 
 

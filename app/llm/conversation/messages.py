@@ -6,8 +6,9 @@ and its signatures hold. (Exceptions: a server tool that was still at work when 
 and a summary or a shortening of results begins anew at its place.)
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 from app.domain.blocks import REJECTED, Block, caller_of
@@ -71,13 +72,29 @@ _RESULT_TO_SUMMARISE = 2_000  # characters
 _RESULT_OF_PROGRAM = 500  # characters: such results were meant for the program
 
 
+class KnownEntries:
+    """What earlier requests have made of the turns of a path, for the next request: a turn that has ended is sent in
+    the same way as long as nothing else about the request changes.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[UUID, tuple[Turn, tuple[object, ...], Sequence[RoleBlock]]] = {}
+
+    def get(self, turn: Turn, key: tuple[object, ...], make: Callable[[], list[RoleBlock]]) -> Sequence[RoleBlock]:
+        """The entries of `turn`, which depend on it and on `key`. A turn that is sent changed is another object."""
+        known = self._of.get(turn.id)
+        if known is None or known[0] is not turn or known[1] != key:
+            known = self._of[turn.id] = (turn, key, make())
+        return known[2]
+
+
 def build_messages(
-    path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True
+    path: Sequence[Turn], model: str | None = None, *, may_use_tools: bool = True, known: KnownEntries | None = None
 ) -> tuple[Message, ...]:
     """Returns the messages for the running turn, the last of `path`. `model` is the model that is called, where it is
     not the one that the turn asked for. A program that the model has begun goes on only if it `may_use_tools`.
     """
-    return _build(path, model, keep_thoughts=True, may_use_tools=may_use_tools)
+    return _build(path, model, known or KnownEntries(), keep_thoughts=True, may_use_tools=may_use_tools)
 
 
 def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None = None) -> tuple[Message, ...]:
@@ -92,7 +109,7 @@ def messages_to_summarise(path: Sequence[Turn], through: UUID, model: str | None
         rounds=tuple(round for round in running.rounds if round.stop_reason == COMPACTED),
         blocks=tuple(block for block in running.blocks if block.type == SUMMARY),
     )
-    messages = _build([*path[:end], prompt, summaries], model, keep_thoughts=False)
+    messages = _build([*path[:end], prompt, summaries], model, KnownEntries(), keep_thoughts=False)
     return tuple(replace(message, blocks=tuple(map(_cut_result, message.blocks))) for message in messages)
 
 
@@ -109,9 +126,10 @@ def _cut_result(block: Block) -> Block:
 
 
 def _build(
-    path: Sequence[Turn], model: str | None, *, keep_thoughts: bool, may_use_tools: bool = True
+    path: Sequence[Turn], model: str | None, known: KnownEntries, *, keep_thoughts: bool, may_use_tools: bool = True
 ) -> tuple[Message, ...]:
     request = path[-1].request
+    same_frames: dict[int, bool] = {}  # by request: most turns of a chat share one
     model = model or (request.model if request else None)
     summary, shortenings = summary_on(path), shortenings_on(path)
     as_stored = path
@@ -133,12 +151,25 @@ def _build(
             and not (summary and (place, number) <= (summary.place, summary.round))
             and not any(shortening.invalidates((place, number)) for shortening in shortenings)
         ]
-        entries += _entries_of(turn, running, model, valid, may_use_tools)
+        then = id(turn.request)
+        if then not in same_frames:
+            same_frames[then] = _same_frame(turn.request, request)
+        make = partial(_entries_of, turn, running, model, valid, same_frames[then], may_use_tools)
+        if turn is running:
+            entries += make()
+        else:
+            key = (model, tuple(valid), same_frames[then], earlier_results_of(request), may_use_tools)
+            entries += known.get(turn, key, make)
     return group_by_role(drop_last_thoughts(entries))
 
 
 def _entries_of(
-    turn: Turn, running: Turn, model: str | None, valid_thoughts: Collection[int], may_use_tools: bool
+    turn: Turn,
+    running: Turn,
+    model: str | None,
+    valid_thoughts: Collection[int],
+    same_frame: bool,
+    may_use_tools: bool,
 ) -> list[RoleBlock]:
     """Returns an assistant turn round by round: its reply, the results of its calls, and what the user's side adds."""
     rounds = sorted((round for round in turn.rounds if round.sealed and not round.voided), key=lambda one: one.number)
@@ -146,7 +177,6 @@ def _entries_of(
     going_on = list(_rounds_going_on(turn, rounds)) if turn is running else []
     blocks = sendable_blocks(turn, rounds, going_on, may_use_tools)
     stopped = _stopped_calls(turn, blocks)
-    same_frame = _same_frame(turn.request, running.request)
     entries = [*_rounds_left(turn, 0), *_user_words(turn, 0)]
     for round in rounds:
         reply: Sequence[Block] = [block for block in blocks if block.round == round.number]

@@ -29,6 +29,8 @@ def with_shortenings(path: Sequence[Turn], shortenings: Sequence[Shortening], mo
     """
     request = path[-1].request
     tools = request.tools if request else ()
+    if not shortenings and not any(block.type == PROVIDER_SUMMARY for turn in path for block in turn.blocks):
+        return [*path]
     sent: list[Turn] = []
     for place, turn in enumerate(path):
         if turn.role != "assistant":

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from app.domain.blocks import Block
-from app.domain.kinds import PORTABLE
+from app.domain.kinds import PORTABLE, TOOL_RESULT, TOOL_USE
 from app.llm.conversation.sendable import drop_blank_reply, drop_last_thoughts, group_by_role
 from app.llm.provider import Message, ModelRequest
 from app.llm.raw_json import NULL, is_object, members_of, other_members, repaired_json, to_json
@@ -89,7 +89,12 @@ def with_valid_calls(messages: Sequence[Message], rules: CallRules) -> list[Mess
     """Renames calls and their results by the rules. Valid ids and names are not changed."""
     used: Counter[str] = Counter()
     current_ids: dict[str | None, str] = {}
-    return [replace(message, blocks=tuple(_valid(message.blocks, rules, used, current_ids))) for message in messages]
+    return [
+        replace(message, blocks=tuple(_valid(message.blocks, rules, used, current_ids)))
+        if any(block.type in {TOOL_USE, TOOL_RESULT} for block in message.blocks)
+        else message
+        for message in messages
+    ]
 
 
 def _valid(

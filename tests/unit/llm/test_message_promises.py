@@ -35,7 +35,7 @@ from app.domain.steps import (
 from app.domain.turns import Limits, Turn, TurnRequest
 from app.kit.ids import new_id
 from app.llm.anthropic.render import render_block
-from app.llm.conversation.messages import GIVEN_UP, GO_ON, build_messages, messages_to_summarise
+from app.llm.conversation.messages import GIVEN_UP, GO_ON, KnownEntries, build_messages, messages_to_summarise
 from tests.support.legal.anthropic import message_problems
 from tests.support.model_requests import (
     REQUEST,
@@ -177,6 +177,7 @@ class Chat:
         self.draw = draw
         self.path: list[Turn] = []
         self.requests: list[Said] = []
+        self.known = KnownEntries()
         self.shorter: list[int] = []  # before which requests what was said before was made shorter
         self.results = WORDS.map(alone) | PARTS
         self.ids = iter(range(10_000))
@@ -244,7 +245,9 @@ class Chat:
 
     def call_model(self, step: CallModel) -> bool:
         """False when the turn ended in it."""
-        self.requests.append(flattened(build_messages(self.path, may_use_tools=step.tools)))
+        messages = build_messages(self.path, may_use_tools=step.tools)
+        assert build_messages(self.path, may_use_tools=step.tools, known=self.known) == messages
+        self.requests.append(flattened(messages))
         begun = Round(step.round, 1, messages=len(self.requests[-1]))
         known = self.turn.rounds
         self.change(rounds=[*known, begun])
@@ -359,6 +362,23 @@ class LongChat(Chat):
 
     def stop_reason(self, blocks: Sequence[Block]) -> str:
         return "tool_use" if any(block.is_call for block in blocks) else super().stop_reason(blocks)
+
+
+OTHER_REQUESTS = st.lists(
+    st.tuples(st.sampled_from([None, "claude-sonnet-5-5"]), REQUESTS, st.booleans()), min_size=2, max_size=4
+)
+
+
+@given(any_path(), OTHER_REQUESTS)
+@settings(max_examples=100, deadline=None)
+def test_a_request_that_uses_what_others_have_made_is_that_which_uses_nothing(
+    path: list[Turn], requests: list[tuple[str | None, TurnRequest, bool]]
+) -> None:
+    known = KnownEntries()
+    for model, request, tools in requests:
+        path = [*path[:-1], replace(path[-1], request=request)]
+        alone = build_messages(path, model, may_use_tools=tools)
+        assert build_messages(path, model, may_use_tools=tools, known=known) == alone
 
 
 @given(st.data())

@@ -1,0 +1,70 @@
+"""Paths kept warm: those of turns that have ended here lately, for the turns that follow them."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.domain.turns import Turn
+from app.llm.conversation.messages import KnownEntries
+
+KEPT = 600.0  # seconds that an unused path stays
+# About the bytes of a turn and of a block in memory, besides their texts.
+_TURN, _BLOCK = 2000, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WarmPath:
+    """A path, and what the requests before have made of its turns."""
+
+    turns: Sequence[Turn]
+    entries: KnownEntries
+    size: int
+    timer: asyncio.TimerHandle
+
+
+class WarmPaths:
+    """Up to `most_bytes` of paths, by the turn at their end. What is used least goes first.
+
+    A path needs no comparison with its rows: a turn that has ended does not change, and its parent never does. It can
+    only be deleted, with all that follow it; then a statement that names it as a parent, or claims a turn behind it,
+    finds nothing.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._paths: OrderedDict[UUID, WarmPath] = OrderedDict()
+        self._size = 0
+
+    def find(self, leaf: UUID) -> WarmPath | None:
+        """The path from its root to `leaf`, where it is known."""
+        found = self._paths.get(leaf)
+        if found is not None:
+            self._paths.move_to_end(leaf)
+        return found
+
+    def keep(self, path: Sequence[Turn], entries: KnownEntries) -> None:
+        """Keeps a path whose turns have all ended. It takes the place of the path that it goes on from."""
+        before = self._drop(path[-3].id) if len(path) > 2 else None
+        new = path if before is None else path[-2:]
+        self._drop(path[-1].id)
+        size = sum(map(_size_of, new)) + (0 if before is None else before.size)
+        if size > self._most:
+            return
+        timer = asyncio.get_running_loop().call_later(KEPT, self._drop, path[-1].id)
+        self._paths[path[-1].id] = WarmPath(path, entries, size, timer)
+        self._size += size
+        while self._size > self._most:
+            self._drop(next(iter(self._paths)))
+
+    def _drop(self, leaf: UUID) -> WarmPath | None:
+        dropped = self._paths.pop(leaf, None)
+        if dropped is not None:
+            dropped.timer.cancel()
+            self._size -= dropped.size
+        return dropped
+
+
+def _size_of(turn: Turn) -> int:
+    return _TURN + sum(_BLOCK + len(block.text) + len(block.data or "") for block in turn.blocks)

@@ -1,0 +1,67 @@
+"""Paths kept warm: which are found, which make room, and when they go."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from app.domain.blocks import Block
+from app.domain.turns import Turn
+from app.engine import warm_paths
+from app.engine.warm_paths import WarmPaths
+from app.kit.ids import new_id
+from app.llm.conversation.messages import KnownEntries
+
+TURN = 3000 + 10  # bytes, about, of each turn below
+
+
+def path_of(turns: int, before: Sequence[Turn] = ()) -> list[Turn]:
+    path, chat = [*before], before[0].chat_id if before else new_id()
+    for _ in range(turns):
+        parent = path[-1].id if path else None
+        said = (Block(0, 0, 0, "text", "x" * 10),)
+        path.append(Turn(new_id(), chat, parent, "assistant" if len(path) % 2 else "user", "complete", blocks=said))
+    return path
+
+
+def found(paths: WarmPaths, leaf: UUID) -> Sequence[Turn] | None:
+    warm = paths.find(leaf)
+    return None if warm is None else warm.turns
+
+
+async def test_a_path_takes_the_place_of_the_one_that_it_goes_on_from() -> None:
+    paths, first = WarmPaths(4 * TURN), path_of(2)
+    paths.keep(first, KnownEntries())
+    assert found(paths, first[-1].id) == first
+    second = path_of(2, first)
+    paths.keep(second, entries := KnownEntries())
+    assert (found(paths, first[-1].id), found(paths, second[-1].id)) == (None, second)
+    kept = paths.find(second[-1].id)
+    assert kept is not None
+    assert kept.entries is entries
+    assert found(paths, new_id()) is None
+
+
+async def test_what_was_used_least_makes_room_and_what_never_has_room_is_not_kept() -> None:
+    paths, chats = WarmPaths(4 * TURN), [path_of(2) for _ in range(3)]
+    paths.keep(chats[0], KnownEntries())
+    paths.keep(chats[1], KnownEntries())
+    assert paths.find(chats[0][-1].id)
+    paths.keep(chats[2], KnownEntries())
+    assert [paths.find(path[-1].id) is not None for path in chats] == [True, False, True]
+    longer = path_of(4, chats[0])
+    paths.keep(longer, KnownEntries())
+    assert paths.find(longer[-1].id) is None
+    assert paths.find(chats[2][-1].id) is not None
+    nothing = WarmPaths(0)
+    nothing.keep(chats[0], KnownEntries())
+    assert nothing.find(chats[0][-1].id) is None
+
+
+async def test_a_path_that_nobody_uses_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_paths, "KEPT", 0.0)
+    paths, path = WarmPaths(4 * TURN), path_of(2)
+    paths.keep(path, KnownEntries())
+    await asyncio.sleep(0.001)
+    assert paths.find(path[-1].id) is None
