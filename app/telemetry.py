@@ -22,6 +22,9 @@ TURNS = Counter("turnstream_turns", "Turns that ended", ["status", "stop_reason"
 TURNS_RUNNING = Gauge("turnstream_turns_running", "Turns that run on this replica")
 TURNS_QUEUED = Gauge("turnstream_turns_queued", "Turns that no replica runs yet, of all replicas")
 TURNS_WAITING = Gauge("turnstream_turns_waiting", "Turns that wait for a person, of all replicas")
+OLDEST_QUEUED_SECONDS = Gauge(
+    "turnstream_oldest_queued_seconds", "Age of the oldest turn that may run and that no replica runs yet"
+)
 TASKS = Gauge("turnstream_tasks", "Tasks of this replica's event loop")
 TOOLS_RUNNING = Gauge("turnstream_tools_running", "Tool calls that run on this replica")
 STREAMS_OPEN = Gauge("turnstream_streams_open", "Open SSE streams")
@@ -50,9 +53,39 @@ PROVIDER_RETRIES = Counter("turnstream_provider_retries", "Model calls that were
 MODEL_BREAKER_OPEN = Gauge(
     "turnstream_model_breaker_open", "1 while a model's fallbacks are called at once, else 0", ["provider", "model"]
 )
-TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind"])
+PROVIDER_CALL_SECONDS = Histogram(
+    "turnstream_provider_call_seconds", "Duration of model calls", ["provider", "model"], buckets=_SECONDS
+)
+PROVIDER_FIRST_DELTA_SECONDS = Histogram(
+    "turnstream_provider_first_delta_seconds",
+    "From a model call to its first delta",
+    ["provider", "model"],
+    buckets=_SECONDS,
+)
+PROVIDER_ERRORS = Counter(
+    "turnstream_provider_errors", "Model calls that failed, by the type of the error", ["provider", "model", "type"]
+)
+TOKENS = Counter("turnstream_tokens", "Tokens by kind, as the provider counts them", ["kind", "model"])
+COST = Counter("turnstream_cost", "Cost of sealed rounds, by the prices of their models", ["model"])
 HOOK_FAILURES = Counter("turnstream_hook_failures", "Hooks that raised, or took too long", ["hook"])
 WEBHOOKS = Counter("turnstream_webhooks", "Tries to deliver a webhook", ["outcome"])
+HTTP_REQUESTS = Counter("turnstream_http_requests", "Answers to HTTP requests, by call", ["call", "status"])
+HTTP_SECONDS = Histogram(
+    "turnstream_http_seconds",
+    "From an HTTP request to the head of its answer",
+    ["call"],
+    buckets=(0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+POOL_IN_USE = Gauge("turnstream_pool_in_use", "Connections to Postgres that are in use, of this replica", ["pool"])
+POOL_WAIT_SECONDS = Histogram(
+    "turnstream_pool_wait_seconds",
+    "How long a statement waited for a connection to Postgres",
+    ["pool"],
+    buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 1, 5),
+)
+JOURNAL_LAG_SECONDS = Gauge("turnstream_journal_lag_seconds", "Age of the oldest open text that the journal lacks")
+STALLED_READERS = Gauge("turnstream_stalled_readers", "Connections whose client does not read what is sent")
+BUILD_INFO = Gauge("turnstream_build_info", "1, with the version that runs", ["version", "python"])
 PERSIST_SECONDS = Histogram(
     "turnstream_persist_seconds",
     "Duration of the writes of running turns",

@@ -1,7 +1,9 @@
 """Handlers for operations: liveness, readiness, metrics."""
 
 import asyncio
+from importlib.metadata import version
 from math import nan
+from platform import python_version
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
@@ -11,7 +13,7 @@ from app.api.http.errors import problem
 from app.api.services import services_of
 from app.domain.errors import StorageUnavailable
 from app.storage.database import Statement
-from app.telemetry import TASKS, TURNS_QUEUED, TURNS_WAITING
+from app.telemetry import BUILD_INFO, OLDEST_QUEUED_SECONDS, TASKS, TURNS_QUEUED, TURNS_WAITING
 
 _LONGEST_WAIT = 2.0  # seconds: a load balancer that asks does not wait much longer
 SELECT_ONE = Statement("SELECT 1")
@@ -40,9 +42,11 @@ async def readyz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """The metrics of this replica. Those of all replicas are NaN while Postgres does not answer."""
-    counts = await services_of(request).storage.turn_counts.queued_and_waiting()
-    queued, waiting = counts or (nan, nan)
+    services = services_of(request)
+    queued, waiting, oldest = await services.storage.turn_counts.open_turns() or (nan, nan, nan)
     TURNS_QUEUED.set(queued)
     TURNS_WAITING.set(waiting)
+    OLDEST_QUEUED_SECONDS.set(oldest)
+    BUILD_INFO.labels(version("turnstream"), python_version()).set(1)
     TASKS.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -439,6 +439,7 @@ def routes() -> list[Route]:
 def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        request.state.endpoint = endpoint
         if not endpoint.open:
             await admit(request, endpoint)
         return await endpoint.handler(request)

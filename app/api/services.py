@@ -167,7 +167,6 @@ async def admit(request: Request, endpoint: Endpoint) -> None:
     """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
     does with the database is done for its owner. Raises Unauthorized and Forbidden.
     """
-    request.state.endpoint = endpoint
     identity = await services_of(request).authenticator.identity_of(request)
     identity.require(*endpoint.scopes)
     if endpoint.reach != "handler":

@@ -55,6 +55,7 @@ from app.engine.turn_context import TurnContext
 from app.kit.text import sentence
 from app.llm.conversation.summaries import as_summary
 from app.storage.database import retry_while_unavailable
+from app.telemetry import PROVIDER_FIRST_DELTA_SECONDS
 from app.tools.tool import Outcome
 
 log = structlog.get_logger(__name__)
@@ -279,6 +280,9 @@ class Executor:
             except TransientError:
                 if isinstance(step, Compact) or not reply.is_whole:
                     raise  # a failure after the end of a reply takes nothing back
+            if reply.seconds_to_first_delta is not None:
+                label = self._models.policy.label(request.model if chosen is None else chosen)
+                PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
             if self._unsealed() is None or not reply.is_whole:
                 raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
@@ -354,7 +358,7 @@ class Executor:
         self._report_sealed(round)
 
     def _report_sealed(self, round: Round) -> None:
-        count_usage(round)
+        count_usage(round, self._models.policy.label(round.model or self.request.model))
         log.info("round.sealed", stop_reason=round.stop_reason, blocks=len(self.turn.blocks))
 
     async def _call_after_round(self) -> None:

@@ -7,7 +7,7 @@ from time import perf_counter
 import structlog
 
 from app.domain.assembly import ASSEMBLED
-from app.domain.errors import TransientError
+from app.domain.errors import ProviderError, TransientError
 from app.domain.kinds import TOOL_RESULT
 from app.domain.limits import BUDGET, reached_limits
 from app.domain.rounds import Round
@@ -17,7 +17,9 @@ from app.telemetry import (
     CONTINUATION_ROUNDS,
     CONTINUATION_SECONDS,
     CONTINUATIONS,
+    COST,
     LIMITS_REACHED,
+    PROVIDER_ERRORS,
     PROVIDER_RETRIES,
     ROUNDS_PER_TURN,
     TOKENS,
@@ -36,19 +38,32 @@ _RETRY_REASONS = frozenset(
     | {"provider_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "stall_timeout", "timeout_error"}
 )
 
+_LASTING_ERRORS = frozenset(
+    {"authentication_error", "invalid_request_error", "model_not_available", "not_found_error", "permission_error"}
+    | {"insufficient_quota", "billing_error", "request_too_large", "reply_too_long"}
+)
+
 
 def count_retry(error: TransientError) -> None:
     PROVIDER_RETRIES.labels(error.type if error.type in _RETRY_REASONS else "other").inc()
 
 
-def count_usage(round: Round) -> None:
-    count_tokens(round.usage)
+def count_provider_error(provider: str, model: str, error: ProviderError | TimeoutError) -> None:
+    type = error.type if isinstance(error, ProviderError) else "timeout_error"
+    PROVIDER_ERRORS.labels(provider, model, type if type in _RETRY_REASONS | _LASTING_ERRORS else "other").inc()
 
 
-def count_tokens(usage: Mapping[str, object]) -> None:
+def count_usage(round: Round, model: str) -> None:
+    """`model` is its label, here and below."""
+    count_tokens(round.usage, model)
+    if round.cost is not None:
+        COST.labels(model).inc(float(round.cost))
+
+
+def count_tokens(usage: Mapping[str, object], model: str) -> None:
     for kind, count in usage.items():
         if kind.endswith("_tokens") and isinstance(count, int):
-            TOKENS.labels(kind.removesuffix("_tokens")).inc(count)
+            TOKENS.labels(kind.removesuffix("_tokens"), model).inc(count)
 
 
 @contextmanager

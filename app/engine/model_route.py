@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 import structlog
@@ -12,12 +12,13 @@ from app.domain.errors import PermanentError, ProviderError, TransientError
 from app.domain.rounds import Prices
 from app.domain.turns import TurnError
 from app.engine.frame_clock import FrameClock
+from app.engine.metrics import count_provider_error
 from app.engine.openings import Openings
 from app.engine.retries import Retries, RetryPolicy
 from app.kit.circuit import Circuit
 from app.kit.text import sentence
 from app.llm.provider import Provider, kept_open
-from app.telemetry import MODEL_BREAKER_OPEN
+from app.telemetry import MODEL_BREAKER_OPEN, PROVIDER_CALL_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ class ModelPolicy:
     those of the turn's parameters that are `fitting` for them. After `breaker` failed calls in a row, of all turns of
     the replica, they are called at once for `breaker_pause` seconds. `summary_model` writes summaries of
     conversations and of results; without one it is the turn's own. A longer reply than `max_reply_chars` is cut off.
-    `prices` of a model are the present ones, `longest_reply` is in tokens.
+    `prices` of a model are the present ones, `longest_reply` is in tokens. `label` stands for a model in metrics.
     """
 
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -45,6 +46,7 @@ class ModelPolicy:
     max_reply_chars: int = 4_000_000
     prices: Callable[[str], Prices | None] = lambda _: None
     longest_reply: Callable[[str], int | None] = lambda _: None
+    label: Callable[[str], str] = lambda _: "other"
 
     def cost(self, model: str | None, usage: Mapping[str, Any]) -> float | None:
         """What the usage costs now; None where the prices are not known."""
@@ -79,7 +81,7 @@ class ModelBreakers:
                 raise
         if circuit.succeeded():
             log.info("model.breaker_closed", provider=provider, model=model)
-            MODEL_BREAKER_OPEN.labels(provider, model).set(0)
+            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(0)
         if self._circuits.get((provider, model)) is circuit:
             del self._circuits[provider, model]
 
@@ -90,7 +92,7 @@ class ModelBreakers:
         if circuit.failed():
             pause = self._policy.breaker_pause
             log.warning("model.breaker_open", provider=provider, model=model, failures=circuit.failures, pause=pause)
-            MODEL_BREAKER_OPEN.labels(provider, model).set(1)
+            MODEL_BREAKER_OPEN.labels(provider, self._policy.label(model)).set(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,14 @@ class ModelAccess:
     @contextmanager
     def call(self, model: str) -> Iterator[Provider]:
         """Encloses a call of a model."""
-        provider = self.provider_for(model)
-        with self.breakers.call(provider.name, model):
-            yield provider
+        provider, label, start = self.provider_for(model), self.policy.label(model), perf_counter()
+        try:
+            with self.breakers.call(provider.name, model):
+                yield provider
+        except (ProviderError, TimeoutError) as error:
+            count_provider_error(provider.name, label, error)
+            raise
+        PROVIDER_CALL_SECONDS.labels(provider.name, label).observe(perf_counter() - start)
 
 
 @dataclass(slots=True)

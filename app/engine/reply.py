@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import assert_never
 
 import structlog
@@ -56,6 +57,8 @@ class Reply:
         self._ahead: Sequence[Change] = ()
         self._last = LastBlock(lambda block: self._close([block]))
         self._first_delta_at: datetime | None = None
+        self._opened = perf_counter()
+        self.seconds_to_first_delta: float | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -162,6 +165,7 @@ class Reply:
     def _count(self, text: str) -> None:
         if self._first_delta_at is None:
             self._first_delta_at = datetime.now(UTC)
+            self.seconds_to_first_delta = perf_counter() - self._opened
             self._observe_first_delta(self._first_delta_at)
         self._chars_left -= len(text)
         if self._chars_left < 0:

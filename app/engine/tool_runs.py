@@ -257,7 +257,7 @@ class ToolRuns:
             return failed
         note = {"of": len(text), "model": model, "usage": answer.usage, "cost": answer.cost}
         count_policies(self._label(call), {"summarised": note})
-        count_tokens(answer.usage)
+        count_tokens(answer.usage, self._models.policy.label(model))
         hint = f"A summary, by {model}, of a result of {len(text):,} characters."
         if any(spec.name == READ_RESULT for spec in self._request.tools):
             hint += f' To read the whole, call {READ_RESULT} with tool_use_id "{call.tool_use_id}".'

@@ -38,6 +38,7 @@ def worker_policy(settings: Settings, models: Models, plans: Plans) -> WorkerPol
             settings.max_reply_chars,
             models.prices,
             models.longest_reply,
+            models.label,
         ),
     )
 

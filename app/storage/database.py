@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from time import perf_counter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -18,6 +19,7 @@ import asyncpg
 import structlog
 
 from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
+from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +121,8 @@ class Database:
         self._pool = pool
         self._timeout = timeout
         self._by_owner = by_owner
+        name = "api" if by_owner else "engine"
+        self._in_use, self._wait_seconds = POOL_IN_USE.labels(name), POOL_WAIT_SECONDS.labels(name)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def rows(self, statement: Statement, **values: Any) -> Sequence[Row]:
@@ -155,11 +159,16 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        acquired = False
+        acquired, start = False, perf_counter()
         try:
             async with self._share(), self._pool.acquire(timeout=self._timeout) as raw:
                 acquired = True
-                yield raw
+                self._wait_seconds.observe(perf_counter() - start)
+                self._in_use.inc()
+                try:
+                    yield raw
+                finally:
+                    self._in_use.dec()
         except TimeoutError as error:
             if not acquired:
                 raise StorageUnavailable("All connections to Postgres are busy, or none can be opened.") from error

@@ -2,16 +2,31 @@
 
 import asyncio
 from time import monotonic
+from typing import NamedTuple
 
 from app.domain.errors import StorageError
 from app.storage.database import Database, Statement
+from app.storage.runs.queue import CLAIMABLE
 
+# A turn behind an open one of its chat waits rightly, and is not the oldest.
 COUNT_OPEN = Statement(
-    """
-    SELECT count(*) FILTER (WHERE status = 'queued') AS queued, count(*) FILTER (WHERE status = 'waiting') AS waiting
+    f"""
+    SELECT count(*) FILTER (WHERE status = 'queued') AS queued, count(*) FILTER (WHERE status = 'waiting') AS waiting,
+        coalesce((
+            SELECT extract(epoch FROM now() - created_at)::float FROM turns AS next
+            WHERE {CLAIMABLE} ORDER BY created_at, id LIMIT 1
+        ), 0) AS oldest
     FROM turns WHERE status IN ('queued', 'waiting')
     """
 )
+
+
+class OpenTurns(NamedTuple):
+    """`oldest` is the age in seconds of the oldest turn that may be claimed, 0 where there is none."""
+
+    queued: int
+    waiting: int
+    oldest: float
 
 
 class TurnCounts:
@@ -23,9 +38,9 @@ class TurnCounts:
         self._timeout = timeout
         self._lock = asyncio.Lock()
         self._counted: float | None = None
-        self._counts: tuple[int, int] | None = None
+        self._counts: OpenTurns | None = None
 
-    async def queued_and_waiting(self) -> tuple[int, int] | None:
+    async def open_turns(self) -> OpenTurns | None:
         """None where Postgres does not answer in time."""
         async with self._lock:
             if self._counted is None or monotonic() - self._counted >= self._keep:
@@ -33,10 +48,10 @@ class TurnCounts:
                 self._counted = monotonic()
             return self._counts
 
-    async def _count(self) -> tuple[int, int] | None:
+    async def _count(self) -> OpenTurns | None:
         try:
             async with asyncio.timeout(self._timeout):
                 row = await self._database.row(COUNT_OPEN)
         except (StorageError, TimeoutError):
             return None
-        return None if row is None else (row["queued"], row["waiting"])
+        return None if row is None else OpenTurns(row["queued"], row["waiting"], row["oldest"])

@@ -51,7 +51,7 @@ def test_nginx_and_prometheus_name_every_replica_of_the_compose_file() -> None:
 def test_every_file_that_is_mounted_exists() -> None:
     volumes = [volume for service in compose().values() for volume in service.get("volumes", ())]
     mounted = [volume.split(":")[0] for volume in volumes if volume.startswith("./")]
-    assert len(mounted) == 3
+    assert len(mounted) == 4
     for path in mounted:
         assert (ROOT / path).is_file()
 

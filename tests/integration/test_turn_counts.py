@@ -24,19 +24,19 @@ async def look() -> str:
 
 async def test_queued_and_waiting_turns_are_counted_and_the_count_is_kept_for_a_while(harness: Harness) -> None:
     counts, kept = TurnCounts(harness.database, keep=0), TurnCounts(harness.database, keep=math.inf)
-    assert await kept.queued_and_waiting() == (0, 0)
+    assert (await kept.open_turns() or ())[:2] == (0, 0)
     asked = await harness.ask(tools=[draw])
-    assert await counts.queued_and_waiting() == (1, 0)
+    assert (await counts.open_turns() or ())[:2] == (1, 0)
     async with harness.replica(ScriptedProvider([message_of(tool_use("draw", {}, "a"))]), [draw]) as replica:
         await waits(harness, replica, asked)
-        assert await counts.queued_and_waiting() == (0, 1)
-    assert await kept.queued_and_waiting() == (0, 0)
+        assert (await counts.open_turns() or ())[:2] == (0, 1)
+    assert (await kept.open_turns() or ())[:2] == (0, 0)
 
 
 async def test_a_database_that_does_not_answer_in_time_is_no_count(harness: Harness) -> None:
     lock = "LOCK TABLE turns IN ACCESS EXCLUSIVE MODE"
     async with harness.locker() as locker, locker.holding(lock):
-        assert await TurnCounts(harness.database, timeout=0.05).queued_and_waiting() is None
+        assert await TurnCounts(harness.database, timeout=0.05).open_turns() is None
 
 
 async def test_the_call_of_the_model_that_answers_results_is_logged_from_its_beginning_to_its_end(

@@ -40,6 +40,7 @@ BESIDE = "tests/acceptance/test_embedding.py::test_beside_the_routes_of_a_host_a
 TABLES = "tests/acceptance/test_embedding.py::test_beside_the_tables_of_a_host_it_has_a_schema_of_its_own"
 LOGS = "tests/acceptance/test_embedding.py::test_its_lines_go_through_the_logging_of_the_host"
 TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pages_say"
+RUNBOOKS = "tests/acceptance/test_runbooks.py::test_the_commands_of_the_runbooks_work_as_written"
 BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_and_restored_as_the_page_says"
 USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_all_owners"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
@@ -127,7 +128,7 @@ CHECKED = {
         "Plans",
         "toml",
     ): "tests/unit/setup/test_plans.py::test_the_file_is_that_of_the_page",
-    ("docs/operations.md", "Docker", "sh"): "needs a container engine",
+    ("docs/operations.md", "Deployment", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
     ("docs/protocol.md", "Duties of a client", "python"): (
@@ -170,6 +171,17 @@ CHECKED = {
     ),
     ("docs/tools.md", "A complete example", "python"): OWN_TOOLS,
     ("docs/tools.md", "A complete example", "sh"): OWN_TOOLS,
+    ("docs/runbooks.md", "A turn does not move", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "A replica is gone", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "A provider is down", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Postgres is away or slow", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "An owner spends too much", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "A secret has leaked", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Restore", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Upgrade and downgrade", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Webhooks fail", "sh"): RUNBOOKS,
+    ("docs/runbooks.md", "Postgres is away or slow", "sql"): RUNBOOKS,
+    ("docs/runbooks.md", "The disk of Postgres is full", "sql"): RUNBOOKS,
     ("docs/tools.md", "A complete example", "text"): (
         "tests/unit/tools/test_docs_example.py::test_the_first_example_prints_the_documented_text"
     ),

@@ -5,12 +5,15 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.telemetry import HTTP_REQUESTS, HTTP_SECONDS, STALLED_READERS
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +88,7 @@ class Connection(HttpToolsProtocol):
         self._timeout = HEAD_TIMEOUT
         self._read_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_stalled = False
         self._idle_since = 0.0
         self.user: tuple[Callable[[], None], Callable[[], None]] | None = None  # of the outlet
         self.shuts_down = False
@@ -100,6 +104,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._count_stalled(False)
         for timer in (self._read_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -193,14 +198,20 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._count_stalled(True)
         self._watch_stall(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._count_stalled(False)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         if self.user is not None:
             self.user[0]()
+
+    def _count_stalled(self, is_stalled: bool) -> None:
+        STALLED_READERS.inc(is_stalled - self._is_stalled)
+        self._is_stalled = is_stalled
 
     def _watch_stall(self, unread: int) -> None:
         self._stall_timer = self.loop.call_later(self._stall, self._check_stall, unread)
@@ -226,15 +237,22 @@ def connections(heartbeat: float) -> Callable[..., Connection]:
 
 class SafeHeaders:
     """Middleware: no browser guesses the media type of an answer, or runs anything in it, unless the answer has a
-    policy of its own, as the page has.
+    policy of its own, as the page has. It counts the answers by call, as the last one that sees them all.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = perf_counter()
+
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
+                # Only calls of the table: an address that a client made up is no series of its own.
+                endpoint = scope.get("state", {}).get("endpoint")
+                call = "other" if endpoint is None else endpoint.call
+                HTTP_REQUESTS.labels(call, message["status"]).inc()
+                HTTP_SECONDS.labels(call).observe(perf_counter() - start)
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")

@@ -14,7 +14,7 @@ from app.domain.events import BlockStart
 from app.storage.runs.journal import Journal, JournalEntry
 from app.stream.directory import Directory
 from app.stream.live import LiveView
-from app.telemetry import PERSIST_SECONDS
+from app.telemetry import JOURNAL_LAG_SECONDS, PERSIST_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,7 @@ class JournalWriter:
         self._directory = directory
         self._interval = interval
         self._written: dict[LiveView, Written] = {}
+        self._flushed = perf_counter()
 
     async def run(self) -> None:
         """Writes for ever."""
@@ -58,11 +59,15 @@ class JournalWriter:
                     # The journal is an unlogged table: Postgres has crashed and emptied it. All is written again.
                     written.clear()
             except StorageUnavailable as error:
+                JOURNAL_LAG_SECONDS.set(start - self._flushed)
                 log.warning("journal.waits", error=str(error))
                 # The next tick writes the same text from the same offsets: mirrors rely on the offsets.
                 return
             PERSIST_SECONDS.labels("journal").observe(perf_counter() - start)
-        self._written = written
+            JOURNAL_LAG_SECONDS.set(start - self._flushed)
+        else:
+            JOURNAL_LAG_SECONDS.set(0)
+        self._written, self._flushed = written, perf_counter()
 
     def _entries(self, written: dict[LiveView, Written]) -> Iterator[tuple[LiveView, JournalEntry]]:
         for view in self._directory.here():

@@ -76,7 +76,7 @@ class TitleWriter(Hooks):
         reply = await self._side_calls.ask(
             "title", owner, answer, self._provider_for(self._model), self._model, prompt, _MAX_TOKENS
         )
-        count_tokens(reply.usage)
+        count_tokens(reply.usage, self._side_calls.policy.label(self._model))
         title = title_from(reply.text.strip().strip("\"'«»“”„*#. "))
         if title is None:
             return

@@ -105,6 +105,11 @@ class Models:
             provider = _WithoutFiles(provider, unreadable)
         return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
 
+    def label(self, name: str) -> str:
+        """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
+        found = self._find(name)
+        return found[1].id if found and found[1].id in self.listed() else "other"
+
     def fallbacks(self, name: str) -> Sequence[str]:
         found = self._find(name)
         return () if found is None else found[1].fallbacks

@@ -13,7 +13,7 @@ from app.storage.runs.session import CHANNEL
 from app.storage.webhooks import WebhookKind
 
 # A turn that was enqueued behind an open one is not claimed before that one has ended.
-_CLAIMABLE = f"""
+CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
         SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
         WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
@@ -29,7 +29,7 @@ _CLAIM = """
 CLAIM_TURNS = Statement(
     f"""
     WITH chosen AS (
-        SELECT id FROM turns AS next WHERE {_CLAIMABLE}
+        SELECT id FROM turns AS next WHERE {CLAIMABLE}
         ORDER BY created_at, id FOR UPDATE SKIP LOCKED LIMIT :limit
     )
     {_CLAIM}
@@ -47,7 +47,7 @@ CLAIM_TURNS_FAIRLY = Statement(
             + row_number() OVER (PARTITION BY owner ORDER BY next.created_at, next.id) AS rank
         FROM turns AS next JOIN chats ON chats.id = chat_id LEFT JOIN busy USING (owner)
             LEFT JOIN accounts USING (owner)
-        WHERE {_CLAIMABLE}
+        WHERE {CLAIMABLE}
     ), chosen AS (
         SELECT turns.id FROM turns JOIN ranked USING (id)
         WHERE status = 'queued' AND rank <= most

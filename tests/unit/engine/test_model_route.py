@@ -64,7 +64,7 @@ def test_a_success_in_between_starts_the_count_again_and_each_model_has_its_own(
 
 
 def test_one_call_at_a_time_tries_again_and_closes_the_breaker(clock: Clock) -> None:
-    breakers = ModelBreakers(ModelPolicy(breaker=1, breaker_pause=30), clock)
+    breakers = ModelBreakers(ModelPolicy(breaker=1, breaker_pause=30, label=str), clock)
 
     def shown() -> float | None:
         return REGISTRY.get_sample_value("turnstream_model_breaker_open", {"provider": "p", "model": "m"})

@@ -1,0 +1,95 @@
+"""The Grafana dashboard of all metrics, from the list of them: `python docs/deploy/make_dashboard.py` writes
+grafana.json beside this file. Each metric is a panel, with its labels as series.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.metrics import MetricWrapperBase
+
+from app import telemetry
+
+FILE = Path(__file__).with_name("grafana.json")
+_WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
+# The rows of the dashboard: their titles, and the beginnings of the names of their metrics. The first that fits counts.
+_ROWS = {
+    "Turns": ("turns", "rounds", "limits", "first_delta", "oldest_queued", "waits"),
+    "Models and money": ("provider", "model", "tokens", "cost"),
+    "Tools": ("tool", "mcp"),
+    "Readers and HTTP": ("http", "streams", "stalled"),
+    "Postgres": ("pool", "persist", "journal"),
+    "Webhooks and hooks": ("webhooks", "hook"),
+    "Process": ("",),
+}
+
+
+def metrics() -> Iterator[tuple[str, str, MetricWrapperBase]]:
+    """The name in Prometheus, the type, and the metric."""
+    for metric in vars(telemetry).values():
+        if isinstance(metric, MetricWrapperBase):
+            (family,) = metric.describe()
+            yield (f"{family.name}_total" if family.type == "counter" else family.name), family.type, metric
+
+
+def expressions(name: str, type: str, labels: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Queries of a panel, each with its legend."""
+    by = ", ".join(labels)
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+    match type:
+        case "counter":
+            return [(f"sum by ({by}) (rate({name}[$__rate_interval]))", legend or "a second")]
+        case "histogram":
+            sums = f"sum by ({', '.join((*labels, 'le'))}) (rate({name}_bucket[$__rate_interval]))"
+            return [(f"histogram_quantile({q}, {sums})", f"p{q * 100:g} {legend}".strip()) for q in (0.5, 0.95)]
+        case _:
+            return [(name, f"{{{{instance}}}} {legend}".strip())]
+
+
+def dashboard() -> dict[str, Any]:
+    rows: dict[str, list[tuple[str, str, MetricWrapperBase]]] = {title: [] for title in _ROWS}
+    for name, type, metric in metrics():
+        bare = name.removeprefix("turnstream_")
+        rows[next(title for title, starts in _ROWS.items() if bare.startswith(starts))].append((name, type, metric))
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, found in rows.items():
+        panels.append({"type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []})
+        y += 1
+        for place, (name, type, metric) in enumerate(found):
+            position = {"x": place % _PER_ROW * _WIDTH, "y": y + place // _PER_ROW * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
+            panels.append(_panel(name, type, metric, position))
+        y += -(-len(found) // _PER_ROW) * _HEIGHT
+    for number, panel in enumerate(panels, 1):
+        panel["id"] = number
+    return {
+        "title": "turnstream",
+        "uid": "turnstream",
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "panels": panels,
+    }
+
+
+def _panel(name: str, type: str, metric: MetricWrapperBase, position: dict[str, int]) -> dict[str, Any]:
+    unit = "s" if "_seconds" in name else "ops" if type == "counter" else "short"
+    queries = expressions(name, type, tuple(metric._labelnames))
+    return {
+        "type": "timeseries",
+        "title": name,
+        "description": metric._documentation,
+        "gridPos": position,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + place), "expr": expression, "legendFormat": legend}
+            for place, (expression, legend) in enumerate(queries)
+        ],
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(dashboard(), indent=1) + "\n", encoding="utf-8")
