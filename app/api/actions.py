@@ -32,7 +32,7 @@ async def act(request: Request) -> Response:
     key = idempotency_key_of(request, body)
     before = await services.storage.turns.get(owner, chat, turn)
     try:
-        decisions = await _decisions(sent.actions, before, owner, services)
+        decisions = await decisions_of(sent.actions, before, owner, services)
     except RequestRefused:
         # A repetition may fail checks that the first request passed: an upload may be gone.
         if not await services.storage.exchanges.knows(owner, key):
@@ -83,18 +83,22 @@ def _actor(request: Request) -> str:
     return identity_of(request).credential or ""
 
 
-async def _decisions(actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services) -> list[Decision]:
+async def decisions_of(
+    actions: Sequence[ActionIn], turn: Turn, owner: str, services: Services, list_field: str = "actions"
+) -> list[Decision]:
+    """The decisions of a person about calls of the turn. `list_field` holds the actions. Raises RequestRefused."""
     seen: set[str] = set()
     for place, action in enumerate(actions):
         if action.tool_use_id in seen:
             raise RequestRefused(
-                f"`actions.{place}.tool_use_id` must name another call: {action.tool_use_id} is answered twice.",
-                field=f"actions.{place}.tool_use_id",
+                f"`{list_field}.{place}.tool_use_id` must name another call: {action.tool_use_id} is answered twice.",
+                field=f"{list_field}.{place}.tool_use_id",
             )
         seen.add(action.tool_use_id)
     contents = Contents(services.http.max_turn_bytes)
     decisions = [
-        await _decision(each, turn, owner, services, f"actions.{place}", contents) for place, each in enumerate(actions)
+        await _decision(each, turn, owner, services, f"{list_field}.{place}", contents)
+        for place, each in enumerate(actions)
     ]
     return [*decisions, *_following(decisions, turn)]
 

@@ -8,6 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api import actions, catalog, chats, documents, health, tokens, turns, uploads, usage, waiting
+from app.api.ag_ui import endpoints as ag_ui
+from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
@@ -322,6 +324,43 @@ ENDPOINTS = (
         ai_sdk.stop_chat,
         "For `useChat` of the AI SDK: cancel all turns of the chat that have not ended",
         gives=UiStopped,
+        problems=(404,),
+        reach="handler",
+    ),
+    Endpoint(
+        "POST /api/ag-ui",
+        ag_ui.run_agent,
+        "For clients of AG-UI: post a message, or answer interrupts and calls of the page; returns the run's events",
+        RunInput,
+        "text/event-stream",
+        problems=(409,),
+        events="AgUiRun",
+        scopes=("chat", "approve"),
+        reach="handler",
+    ),
+    Endpoint(
+        "POST /api/ag-ui/connect",
+        ag_ui.connect_agent,
+        "For clients of AG-UI: all messages of the thread, then what follows of the answer that is open",
+        RunInput,
+        "text/event-stream",
+        events="AgUiRun",
+        scopes=("read",),
+        reach="handler",
+    ),
+    Endpoint(
+        "GET /api/ag-ui/threads/{id}",
+        ag_ui.get_thread,
+        "For clients of AG-UI: the messages on the path to the newest turn, and what it waits for",
+        gives=AgUiThreadOut,
+        problems=(404,),
+        reach="handler",
+    ),
+    Endpoint(
+        "POST /api/ag-ui/threads/{id}/stop",
+        ag_ui.stop_thread,
+        "For clients of AG-UI: cancel all turns of the thread that have not ended",
+        gives=AgUiStopped,
         problems=(404,),
         reach="handler",
     ),

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
@@ -110,15 +111,21 @@ class Page:
         return (await self._process.stderr.read()).decode()
 
 
-@shared
-async def node_process(node: str) -> AsyncIterator[Process]:
+@asynccontextmanager
+async def process_of(node: str, script: str) -> AsyncIterator[Process]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        node, "page.mjs", cwd=FOLDER, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 24
+        node, script, cwd=FOLDER, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 24
     )
     yield process
     process.kill()
     await process.wait()
+
+
+@shared
+async def node_process(node: str) -> AsyncIterator[Process]:
+    async with process_of(node, "page.mjs") as process:
+        yield process
 
 
 @pytest.fixture

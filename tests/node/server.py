@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 
 from app.config import read_settings
+from app.domain.errors import PermanentError, TransientError
 from app.domain.kinds import TEXT, TOOL_RESULT, USER_TEXT
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
@@ -76,12 +77,17 @@ class Model(ScriptedProvider):
         word = _word(request)
         hung = Path(os.environ[HUNG], word.rpartition(" ")[2])
         hangs = word == "hang" or (word.startswith("hang once ") and not hung.exists())
+        breaks = word.startswith("break once ") and not hung.exists()
         async for number, batch in _numbered(super().stream(request)):
-            if hangs and number == 3:
+            if (hangs or breaks) and number == 3:
                 hung.touch()  # before a page that has seen the batch may end this process
             yield batch
             if hangs and number == 3:
                 await asyncio.Event().wait()
+            if breaks and number == 3:
+                raise TransientError("overloaded_error", "The engine is overloaded.")
+            if word == "fail" and number == 3:
+                raise PermanentError("invalid_request_error", "It cannot be done.")
 
 
 def _word(request: ModelRequest) -> str:

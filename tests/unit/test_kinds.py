@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
+from app.api.ag_ui.encoder import Run, RunEncoder
+from app.api.ag_ui.messages import ClientIds, answer_messages
 from app.api.ai_sdk.chunks import UiEncoder
 from app.api.ai_sdk.messages import ui_message
 from app.api.codec import block_json
@@ -260,6 +262,31 @@ def test_openai_has_an_item_for_each_kind_or_none(kind: BlockKind) -> None:
         list(events.take(mark))
     shown = OPENAI[kind.shown]
     assert [item["type"] for item in events.response()["output"]] == ([] if shown is None else [shown])
+
+
+AG_UI: dict[Shown, tuple[str, str]] = {
+    # the first event of the run, and the role of the message
+    "prose": ("TEXT_MESSAGE_START", "assistant"),
+    "thought": ("REASONING_START", "reasoning"),
+    "hidden_thought": ("ACTIVITY_SNAPSHOT", "activity"),
+    "call": ("TOOL_CALL_START", "assistant"),
+    "inside_call": ("TOOL_CALL_RESULT", "tool"),
+    "file": ("ACTIVITY_SNAPSHOT", "activity"),
+    "user_text": ("TEXT_MESSAGE_START", "user"),
+    "note": ("ACTIVITY_SNAPSHOT", "activity"),
+    "raw": ("ACTIVITY_SNAPSHOT", "activity"),
+}
+
+
+@each_kind()
+def test_ag_ui_has_every_kind_in_its_events_and_its_messages(kind: BlockKind) -> None:
+    turn = turn_with(kind)
+    encode = RunEncoder(turn, Run("thread", "run"), lambda: turn, collects=False)
+    block = turn.blocks[-1]
+    frames = encode(start_of_block(block), None) + encode(BlockStop(1, block), None)
+    first = json.loads(frames.split(b"\n\n")[0].removeprefix(b"data: "))
+    role = answer_messages(turn.id, turn.blocks, ClientIds())[-1]["role"]
+    assert (first["type"], role) == AG_UI[kind.shown]
 
 
 def _part_name(part: str, kind: BlockKind) -> str:

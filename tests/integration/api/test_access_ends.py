@@ -25,7 +25,7 @@ from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed")
+DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed", "ag-ui", "ag-ui connected")
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,11 @@ async def reading(
             message = {"id": "m", "role": "user", "parts": parts}
             sent = {"id": str(time.time()), "messages": [message], "turnstream": {"model": model}}
             call = ("POST", "/api/ai-sdk/chat", sent)
+        elif dialect == "ag-ui":
+            message = {"id": "m", "role": "user", "content": "Hi"}
+            options = {"forwardedProps": {"turnstream": {"model": model}}}
+            sent = {"threadId": str(time.time()), "runId": "r", "messages": [message], **options}
+            call = ("POST", "/api/ag-ui", sent)
         elif dialect != "post":
             turn = (await client.post("/api/turns", json=body, headers=keeper)).json()["assistant_turn"]
             await pause.reached.wait()
@@ -85,7 +90,9 @@ async def reading(
                 "feed": "/api/stream",
                 "ai-sdk resumed": f"/api/ai-sdk/chat/{turn['chat_id']}/stream",
             }
-            call = ("GET", paths[dialect], None)
+            call = ("GET", paths.get(dialect, ""), None)
+            if dialect == "ag-ui connected":
+                call = ("POST", "/api/ag-ui/connect", {"threadId": turn["chat_id"], "runId": "r"})
         accept = {"Accept": "text/event-stream"}
         async with client.stream(call[0], call[1], json=call[2], headers=credentials | accept) as response:
             assert response.status_code == 200, await response.aread()
@@ -103,6 +110,10 @@ def has_its_last_word(dialect: str, found: Reading) -> None:
         chunk = json.loads(found.last.removeprefix("data: "))
         assert chunk.pop("errorText")
         assert chunk == {"type": "error"}
+    elif dialect.startswith("ag-ui"):
+        event = json.loads(found.last.removeprefix("data: "))
+        assert event.pop("message")
+        assert event == {"type": "RUN_ERROR", "code": "access_ended"}
     else:
         name, data = found.last.split("\n")
         assert name == "event: access_ended"

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import validate
 
+from app.api.ag_ui.schemas import RunInput
 from app.api.ai_sdk.schemas import UiRequest
 from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
@@ -179,11 +180,17 @@ def body_of(endpoint: Endpoint) -> dict[str, Any]:
         return {"json": {"actions": [{"type": "result", "tool_use_id": "c", "output": "a cat"}]}}
     if endpoint.takes is UiRequest:
         return {"json": saying("Hi", str(uuid4()))}
+    if endpoint.takes is RunInput:
+        return {"json": running("Hi", str(uuid4()))}
     return {"json": said("Hi") if "blocks" in getattr(endpoint.takes, "model_fields", ()) else {}}
 
 
 def saying(words: str, chat: str) -> dict[str, Any]:
     return {"id": chat, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": words}]}]}
+
+
+def running(words: str, thread: str) -> dict[str, Any]:
+    return {"threadId": thread, "runId": "r", "messages": [{"id": "m", "role": "user", "content": words}]}
 
 
 Provoke = Callable[[World, Endpoint], Awaitable[None]]
@@ -242,6 +249,14 @@ async def not_now(world: World, endpoint: Endpoint) -> None:
         await world.api.say(chat, model=world.server.scripts.model(pausing(Pause(), "One ", "two.")))
         rejected = {**saying("Hi", chat.rpartition("/")[2]), "turnstream": {"on_busy": "reject"}}
         await world.api.request(endpoint.method, endpoint.path, json=rejected)
+        return
+    if endpoint.takes is RunInput:
+        chat = await world.api.chat()
+        await world.api.say(chat, model=world.server.scripts.model(pausing(Pause(), "One ", "two.")))
+        options = {"forwardedProps": {"turnstream": {"on_busy": "reject"}}}
+        await world.api.request(
+            endpoint.method, endpoint.path, json={**running("Hi", chat.rpartition("/")[2]), **options}
+        )
         return
     if endpoint.handler.__name__ == "delete_upload":
         path = await world.fill(endpoint)

@@ -1,0 +1,267 @@
+"""Handlers for clients of AG-UI, such as `HttpAgent` and CopilotKit: the same chats as threads, turns as runs."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.actions import decisions_of
+from app.api.ag_ui.encoder import Run, encode, run_finished, run_started
+from app.api.ag_ui.messages import (
+    ClientIds,
+    call_in,
+    ids_of_client,
+    interrupts_of,
+    pending_calls_of,
+    thread_messages,
+)
+from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiThreadOut, RunInput, blocks_in
+from app.api.ag_ui.stream import response, run_stream
+from app.api.ai_sdk.schemas import UiOptions
+from app.api.codec import output_text
+from app.api.foreign import (
+    chat_of,
+    key_of,
+    post_by_chat,
+    replace_answer,
+    stop_all,
+    storable_in_messages,
+    turn_of,
+)
+from app.api.http.reading import read_body
+from app.api.http.validation import invalid
+from app.api.schemas.requests import ChatSettings, NewTurn
+from app.api.schemas.tools import ActionsIn
+from app.api.services import Services, begin, identity_of, path_for
+from app.api.views import json_response
+from app.domain.asks import Ask, AskAnswer
+from app.domain.chats import Chat
+from app.domain.errors import NotFound, RequestRefused
+from app.domain.identity import Identity
+from app.domain.turns import Turn
+from app.storage.actions import Decision
+from app.storage.exchanges import Parent, Target
+
+# An end that is longer ago is no news to a client that connects.
+_RECENTLY = timedelta(minutes=1)
+
+
+async def run_agent(request: Request) -> Response:
+    """Posts a message, or answers interrupts and calls of the page; responds with the events of the run."""
+    services, owner = begin(request)
+    sent, _ = await read_body(request, RunInput)
+    identity, uploads = identity_of(request), path_for(request, "/api/uploads/")
+    chat = await chat_of(services, identity, sent.thread_id)
+    last = sent.messages[-1] if sent.messages else None
+    answered: set[str] = set()
+    if sent.resume or (last is not None and last.role == "tool"):
+        turn, answered = await _answer(services, identity, chat, sent)
+        continues = True
+    elif last is not None and last.role == "user":
+        identity.require("chat")
+        turn, continues = await _post(services, owner, chat, sent, last)
+    else:
+        raise RequestRefused(
+            "`messages` must end with a user message or the result of a tool, unless `resume` answers interrupts.",
+            field="messages",
+        )
+    run = Run(sent.thread_id, sent.run_id, sent.state)
+    return run_stream(services, owner, turn, run, sent.messages, uploads, continues=continues, answered=answered)
+
+
+async def connect_agent(request: Request) -> Response:
+    """Sends all messages of the thread, then what follows of the answer that is open."""
+    services, owner = begin(request)
+    sent, _ = await read_body(request, RunInput)
+    chat = await chat_of(services, identity_of(request), sent.thread_id)
+    services.streams.check(owner)
+    uploads = path_for(request, "/api/uploads/")
+    run = Run(sent.thread_id, sent.run_id, sent.state)
+    newest = await services.storage.turns.newest(owner, chat)
+    turn = await services.storage.turns.get(owner, chat, newest) if newest else None
+    if turn is not None and (turn.ended_at is None or turn.ended_at > datetime.now(UTC) - _RECENTLY):
+        return run_stream(services, owner, turn, run, sent.messages, uploads, continues=True)
+    path = await services.storage.turns.path(owner, chat, turn.id) if turn else []
+    return response(services, _at_rest(run, path, sent.messages, uploads))
+
+
+async def get_thread(request: Request) -> Response:
+    """Returns the path to the newest turn as messages, and what it waits for."""
+    services, owner = begin(request)
+    id: str = request.path_params["id"]
+    chat = await chat_of(services, identity_of(request), id)
+    await services.storage.chats.get(owner, chat)
+    newest = await services.storage.turns.newest(owner, chat)
+    path = await services.storage.turns.path(owner, chat, newest) if newest else []
+    waits = path[-1] if path and path[-1].status == "waiting" else None
+    return json_response(
+        AgUiThreadOut(
+            thread_id=id,
+            chat=str(chat),
+            messages=thread_messages(path, path_for(request, "/api/uploads/"), ClientIds()),
+            interrupts=interrupts_of(waits) if waits else [],
+            pending=pending_calls_of(waits) if waits else [],
+        )
+    )
+
+
+async def stop_thread(request: Request) -> Response:
+    """Cancels all open turns of the thread: `abortRun()` of a client only closes its connection."""
+    services, owner = begin(request)
+    chat = await chat_of(services, identity_of(request), request.path_params["id"])
+    return json_response(AgUiStopped(stopped=await stop_all(services, owner, chat)))
+
+
+async def _at_rest(
+    run: Run, path: Sequence[Turn], messages: Sequence[AgUiMessageIn], uploads: str
+) -> AsyncGenerator[bytes, None]:
+    """The run of a thread in which nothing goes on. One that is not known here keeps the messages of its client."""
+    events = list(run_started(run, {}))
+    if path:
+        found = thread_messages(path, uploads, ids_of_client(path, messages))
+        events.append({"type": "MESSAGES_SNAPSHOT", "messages": found})
+    yield encode([*events, run_finished(run, {"type": "success"})])
+
+
+# --- a new message ---------------------------------------------------------------------------------------------------
+
+
+async def _post(
+    services: Services, owner: str, chat: UUID, sent: RunInput, message: AgUiMessageIn
+) -> tuple[Turn, bool]:
+    """The turn that answers the message, and whether it goes on with one that was there. The same message again is
+    another run: it follows the answer that is open, or asks for another one.
+    """
+    before = await _answer_before(services, owner, chat, sent.messages[:-1])
+    place: Parent = before.id if before else "newest"
+    key = key_of("ag-ui", chat, message.id, str(place), message.content) if message.id else None
+    user_turn = await turn_of(services, owner, chat, message.id, "user")
+    if user_turn is None and key is not None:
+        with suppress(RequestRefused):
+            exchange = await services.storage.exchanges.find(owner, key)
+            user_turn = exchange.user_turn if exchange else None
+    options = await _options(services, owner, chat, sent, before)
+    newest = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
+    if newest is not None:
+        answer = await services.storage.turns.get(owner, chat, newest)
+        if not answer.ended:
+            return answer, True
+        return (await replace_answer(services, owner, answer, options, options.on_busy)).assistant_turn, False
+    members = options.model_dump(exclude_unset=True, by_alias=True)
+    try:
+        new = NewTurn.model_validate({**members, "on_busy": options.on_busy, "blocks": blocks_in(message.content)})
+    except ValidationError as error:
+        raise invalid(NewTurn, error) from None
+    exchange = await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), key)
+    return exchange.assistant_turn, False
+
+
+async def _answer_before(services: Services, owner: str, chat: UUID, messages: Sequence[AgUiMessageIn]) -> Turn | None:
+    """The last answer of this server among the messages."""
+    for message in reversed(messages):
+        if message.role != "user" and (
+            turn := await turn_of(services, owner, chat, message.id.partition(".")[0], "assistant")
+        ):
+            return turn
+    return None
+
+
+async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, before: Turn | None) -> UiOptions:
+    """The options that the app forwards, with the tools of the page, its system messages and its context."""
+    options = sent.options
+    stored: Chat | None = None
+    with suppress(NotFound):
+        stored = await services.storage.chats.get(owner, chat)
+    changes: dict[str, Any] = {}
+    had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    if sent.tools or (had and options.tools is None):
+        settings = ChatSettings.model_validate(stored.settings if stored else {})
+        own = options.tools if options.tools is not None else settings.tools
+        page = [
+            {
+                "type": "client",
+                "name": tool.name,
+                "description": tool.description or tool.name,
+                "input_schema": tool.parameters if isinstance(tool.parameters, dict) else {"type": "object"},
+            }
+            for tool in sent.tools
+        ]
+        changes["tools"] = [*(services.resolver.toolset.names if own is None else own), *page]
+    system = [output_text(message.content) for message in sent.messages if message.role in {"system", "developer"}]
+    context = [f"{each.description}:\n{each.value}" for each in sent.context]
+    if system or context:
+        usual = stored.system_prompt if stored and stored.system_prompt else services.resolver.defaults.system_prompt
+        prompt = options.system_prompt or "\n\n".join(system) or usual
+        changes["system_prompt"] = "\n\n".join(part for part in (prompt, *context) if part)
+    if not changes:
+        return options
+    members = options.model_dump(exclude_unset=True, by_alias=True) | {"on_busy": options.on_busy}
+    try:
+        return UiOptions.model_validate({**members, **changes})
+    except ValidationError as error:
+        raise invalid(UiOptions, error) from None
+
+
+# --- calls that wait for a person ------------------------------------------------------------------------------------
+
+
+async def _answer(services: Services, identity: Identity, chat: UUID, sent: RunInput) -> tuple[Turn, set[str]]:
+    """Stores the answers for calls that wait. Returns their turn, and the interrupts that were answered."""
+    owner = identity.owner
+    results = {message.tool_call_id: message for message in sent.messages if message.role == "tool"}
+    named = [entry.interrupt_id.rpartition(":")[0] for entry in sent.resume] or [sent.messages[-1].tool_call_id or ""]
+    call = call_in(named[0])
+    turn = await turn_of(services, owner, chat, call[1], "assistant") if call else None
+    if turn is None:
+        field = "resume" if sent.resume else "messages"
+        raise RequestRefused(f"`{field}` must answer calls of an answer in this thread.", field=field)
+    waiting = {
+        f"{ask.call_id}.{turn.id}.{ask.round}": ask for ask in turn.asks if ask.answer is None and ask.kind == "client"
+    }
+    decisions = [_result(ask, results[call]) for call, ask in waiting.items() if call in results]
+    entries = [entry for entry in sent.resume if _is_open(turn, entry)]
+    actions = ActionsIn.model_validate({"actions": [_action(turn, entry) for entry in entries]}) if entries else None
+    if decisions:
+        identity.require("chat")
+    if actions is not None:
+        identity.require("approve")
+        decisions += await decisions_of(actions.actions, turn, owner, services, "resume")
+    if decisions and not turn.ended:
+        turn = await services.storage.actions.answer(owner, chat, turn.id, decisions, None, identity.credential or "")
+        if not turn.ended:
+            await services.live.refresh(turn.id)
+            services.live.feed.notify(owner)
+    return turn, {entry.interrupt_id for entry in entries}
+
+
+def _is_open(turn: Turn, entry: AgUiResumeIn) -> bool:
+    """A late answer, of another page, changes nothing."""
+    return any(interrupt["id"] == entry.interrupt_id for interrupt in interrupts_of(turn))
+
+
+def _result(ask: Ask, message: AgUiMessageIn) -> Decision:
+    text = storable_in_messages(message.error or output_text(message.content))
+    return Decision(ask.tool_use_id, None, AskAnswer("result", text, is_error=message.error is not None), "messages")
+
+
+def _action(turn: Turn, entry: AgUiResumeIn) -> dict[str, Any]:
+    """The action that answers an interrupt, as in turnstream's own API."""
+    call, _, digest = entry.interrupt_id.rpartition(":")
+    found = call_in(call)
+    assert found is not None
+    payload = entry.payload if isinstance(entry.payload, dict) else {"approved": entry.payload is True}
+    about = {"tool_use_id": found[0], "input_digest": digest}
+    if any(ask.kind == "elicitation" and ask.digest == digest for ask in turn.asks):
+        if entry.status == "cancelled":
+            return {"type": "answer", **about, "action": "cancel"}
+        return {"type": "answer", **about, "action": "accept", "content": payload}
+    if entry.status == "cancelled" or payload.get("approved") is not True:
+        return {"type": "deny", **about, "reason": str(payload.get("reason") or "")}
+    edited = {} if payload.get("editedArgs") is None else {"input": payload["editedArgs"]}
+    remember = {} if payload.get("remember") is None else {"remember": payload["remember"]}
+    return {"type": "approve", **about, **edited, **remember}

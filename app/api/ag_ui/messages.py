@@ -1,0 +1,263 @@
+"""Turns as messages of AG-UI, equal to those that a client builds of the events of their runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+from uuid import UUID
+
+from app.api.ag_ui.schemas import AgUiMessageIn
+from app.api.ai_sdk.parts import result_of_provider
+from app.api.codec import block_details, parsed, to_json
+from app.domain.asks import AskKind
+from app.domain.blocks import Block
+from app.domain.events import RequiredAction
+from app.domain.kinds import CALLS, DOCUMENT, IMAGE, SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, USER_TEXT
+from app.domain.log import open_actions_of
+from app.domain.results import count_files, parts_of
+from app.domain.turns import Turn
+
+Json = dict[str, Any]
+
+_OF_PAGES = frozenset({"system", "developer", "assistant"})  # what a page may begin with
+_APPROVAL_SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "editedArgs": {"type": "object"},
+    },
+    "required": ["approved"],
+}
+
+
+# --- ids -------------------------------------------------------------------------------------------------------------
+
+
+def reply_id(turn: UUID, round: int) -> str:
+    """The id of the assistant's message in a round: its text and its calls."""
+    return f"{turn}.r{round}"
+
+
+def reply_round(before: Sequence[Block], round: int, type: str) -> int:
+    """The round whose message a text or a call of `round` goes into, after the blocks `before` it: a round that goes on
+    with a text where it was cut off goes on with its message.
+    """
+    first = next((place for place, block in enumerate(before) if block.round == round), len(before))
+    opener = before[first].type if first < len(before) else type
+    if first and opener == TEXT and before[first - 1].type == TEXT and before[first - 1].interrupted:
+        return reply_round(before[:first], before[first - 1].round, TEXT)
+    return round
+
+
+def block_id(turn: UUID, index: int) -> str:
+    """The id of a message that consists of one block."""
+    return f"{turn}.{index}"
+
+
+def call_id(turn: UUID, round: int, tool_use_id: str) -> str:
+    """The id of a call in its thread: a model may use its own ids again."""
+    return f"{tool_use_id}.{turn}.{round}"
+
+
+def call_in(id: str) -> tuple[str, str, str] | None:
+    """The `tool_use_id`, turn and round of a call; None for an id that is none of ours."""
+    parts = id.rsplit(".", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIds:
+    """What a client has of a thread and the rows do not: the ids that it gave to user messages and to results of its
+    tools, by turn and by call, and its own `first` messages.
+    """
+
+    users: Mapping[UUID, str] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
+    first: Sequence[Json] = ()
+
+
+def ids_of_client(path: Sequence[Turn], messages: Sequence[AgUiMessageIn]) -> ClientIds:
+    """The user turns of the path that a client has as well, from the first one on, by their ids or their words. A
+    client keeps the order of what it has, so ids behind the first difference would mix up its messages.
+    """
+    turns = [turn for turn in path if turn.role == "user"]
+    own = [message for message in messages if message.id.partition(".")[0] not in {str(turn.id) for turn in path}]
+    sent = [message for message in messages if message.role == "user" and (message in own or "." not in message.id)]
+    users: dict[UUID, str] = {}
+    for turn, message in zip(turns, sent, strict=False):
+        if not message.id or (message.id != str(turn.id) and _said(message) != _words(turn.blocks)):
+            break
+        users[turn.id] = message.id
+    results = {message.tool_call_id: message.id for message in messages if message.tool_call_id and message.id}
+    first = takewhile(lambda each: each.role in _OF_PAGES and each in own, messages)
+    return ClientIds(users, results, [{"id": each.id, "role": each.role, "content": each.content} for each in first])
+
+
+def _words(blocks: Sequence[Block]) -> str:
+    return "".join(block.text for block in blocks if block.type == TEXT)
+
+
+def _said(message: AgUiMessageIn) -> str:
+    parts = message.content if isinstance(message.content, list) else []
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return message.content if isinstance(message.content, str) else "".join(texts)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def thread_messages(path: Sequence[Turn], uploads: str, ids: ClientIds) -> list[Json]:
+    """The messages of a path. Uploads are found at `uploads` and their id."""
+    messages = list(ids.first)
+    for turn in path:
+        if turn.role == "user":
+            content = _user_content(turn.blocks, uploads)
+            messages.append({"id": ids.users.get(turn.id, str(turn.id)), "role": "user", "content": content})
+        else:
+            messages += answer_messages(turn.id, turn.blocks, ids)
+    return messages
+
+
+def _user_content(blocks: Sequence[Block], uploads: str) -> str | list[Json]:
+    if all(block.type == TEXT for block in blocks):
+        return _words(blocks)
+    return [part for block in blocks if (part := _user_part(block, uploads))]
+
+
+def _user_part(block: Block, uploads: str) -> Json | None:
+    if block.type == TEXT:
+        return {"type": "text", "text": block.text}
+    return _file_part(block.type, block_details(block).get("data", {}).get("source", {}), uploads)
+
+
+def _file_part(type: str, source: Mapping[str, Any], uploads: str) -> Json | None:
+    if type not in {IMAGE, DOCUMENT} or "id" not in source:
+        return None
+    found = {"type": "url", "value": f"{uploads}{source['id']}", "mimeType": source["media_type"]}
+    return {"type": type, "source": found}
+
+
+def answer_messages(turn: UUID, blocks: Sequence[Block], ids: ClientIds) -> list[Json]:
+    """The messages of an assistant turn: one for the text and the calls of each round, one for any other block."""
+    messages: list[Json] = []
+    replies: dict[int, Json] = {}
+
+    def reply(round: int) -> Json:
+        if round not in replies:
+            replies[round] = {"id": reply_id(turn, round), "role": "assistant"}
+            messages.append(replies[round])
+        return replies[round]
+
+    def add_result(result: Json) -> None:
+        """A result stands behind its call, and behind the results that stand there."""
+        calls = [[call["id"] for call in message.get("toolCalls", ())] for message in messages]
+        place = next((place for place, ids_ in enumerate(calls, 1) if result["toolCallId"] in ids_), len(messages))
+        place += sum(1 for _ in takewhile(lambda message: message["role"] == "tool", messages[place:]))
+        messages.insert(place, {**result, "id": ids.results.get(result["toolCallId"], result["id"])})
+
+    for place, block in enumerate(blocks):
+        if block.type == TEXT:
+            message = reply(reply_round(blocks[:place], block.round, TEXT))
+            message["content"] = message.get("content", "") + block.text
+            if noted := text_metadata(block):
+                message["metadata"] = message.get("metadata", {}) | noted
+        elif block.type == THINKING:
+            messages.append({"id": block_id(turn, block.index), "role": "reasoning", "content": block.text})
+        elif block.type in CALLS:
+            function = {"name": block.name, "arguments": block.text}
+            call = {"id": call_id(turn, block.round, block.tool_use_id or ""), "type": "function", "function": function}
+            message = reply(reply_round(blocks[:place], block.round, block.type))
+            message.setdefault("toolCalls", []).append(call)
+        elif block.type == USER_TEXT:
+            messages.append({"id": block_id(turn, block.index), "role": "user", "content": block.text})
+        elif (result := result_of(turn, block, blocks)) is None:
+            messages.append({"id": block_id(turn, block.index), "role": "activity", **activity_of(block)})
+        if result := result_of(turn, block, blocks):
+            add_result(result)
+    return messages
+
+
+def result_of(turn: UUID, block: Block, blocks: Sequence[Block]) -> Json | None:
+    """The message of the result of a call; also that of a call which was cut off and will have none."""
+    noted: Json = {}
+    content: Any = block.text
+    if block.type == TOOL_RESULT:
+        call = call_id(turn, block.round, block.tool_use_id or "")
+        if count_files(block):
+            content = [_result_part(part) for part in parts_of(block)]
+        noted = {"is_error": True} if block.is_error else {}
+        if block.client_data is not None:
+            noted["data"] = parsed(block.client_data)
+    elif block.type in CALLS and block.interrupted:
+        call, content, noted = call_id(turn, block.round, block.tool_use_id or ""), "interrupted", {"is_error": True}
+    else:
+        calls = {each.tool_use_id or "": each.round for each in blocks if each.type in SERVER_CALLS}
+        found = result_of_provider(block, list(calls))
+        if found is None:
+            return None
+        call, content = call_id(turn, calls[found[0]], found[0]), to_json(found[1]).decode()
+    # A result that is cut off has the index of its call.
+    id = block_id(turn, block.index) + (".result" if block.type in CALLS else "")
+    metadata = {"metadata": noted} if noted else {}
+    return {"id": id, "role": "tool", "toolCallId": call, "content": content, **metadata}
+
+
+def _result_part(part: Mapping[str, Any]) -> Json:
+    file = _file_part(part["type"], part.get("source", {}), "/api/uploads/")
+    return {"type": "text", "text": part.get("text", part["type"])} if file is None else file
+
+
+def text_metadata(block: Block) -> Json:
+    """The citations of a text, by the index of its block: the message may have several texts."""
+    citations = block_details(block).get("citations")
+    return {f"citations.{block.index}": citations} if citations else {}
+
+
+def activity_of(block: Block) -> Json:
+    """A block of a kind that AG-UI does not have, with the members that the API shows."""
+    return {"activityType": block.type, "content": {"text": block.text, **block_details(block)}}
+
+
+# --- what a turn waits for -------------------------------------------------------------------------------------------
+
+
+def interrupt_id(turn: UUID, round: int, action: RequiredAction) -> str:
+    return f"{call_id(turn, round, action.tool_use_id)}:{action.digest}"
+
+
+def interrupts_of(turn: Turn, actions: Sequence[RequiredAction] | None = None) -> list[Json]:
+    """The decisions and answers that the turn waits for."""
+    return [_interrupt(turn, round, each) for round, each in _waiting(turn, {"approval", "elicitation"}, actions)]
+
+
+def pending_calls_of(turn: Turn) -> list[str]:
+    """The calls that the page must run."""
+    return [call_id(turn.id, round, each.tool_use_id) for round, each in _waiting(turn, {"client"}, None)]
+
+
+def _waiting(
+    turn: Turn, kinds: set[AskKind], actions: Sequence[RequiredAction] | None
+) -> Iterator[tuple[int, RequiredAction]]:
+    rounds = {block.tool_use_id: block.round for block in turn.blocks if block.is_call}
+    for action in open_actions_of(turn) if actions is None else actions:
+        if action.kind in kinds:
+            yield rounds[action.tool_use_id], action
+
+
+def _interrupt(turn: Turn, round: int, action: RequiredAction) -> Json:
+    found: Json = {
+        "id": interrupt_id(turn.id, round, action),
+        "reason": "tool_call",
+        "message": f"May {action.name} be run?",
+        "toolCallId": call_id(turn.id, round, action.tool_use_id),
+        "responseSchema": _APPROVAL_SCHEMA,
+        "metadata": {"name": action.name, "can_remember": action.can_remember},
+    }
+    if action.kind == "elicitation":
+        question = parsed(action.input)
+        found |= {"reason": "input_required", "message": question["message"], "metadata": {"name": action.name}}
+        found["responseSchema"] = question.get("schema", {"type": "object"})
+    if action.expires_at is not None:
+        found["expiresAt"] = action.expires_at.isoformat()
+    return found

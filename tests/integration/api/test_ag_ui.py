@@ -1,0 +1,179 @@
+"""AG-UI, where its own client (tests/node) does not reach: questions of running tools, files, prompts, refusals."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from app.llm.scripted import Pause, message_of, text, tool_use
+from app.tools.tool import PersonQuestion, ToolContext, tool
+from app.tools.toolset import Toolset
+from tests.support.http_client import Client
+from tests.support.http_server import Server, pausing, serving
+from tests.support.pictures import PIXEL
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Json = dict[str, Any]
+RUN = "/api/ag-ui"
+CREW = {"type": "object", "properties": {"captain": {"type": "string"}}, "required": ["captain"]}
+
+
+@tool(timeout=60)
+async def register(context: ToolContext, ship: str) -> str:
+    """Registers a ship, after asking its owner."""
+    assert context.ask is not None
+    answer = await context.ask(PersonQuestion(f"Who sails the {ship}?", 60, json.dumps(CREW)))
+    return f"{answer.action}: {json.dumps(answer.content)}" if answer else "no answer"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def asking(shared_database_url: str) -> AsyncIterator[Server]:
+    async with serving(shared_database_url, Toolset([register])) as server:
+        yield server
+
+
+def user(words: Any, id: str = "") -> Json:
+    return {"id": id or str(uuid4()), "role": "user", "content": words}
+
+
+async def run(api: Client, thread: str, *messages: Json, path: str = RUN, expect: int = 200, **more: Any) -> list[Json]:
+    model = more.pop("model", None)
+    props = {"forwardedProps": {"turnstream": {"model": model, **more.pop("options", {})}}} if model else {}
+    body = {"threadId": thread, "runId": "r", "messages": messages, **props, **more}
+    answer = await api.post(path, json=body)
+    assert answer.status_code == expect, answer.text
+    if expect != 200:
+        return [answer.json()]
+    return events_in(answer.text)
+
+
+def events_in(text: str) -> list[Json]:
+    frames = text.split("\n\n")
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames if frame.startswith("data: ")]
+
+
+async def thread_of(api: Client, thread: str) -> Json:
+    found: Json = await api.json("GET", f"{RUN}/threads/{thread}")
+    return found
+
+
+@pytest.mark.parametrize("status", ["resolved", "cancelled"])
+async def test_a_tool_asks_a_question_while_it_runs(asking: Server, status: str) -> None:
+    async with Client(asking.url) as api:
+        model = asking.scripts.model(message_of(tool_use("register", {"ship": "Ada"}, "c")), message_of(text("Done.")))
+        thread = str(uuid4())
+        (*_, end) = await run(api, thread, user("Go"), model=model)
+        (interrupt,) = end["outcome"]["interrupts"]
+        assert (interrupt["reason"], interrupt["message"]) == ("input_required", "Who sails the Ada?")
+        assert interrupt["responseSchema"] == CREW
+        wrong = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"captain": 1}}
+        (refusal,) = await run(api, thread, resume=[wrong], expect=422)
+        assert refusal["errors"][0]["field"] == "resume.0.content"
+        answer = {"interruptId": interrupt["id"], "status": status, "payload": {"captain": "Bo"}}
+        events = await run(api, thread, resume=[answer])
+        assert events[-1]["outcome"] == {"type": "success"}
+        (result,) = [each["content"] for each in events if each["type"] == "TOOL_CALL_RESULT"]
+        assert result == ('accept: {"captain": "Bo"}' if status == "resolved" else "cancel: null")
+        assert (await thread_of(api, thread))["messages"][-1]["content"] == "Done."
+
+
+async def test_tools_prompts_and_context_of_the_page_reach_the_model(api: Client, server: Server) -> None:
+    locate = {"name": "locate", "description": "", "parameters": {"type": "object"}}
+    model, provider = server.scripts.provider(
+        message_of(tool_use("locate", {}, "c")), message_of(text("There.")), message_of(text("Yes."))
+    )
+    thread, system = str(uuid4()), {"id": "s", "role": "system", "content": "Be brief."}
+    context = [{"description": "The page", "value": "a map"}]
+    more: Json = {"model": model, "tools": [locate], "context": context}
+    (*_, end) = await run(api, thread, system, user("Where?", "m1"), **more)
+    (call,) = end["outcome"]["pendingToolCallIds"]
+    request = provider.requests[0]
+    assert request.system == "Be brief.\n\nThe page:\na map"
+    of_server = [each.name for each in server.services.resolver.toolset.specs(server.services.resolver.toolset.names)]
+    assert [each.name for each in request.tools] == [*of_server, "locate"]
+    answered = {"id": "t", "role": "tool", "toolCallId": call, "content": '{"city":"Bern"}'}
+    events = await run(api, thread, system, user("Where?", "m1"), answered, **more)
+    snapshot = next(each for each in events if each["type"] == "MESSAGES_SNAPSHOT")["messages"]
+    assert [each["id"] for each in snapshot[:2]] == ["s", "m1"]
+    events = await run(api, thread, answered)
+    snapshot = next(each for each in events if each["type"] == "MESSAGES_SNAPSHOT")["messages"]
+    assert [each["role"] for each in snapshot] == ["user", "assistant", "tool", "assistant"]
+    assert snapshot[2]["id"] == "t"
+    answer = {"id": snapshot[-1]["id"], "role": "assistant", "content": "There."}
+    await run(api, thread, answer, user("Sure?"), model=model)
+    assert "locate" not in {each.name for each in provider.requests[-1].tools}, "the page has taken it away"
+
+
+async def test_a_message_that_is_being_answered_is_followed(api: Client, server: Server) -> None:
+    pause = Pause()
+    model = server.scripts.model(pausing(pause, "One ", "two."))
+    body: Json = {"threadId": str(uuid4()), "runId": "r", "messages": [user("Count")]}
+    first = {**body, "forwardedProps": {"turnstream": {"model": model}}}
+    async with (
+        api.stream("POST", RUN, json=first) as begun,
+        api.stream("POST", RUN, json=body) as again,
+        api.stream("POST", f"{RUN}/connect", json=body) as connected,
+    ):
+        await pause.reached.wait()
+        pause.go.set()
+        for answer in (begun, again, connected):
+            assert events_in((await answer.aread()).decode())[-1]["outcome"] == {"type": "success"}
+    assert [each["role"] for each in (await thread_of(api, body["threadId"]))["messages"]] == ["user", "assistant"]
+
+
+async def test_files_come_in_messages_and_stay_uploads(api: Client) -> None:
+    thread = str(uuid4())
+    source = {"type": "data", "value": b64encode(PIXEL).decode(), "mimeType": "image/png"}
+    await run(api, thread, user([{"type": "text", "text": "Look"}, {"type": "image", "source": source}]))
+    content = (await thread_of(api, thread))["messages"][0]["content"]
+    assert content[0] == {"type": "text", "text": "Look"}
+    assert content[1]["source"]["value"].startswith("/api/uploads/")
+    await run(api, str(uuid4()), user([content[1]]))
+    for part in (
+        {"type": "audio", "source": source},
+        {"type": "image", "source": {"type": "url", "value": "http://x"}},
+    ):
+        (refusal,) = await run(api, thread, user([part]), expect=422)
+        assert "`messages`" in refusal["detail"]
+
+
+async def test_the_output_of_a_structured_turn_is_the_result_of_the_run(api: Client, server: Server) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    model = server.scripts.model(message_of(tool_use("output", {"n": 7}, "o")))
+    (*_, end) = await run(api, str(uuid4()), user("Go"), model=model, options={"output": {"schema": schema}})
+    assert end["result"] == {"n": 7}
+
+
+async def test_what_a_run_cannot_do_is_refused_by_its_field(api: Client) -> None:
+    said = {"id": "a", "role": "assistant", "content": "Hi"}
+    result = {"id": "t", "role": "tool", "toolCallId": "c", "content": ""}
+    resume = [{"interruptId": "x", "status": "cancelled"}]
+    for body, field in (
+        ({"messages": [said]}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [result]}, "messages"),
+        ({"resume": resume}, "resume"),
+        ({"messages": [user("")]}, "blocks"),
+    ):
+        answer = await api.post(RUN, json={"threadId": "t", "runId": "r", **body})
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["field"] == field
+
+
+async def test_a_thread_is_stopped_by_its_id(api: Client, server: Server) -> None:
+    pause = Pause()
+    thread = str(uuid4())
+    going = asyncio.create_task(
+        run(api, thread, user("Count"), model=server.scripts.model(pausing(pause, "One ", "two.")))
+    )
+    await pause.reached.wait()
+    assert len((await api.json("POST", f"{RUN}/threads/{thread}/stop"))["stopped"]) == 1
+    assert (await going)[-1]["outcome"] == {"type": "cancelled"}
+    events = await run(api, thread, path=f"{RUN}/connect")
+    assert [each["type"] for each in events] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
