@@ -85,7 +85,7 @@ class Delivery:
         try:
             if not sink.is_writable:
                 return
-            if not reader.is_current and (frames := reader.look()):
+            if frames := reader.look():
                 sink.write(frames)
                 if not reader.is_current:
                     self.wake()

@@ -86,9 +86,11 @@ class LiveView:
 
     def open_text(self, offset: int) -> str:
         """The open block's text from `offset`, at most LONGEST_DELTA characters. For a reader that lacks only the last
-        piece, nothing is joined.
+        piece, nothing is searched and nothing joined.
         """
         ends = self._ends
+        if len(ends) > 1 and ends[-2] == offset:  # the token path
+            return self._pieces[-1][:LONGEST_DELTA]
         first = bisect_right(ends, offset)
         last = bisect_left(ends, offset + LONGEST_DELTA, first)
         start = ends[first - 1] if first else 0

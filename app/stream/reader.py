@@ -52,7 +52,7 @@ class TurnReader:
             self._knows_running
             and cursor.offset == view.open_length
             and cursor.place == len(view.marks)
-            and cursor.attempt == view.attempt
+            and cursor.attempt == view.turn.attempt
             and self._seen == view.notice_number
             and not view.ended
         )
@@ -74,6 +74,10 @@ class TurnReader:
         Raises ValueError for a cursor of an attempt that the turn has not had.
         """
         view, frames = self.view, b""
+        if self._knows_running and self._seen == view.notice_number and self._is_resumed:  # the token path
+            frames = self._portion(None)
+            self.done = not frames and view.ended
+            return frames
         for number, position, notice in view.notices_after(self._seen):
             frames += self._events(position)
             if self._cursor < position or len(frames) >= PORTION:
@@ -110,8 +114,11 @@ class TurnReader:
         self.view, self._seen, self._resumed, self._knows_running = here, here.notice_number, False, False
 
     def _events(self, end: Cursor | None = None) -> bytes:
-        is_current = self._resumed and self._cursor.attempt == self.view.attempt
-        return self._portion(end) if is_current else self._resume(end)
+        return self._portion(end) if self._is_resumed else self._resume(end)
+
+    @property
+    def _is_resumed(self) -> bool:
+        return self._resumed and self._cursor.attempt == self.view.turn.attempt
 
     def _resume(self, end: Cursor | None) -> bytes:
         """Makes a cursor that comes from another view or request a cursor of this view, if the view is that far."""
