@@ -59,9 +59,9 @@ class Delivery:
 
     def written(self, statement: Statement, values: dict[str, Any]) -> None:
         if statement is APPEND_TEXT:
-            columns = (values[name] for name in ("turns", "attempts", "indexes", "starts", "texts"))
-            for turn, attempt, index, start, text in zip(*columns, strict=True):
-                self._journaled[turn] = (attempt, index, start + len(text))
+            for piece in json.loads(values["pieces"]):
+                length = piece["start"] + len(piece["text"])
+                self._journaled[UUID(piece["turn"])] = (piece["attempt"], piece["index"], length)
 
     async def come(self) -> None:
         while not all(map(self._is_delivered, self._views())):  # noqa: ASYNC110, there is no event for this

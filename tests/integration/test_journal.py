@@ -126,7 +126,7 @@ def _then_away(row: Callable[..., Awaitable[Row | None]]) -> Callable[..., Await
 async def test_text_whose_fate_is_not_known_is_written_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     append = Journal.append
 
-    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> frozenset[object]:
+    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> int:
         await append(journal, pieces)
         raise StorageUnavailable("the connection was lost")
 
@@ -147,7 +147,7 @@ async def test_who_reads_elsewhere_reads_on_behind_text_whose_fate_was_not_known
     mirror = Mirror(Snapshots(desk.harness.database), elsewhere, 1)
     view = elsewhere.view(await desk.harness.turn(desk.asked))
 
-    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> frozenset[object]:
+    async def lose_the_answer(journal: Journal, pieces: Sequence[JournalEntry]) -> int:
         if stored:
             await append(journal, pieces)
         raise StorageUnavailable("the connection was lost")
@@ -194,7 +194,7 @@ async def test_what_was_left_behind_is_swept_up_and_what_is_open_stays(desk: Des
     records = await records_of(desk.harness, desk.view.turn)
     await records.end(replace(desk.view.turn, status="complete", stop_reason="end_turn"))
     late = JournalEntry(desk.asked.turn, Block(0, 1, 1, TEXT), 0, "Ahoy")
-    assert await desk.journal.append([late]) == frozenset()
+    assert await desk.journal.append([late]) == 0
     await desk.harness.database.row(
         Statement("INSERT INTO open_text VALUES (:turn, 1, 0, 0, 1, 'text', NULL, NULL, 'Ahoy')"), turn=desk.asked.turn
     )

@@ -54,8 +54,8 @@ class JournalWriter:
         if entries:
             start = perf_counter()
             try:
-                accepted = await self._journal.append(list(entries.values()))
-                if len(accepted) < len(entries) and await self._journal.begin():
+                written_now = await self._journal.append(list(entries.values()))
+                if written_now < len(entries) and await self._journal.begin():
                     # The journal is an unlogged table: Postgres has crashed and emptied it. All is written again.
                     written.clear()
             except StorageUnavailable as error:
