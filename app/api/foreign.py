@@ -1,13 +1,20 @@
 """Chats of clients that speak another protocol: ids of their own making, chats made with their first message."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid5
 
+from pydantic import ValidationError
+
+from app.api.ai_sdk.schemas import UiOptions
 from app.api.codec import to_json
 from app.api.exchange import cancel_turn, generate_again, post_in_new_chat, post_message, wait_for_end
-from app.api.schemas.requests import NewTurn, TurnOptions
+from app.api.http.validation import invalid
+from app.api.schemas.requests import ChatSettings, NewTurn, TurnOptions
 from app.api.services import Services
 from app.domain.chats import Chat, OnBusy
 from app.domain.errors import Conflict, NotFound, RequestRefused
@@ -65,6 +72,50 @@ async def replace_answer(services: Services, owner: str, turn: Turn, options: Tu
         await cancel_turn(services, owner, turn.chat_id, turn.id)
         await wait_for_end(services, owner, turn)
     return await generate_again(services, owner, turn.chat_id, turn.id, options, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """What a page adds to the options of a turn: all the `tools` that it runs, as `page_tool` makes them, or None where
+    its client does not name them; its system prompt, and what stands behind the prompt.
+    """
+
+    tools: Sequence[dict[str, Any]] | None = None
+    system: str = ""
+    context: Sequence[str] = ()
+
+
+def page_tool(name: str, description: str | None, schema: object) -> dict[str, Any]:
+    input_schema = schema if isinstance(schema, dict) else {"type": "object"}
+    return {"type": "client", "name": name, "description": description or name, "input_schema": input_schema}
+
+
+async def with_page(
+    services: Services, owner: str, chat: UUID, options: UiOptions, page: PageOptions, before: Turn | None
+) -> UiOptions:
+    """The options, with those of the page. Its tools stand beside the others of the turn, the chat or the server, and
+    are gone with the next turn if the page has no more of them. `before` is the answer that the turn follows.
+    """
+    stored: Chat | None = None
+    with suppress(NotFound):
+        stored = await services.storage.chats.get(owner, chat)
+    changes: dict[str, Any] = {}
+    had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
+    if page.tools or (page.tools is not None and had and options.tools is None):
+        settings = ChatSettings.model_validate(stored.settings if stored else {})
+        own = options.tools if options.tools is not None else settings.tools
+        changes["tools"] = [*(services.resolver.toolset.names if own is None else own), *page.tools]
+    if page.system or page.context:
+        usual = stored.system_prompt if stored and stored.system_prompt else services.resolver.defaults.system_prompt
+        prompt = options.system_prompt or page.system or usual
+        changes["system_prompt"] = "\n\n".join(part for part in (prompt, *page.context) if part)
+    if not changes:
+        return options
+    members = options.model_dump(exclude_unset=True, by_alias=True) | {"on_busy": options.on_busy}
+    try:
+        return UiOptions.model_validate({**members, **changes})
+    except ValidationError as error:
+        raise invalid(UiOptions, error) from None
 
 
 async def stop_all(services: Services, owner: str, chat: UUID) -> list[str]:

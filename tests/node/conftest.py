@@ -82,8 +82,10 @@ class Page:
         assert self.state.get("failed") is None, self.state["failed"]
         return self.state
 
-    async def open(self, messages: Any = None, *, resume: bool = False) -> Json:
-        return await self("open", url=self._server.url, id=self._id, messages=messages or [], resume=resume)
+    async def open(self, messages: Any = None, *, resume: bool = False, documented: bool = False) -> Json:
+        """`documented`: with the functions of docs/ai-sdk.md, which stop and come back."""
+        about = {"url": self._server.url, "id": self._id, "resume": resume, "documented": documented}
+        return await self("open", **about, messages=messages or [])
 
     async def stored(self) -> list[Json]:
         """The messages of the chat as the database holds them."""
@@ -92,6 +94,15 @@ class Page:
             assert answer.status_code == 200, answer.text
             messages: list[Json] = answer.json()["messages"]
             return messages
+
+    async def until_stored(self, status: str) -> None:
+        """Returns when the newest answer has the status."""
+        async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False, timeout=60) as client:
+            chat = (await client.get(f"/api/ai-sdk/chat/{self._id}")).json()["id"]
+            turns = (await client.get(f"/api/chats/{chat}/turns")).json()["turns"]
+            url = f"/api/chats/{chat}/turns/{turns[-1]['id']}"
+            await client.get(f"{url}/stream")  # to its end
+            assert (await client.get(url)).json()["status"] == status
 
     async def stop_server_side(self) -> None:
         async with httpx2.AsyncClient(base_url=self._server.url, trust_env=False) as client:

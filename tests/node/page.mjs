@@ -1,4 +1,5 @@
 // What a page does with the AI SDK, told line by line: commands on standard input, the page after each on standard output.
+import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { Chat, useChat } from '@ai-sdk/react'
 import {
@@ -9,6 +10,10 @@ import {
 } from 'ai'
 import { createElement } from 'react'
 import { create } from 'react-test-renderer'
+
+// The two functions of docs/ai-sdk.md, as they stand there.
+const documented = readFileSync('../../docs/ai-sdk.md', 'utf8').match(/```js\n(const api = [^]*?)```/)[1]
+const recipe = new Function('server', `${documented}; return { api, stopping, comeBack }`)
 
 let chat, shown, component
 let going = Promise.resolve()
@@ -43,14 +48,16 @@ const part = (state, name) =>
 const text = () => (chat.messages.at(-1)?.parts ?? []).map((one) => (one.type === 'text' ? one.text : '')).join('')
 
 const commands = {
-  async open({ url, id, messages, resume }) {
+  async open({ url, id, messages, resume, documented }) {
+    const { api, stopping, comeBack } = recipe(url)
     Object.assign(seen, { finished: 0, transient: [], toolCalls: [] })
     component?.unmount()
     shown = undefined
     chat = new Chat({
       id,
       messages,
-      transport: new DefaultChatTransport({ api: `${url}/api/ai-sdk/chat`, body: { turnstream } }),
+      transport: new DefaultChatTransport({ api, body: { turnstream }, ...(documented && { fetch: stopping }) }),
+      onError: (error) => documented && comeBack(error, () => shown.resumeStream()),
       sendAutomaticallyWhen: (all) =>
         lastAssistantMessageIsCompleteWithToolCalls(all) || lastAssistantMessageIsCompleteWithApprovalResponses(all),
       onFinish: () => void seen.finished++,
@@ -76,6 +83,9 @@ const commands = {
   async output({ tool, output, errorText }) {
     const { toolCallId } = part('input-available', tool)
     await shown.addToolOutput({ tool, toolCallId, output, ...(errorText && { state: 'output-error', errorText }) })
+  },
+  ready: async () => {
+    while (chat.status !== 'ready') await new Promise((done) => setTimeout(done, 5))
   },
   idle: async () => {
     while (!['ready', 'error'].includes(chat.status)) await new Promise((done) => setTimeout(done, 5))

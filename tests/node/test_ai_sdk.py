@@ -180,3 +180,23 @@ async def test_with_nothing_to_resume_the_page_stays_as_it_is(page: Page) -> Non
     state = await page.open()
     state = await page("resume")
     assert (state["status"], state["messages"]) == ("ready", [])
+
+
+async def test_with_the_functions_of_the_page_stop_reaches_the_server(page: Page) -> None:
+    await page.open(documented=True)
+    await page("begin", text="hang")
+    await page("until", says="That ")
+    await page("stop")
+    await page.until_stored("cancelled")
+
+
+async def test_with_the_functions_of_the_page_it_comes_back_after_a_cut(page: Page, server: ScriptServer) -> None:
+    await page.open(documented=True)
+    await page("begin", text="hang once come back")
+    await page("until", says="That ")
+    await server.kill()
+    await page("settled")
+    await server.start()
+    state = await page("ready")
+    assert "".join(part["text"] for part in parts_of(state) if part["type"] == "text") == "That is it."
+    await page.assert_shows_what_is_stored()

@@ -57,6 +57,8 @@ CHECKED = {
     ("README.md", "Try it", "sh"): README,
     ("README.md", "Try it", "text"): "the pieces of a text depend on its words; README's commands are run",
     ("docs/ai-sdk.md", "The AI SDK", "jsx"): "JSX needs a bundler; tests/node/page.mjs calls useChat in the same way",
+    ("docs/ai-sdk.md", "Events and chunks", "jsx"): "JSX; tests/node/test_ai_sdk.py runs the functions that it names",
+    ("docs/ai-sdk.md", "With assistant-ui", "jsx"): "JSX needs a bundler, and the packages of assistant-ui their like",
     ("docs/ai-sdk.md", "The same chats", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ai-sdk.md", "Events and chunks", "js"): f"{HERE}test_examples_in_javascript_are_valid",
     ("docs/ag-ui.md", "AG-UI", "js"): AG_UI,

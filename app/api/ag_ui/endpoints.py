@@ -22,26 +22,27 @@ from app.api.ag_ui.messages import (
 )
 from app.api.ag_ui.schemas import AgUiMessageIn, AgUiResumeIn, AgUiStopped, AgUiThreadOut, RunInput, blocks_in
 from app.api.ag_ui.stream import response, run_stream
-from app.api.ai_sdk.schemas import UiOptions
 from app.api.codec import output_text
 from app.api.foreign import (
+    PageOptions,
     chat_of,
     key_of,
+    page_tool,
     post_by_chat,
     replace_answer,
     stop_all,
     storable_in_messages,
     turn_of,
+    with_page,
 )
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid
-from app.api.schemas.requests import ChatSettings, NewTurn
+from app.api.schemas.requests import NewTurn
 from app.api.schemas.tools import ActionsIn
 from app.api.services import Services, begin, identity_of, path_for
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
-from app.domain.chats import Chat
-from app.domain.errors import NotFound, RequestRefused
+from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
 from app.storage.actions import Decision
@@ -145,7 +146,12 @@ async def _post(
         with suppress(RequestRefused):
             exchange = await services.storage.exchanges.find(owner, key)
             user_turn = exchange.user_turn if exchange else None
-    options = await _options(services, owner, chat, sent, before)
+    page = PageOptions(
+        [page_tool(tool.name, tool.description, tool.parameters) for tool in sent.tools],
+        "\n\n".join(output_text(each.content) for each in sent.messages if each.role in {"system", "developer"}),
+        [f"{each.description}:\n{each.value}" for each in sent.context],
+    )
+    options = await with_page(services, owner, chat, sent.options, page, before)
     newest = await services.storage.chat_changes.newest_answer(chat, user_turn.id) if user_turn else None
     if newest is not None:
         answer = await services.storage.turns.get(owner, chat, newest)
@@ -169,42 +175,6 @@ async def _answer_before(services: Services, owner: str, chat: UUID, messages: S
         ):
             return turn
     return None
-
-
-async def _options(services: Services, owner: str, chat: UUID, sent: RunInput, before: Turn | None) -> UiOptions:
-    """The options that the app forwards, with the tools of the page, its system messages and its context."""
-    options = sent.options
-    stored: Chat | None = None
-    with suppress(NotFound):
-        stored = await services.storage.chats.get(owner, chat)
-    changes: dict[str, Any] = {}
-    had = before is not None and before.request is not None and any(spec.client for spec in before.request.tools)
-    if sent.tools or (had and options.tools is None):
-        settings = ChatSettings.model_validate(stored.settings if stored else {})
-        own = options.tools if options.tools is not None else settings.tools
-        page = [
-            {
-                "type": "client",
-                "name": tool.name,
-                "description": tool.description or tool.name,
-                "input_schema": tool.parameters if isinstance(tool.parameters, dict) else {"type": "object"},
-            }
-            for tool in sent.tools
-        ]
-        changes["tools"] = [*(services.resolver.toolset.names if own is None else own), *page]
-    system = [output_text(message.content) for message in sent.messages if message.role in {"system", "developer"}]
-    context = [f"{each.description}:\n{each.value}" for each in sent.context]
-    if system or context:
-        usual = stored.system_prompt if stored and stored.system_prompt else services.resolver.defaults.system_prompt
-        prompt = options.system_prompt or "\n\n".join(system) or usual
-        changes["system_prompt"] = "\n\n".join(part for part in (prompt, *context) if part)
-    if not changes:
-        return options
-    members = options.model_dump(exclude_unset=True, by_alias=True) | {"on_busy": options.on_busy}
-    try:
-        return UiOptions.model_validate({**members, **changes})
-    except ValidationError as error:
-        raise invalid(UiOptions, error) from None
 
 
 # --- calls that wait for a person ------------------------------------------------------------------------------------

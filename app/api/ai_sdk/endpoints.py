@@ -11,17 +11,20 @@ from starlette.responses import Response
 
 from app.api.ai_sdk.messages import ui_message
 from app.api.ai_sdk.parts import Json
-from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiRequest, UiStopped, new_turn
+from app.api.ai_sdk.schemas import UiChatOut, UiMessageIn, UiOptions, UiRequest, UiStopped, new_turn
 from app.api.ai_sdk.stream import ui_stream
 from app.api.codec import output_text
 from app.api.foreign import (
+    PageOptions,
     chat_of,
     key_of,
+    page_tool,
     post_by_chat,
     replace_answer,
     stop_all,
     storable_in_messages,
     turn_of,
+    with_page,
 )
 from app.api.http.reading import read_body
 from app.api.http.validation import invalid
@@ -93,12 +96,22 @@ async def stop_chat(request: Request) -> Response:
 
 async def _post(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Exchange:
     message = sent.all_messages[-1]
+    place = await _place(services, owner, chat, sent)
+    before = await services.storage.turns.get(owner, chat, place) if isinstance(place, UUID) else None
+    options = await _options(services, owner, chat, sent, before)
     try:
-        new = new_turn(message.parts, sent.turnstream)
+        new = new_turn(message.parts, options)
     except ValidationError as error:
         raise invalid(NewTurn, error) from None
-    place = await _place(services, owner, chat, sent)
     return await post_by_chat(services, new, Target(owner, chat, place, new.on_busy), _key(chat, message, place))
+
+
+async def _options(services: Services, owner: str, chat: UUID, sent: UiRequest, before: Turn | None) -> UiOptions:
+    if sent.tools is None and not sent.system:  # not assistant-ui's transport
+        return sent.turnstream
+    tools = [page_tool(name, tool.description, tool.parameters) for name, tool in (sent.tools or {}).items()]
+    page = PageOptions(None if sent.tools is None else tools, sent.system or "")
+    return await with_page(services, owner, chat, sent.turnstream, page, before)
 
 
 async def _place(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Parent:
@@ -124,7 +137,8 @@ async def _regenerate(services: Services, owner: str, chat: UUID, sent: UiReques
     turn = await _answer_to_replace(services, owner, chat, sent)
     if turn is None:
         return await _post(services, owner, chat, sent)
-    return await replace_answer(services, owner, turn, sent.turnstream, sent.turnstream.on_busy)
+    options = await _options(services, owner, chat, sent, turn)
+    return await replace_answer(services, owner, turn, options, options.on_busy)
 
 
 async def _answer_to_replace(services: Services, owner: str, chat: UUID, sent: UiRequest) -> Turn | None:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.blocks import source_of_url
 from app.api.schemas.fields import Body, Storable
-from app.api.schemas.requests import NewTurn, TurnOptions
+from app.api.schemas.requests import NewTurn, Prompt, TurnOptions
 from app.domain.chats import OnBusy
 from app.domain.errors import RequestRefused
 
@@ -27,14 +27,23 @@ class UiOptions(TurnOptions):
     on_busy: OnBusy = "interrupt"
 
 
+class UiToolIn(_Lenient):
+    description: Storable | None = None
+    parameters: Any = None
+
+
 class UiRequest(_Lenient):
-    """The body of a DefaultChatTransport. An app may send the last `message` alone."""
+    """The body of a DefaultChatTransport. An app may send the last `message` alone. `system` and `tools`, which the
+    page runs, are those of assistant-ui's transport.
+    """
 
     id: Annotated[Storable, Field(min_length=1, max_length=500)]
     messages: Annotated[list[UiMessageIn], Field(max_length=10_000, default_factory=list)]
     message: UiMessageIn | None = None
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: Annotated[str | None, Field(alias="messageId")] = None
+    system: Prompt | None = None
+    tools: Annotated[dict[Storable, UiToolIn] | None, Field(max_length=200)] = None
     turnstream: UiOptions = UiOptions()
 
     @property

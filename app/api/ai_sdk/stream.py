@@ -38,7 +38,8 @@ def ui_stream(services: Services, owner: str, turn: Turn, known: Collection[str]
         last_frame=_access_ended,
         cuts=True,
     )
-    response.headers.update(HEADERS)
+    # What assistant-ui keeps to resume with, by any id that leads to the chat.
+    response.headers.update({**HEADERS, "x-resumable-stream-id": str(turn.chat_id)})
     return response
 
 

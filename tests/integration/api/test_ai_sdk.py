@@ -337,3 +337,25 @@ async def test_a_call_that_was_cut_off_is_an_error_of_its_input() -> None:
     (chunk,) = (chunk for chunk in encoded(turn) if chunk["type"] == "tool-input-error")
     assert (chunk["input"], chunk["errorText"]) == ('{"a', "interrupted")
     assert ui_message(turn).parts[1]["state"] == "output-error"
+
+
+async def test_the_transport_of_assistant_ui_brings_instructions_and_tools_of_its_page(
+    api: Client, server: Server
+) -> None:
+    model, provider = server.scripts.provider(message_of(tool_use("locate", {}, "c")), message_of(text("Yes.")))
+    tools = {"locate": {"parameters": {"type": "object"}}}
+    options = {"model": model, "tools": []}
+    body = {"id": "aui", "messages": [user("Where?", "m1")], "turnstream": options, "config": {}, "callSettings": None}
+    async with api.stream("POST", CHAT, json={**body, "tools": tools, "system": "Be brief."}) as answer:
+        chunks = chunks_in(await answer.aread())
+        resumable = answer.headers["x-resumable-stream-id"]
+    assert "tool-input-available" in told_of(chunks)
+    assert provider.requests[0].system == "Be brief."
+    assert [(each.name, each.description) for each in provider.requests[0].tools] == [("locate", "locate")]
+    async with api.stream("GET", f"{CHAT}/{resumable}/stream") as resumed:
+        assert resumed.status_code == 200
+        assert resumed.headers["x-resumable-stream-id"] == resumable
+        await resumed.aread()
+    answered = {"id": chunks[0]["messageId"], "role": "assistant", "parts": []}
+    await talk(api, "aui", user("Where?", "m1"), answered, user("Sure?"), tools={}, turnstream={"model": model})
+    assert "locate" not in {each.name for each in provider.requests[-1].tools}, "the page has taken it away"
