@@ -42,6 +42,7 @@ from app.storage.migrations import upgrade_in_thread
 from app.stream.delivery import Deliveries
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
+from app.tracing import TRACING
 from app.web.page import page_routes
 
 
@@ -114,6 +115,8 @@ async def running(
     plan_of: Callable[[str], Plan | str | None] | None = None,
 ) -> AsyncIterator[Services]:
     """Everything between Postgres and the API, started in this order and stopped in reverse."""
+    if settings.traces:
+        TRACING.begin()
     async with AsyncExitStack() as stack:
         parts = Parts(settings, Given(models, toolset, outputs, authenticate, plan_of), stack)
         for step in FROM_SETTINGS.values():

@@ -23,6 +23,7 @@ from app.llm.parameters import AllowedParams
 from app.tools.outputs import output_tools
 from app.tools.schemas import InputSchema, SchemaRoom
 from app.tools.toolset import Toolset
+from app.tracing import TRACING
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class Resolver:
             provider_tools=tools.provider,
             record=bool(options.record),
             labels=(settings.labels or {}) if options.labels is None else options.labels,
+            trace=TRACING.traceparent,
         )
         return self._within(model, request, self._output_spec(options))
 
@@ -160,6 +162,7 @@ class Resolver:
             provider_tools=tools.provider,
             record=before.record if options.record is None else options.record,
             labels=before.labels if options.labels is None else options.labels,
+            trace=TRACING.traceparent,
         )
         return self._within(model, request, self._output_spec(options) or before.output)
 

@@ -53,6 +53,7 @@ from app.api.services import admit, path_for
 from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
+from app.tracing import TRACING
 
 
 async def get_openapi(request: Request) -> Response:
@@ -481,6 +482,13 @@ def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
         request.state.endpoint = endpoint
         if not endpoint.open:
             await admit(request, endpoint)
-        return await endpoint.handler(request)
+        if not TRACING.on or endpoint.open:
+            return await endpoint.handler(request)
+        with TRACING.span(
+            endpoint.call, "SERVER", parent=request.headers.get("traceparent"), http__request__method=endpoint.method
+        ) as span:
+            response = await endpoint.handler(request)
+            span.set(http__response__status_code=response.status_code)
+            return response
 
     return dispatch

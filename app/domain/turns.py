@@ -129,7 +129,8 @@ class TurnRequest:
 
     `params` are the model parameters as given (max_tokens, thinking, …). `provider_tools` run at the provider; their
     definitions are JSON text and passed on unchanged. `record` asks for a recording of the model calls. `plan` is the
-    owner's, where the credentials of the request name one. `labels` are the client's, for itself.
+    owner's, where the credentials of the request name one. `labels` are the client's, for itself. `trace` is
+    the span that made the turn, as a header `traceparent`; None where nothing is traced.
     """
 
     model: str
@@ -142,6 +143,7 @@ class TurnRequest:
     record: bool = False
     plan: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ from app.llm.conversation.summaries import as_summary
 from app.storage.database import retry_while_unavailable
 from app.telemetry import PROVIDER_FIRST_DELTA_SECONDS
 from app.tools.tool import Outcome
+from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
@@ -258,33 +259,50 @@ class Executor:
         with self._route.call() if chosen is None else self._models.call(chosen) as provider:
             opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
-            with_tools = isinstance(step, CallModel) and step.tools
-            start_early = self._tool_runs.start_early if with_tools else None
-            stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
-            reply = self._reply = Reply(
-                self._recorder,
-                self._models.clock,
-                request,
-                self._models.policy.max_reply_chars,
-                opened,
-                start_early,
-                stands,
-            )
-            self._recorder.notify_stage("processing")
-            timeout = StallTimeout(self._models.policy.stall_timeout)
-            try:
-                self._stall = timeout
-                async with timeout as stall, aclosing(provider.stream(request)) as stream:
-                    summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
-                    await reply.consume(summary or stream, stall)
-            except TransientError:
-                if isinstance(step, Compact) or not reply.is_whole:
-                    raise  # a failure after the end of a reply takes nothing back
-            if reply.seconds_to_first_delta is not None:
-                label = self._models.policy.label(request.model if chosen is None else chosen)
-                PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
-            if self._unsealed() is None or not reply.is_whole:
-                raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
+            with TRACING.span(
+                f"chat {request.model}",
+                "CLIENT",
+                gen_ai__operation__name="chat",
+                gen_ai__provider__name=provider.name,
+                gen_ai__request__model=request.model,
+                gen_ai__conversation__id=str(self.turn.chat_id),
+                turnstream__round=step.round,
+                turnstream__compaction=isinstance(step, Compact),
+            ) as span:
+                with_tools = isinstance(step, CallModel) and step.tools
+                start_early = self._tool_runs.start_early if with_tools else None
+                stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
+                reply = self._reply = Reply(
+                    self._recorder,
+                    self._models.clock,
+                    request,
+                    self._models.policy.max_reply_chars,
+                    opened,
+                    start_early,
+                    stands,
+                )
+                self._recorder.notify_stage("processing")
+                timeout = StallTimeout(self._models.policy.stall_timeout)
+                try:
+                    self._stall = timeout
+                    async with timeout as stall, aclosing(provider.stream(request)) as stream:
+                        summary = as_summary(stream, step.through) if isinstance(step, Compact) else None
+                        await reply.consume(summary or stream, stall)
+                except TransientError:
+                    if isinstance(step, Compact) or not reply.is_whole:
+                        raise  # a failure after the end of a reply takes nothing back
+                if reply.seconds_to_first_delta is not None:
+                    label = self._models.policy.label(request.model if chosen is None else chosen)
+                    PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
+                span.set(
+                    gen_ai__response__id=reply.request_id,
+                    gen_ai__response__finish_reasons=(reply.stop_reason,),
+                    gen_ai__response__time_to_first_chunk=reply.seconds_to_first_delta,
+                    gen_ai__usage__input_tokens=reply.usage.get("input_tokens"),
+                    gen_ai__usage__output_tokens=reply.usage.get("output_tokens"),
+                )
+                if self._unsealed() is None or not reply.is_whole:
+                    raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
         round, unwritten = self._close_reply(stop_reason)
         last = self._end_behind(round, unwritten)

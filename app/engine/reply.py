@@ -1,10 +1,10 @@
 """One streamed reply of the model: recorded for rows and readers as it arrives."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 
@@ -63,6 +63,14 @@ class Reply:
     @property
     def has_begun(self) -> bool:
         return self._message.started
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        return self._message.usage
+
+    @property
+    def request_id(self) -> str | None:
+        return self._message.request_id
 
     @property
     def is_whole(self) -> bool:

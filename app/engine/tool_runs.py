@@ -39,6 +39,7 @@ from app.tools.outputs import OUTPUT, as_call
 from app.tools.policy import count_policies
 from app.tools.tool import File, Outcome, PersonAnswer, PersonQuestion, ToolContext
 from app.tools.toolset import Toolset
+from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
@@ -162,6 +163,7 @@ class ToolRuns:
             log.info("turn.waiting", owner=owner, tools=[ask.name for ask in asks], kinds=[ask.kind for ask in asks])
             for ask in asks:
                 WAITS.labels(ask.kind).inc()
+                self._context.span.event("ask", turnstream__ask__kind=ask.kind, gen_ai__tool__name=ask.name)
             self._context.notify_owner(owner)
 
     async def judge(self, draft: Block) -> None:
@@ -277,10 +279,21 @@ class ToolRuns:
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
         started_at, start = datetime.now(UTC), perf_counter()
-        with TOOLS_RUNNING.track_inprogress():
-            outcome = await self._invoke(call, input_json)
-        seconds = perf_counter() - start
         label = self._label(call)
+        with (
+            TOOLS_RUNNING.track_inprogress(),
+            TRACING.span(
+                f"execute_tool {label}",
+                gen_ai__operation__name="execute_tool",
+                gen_ai__tool__name=label,
+                gen_ai__tool__call__id=call.tool_use_id,
+            ) as span,
+        ):
+            outcome = await self._invoke(call, input_json)
+            span.set(**{f"turnstream__{name}": _figure(outcome.notes[name]) for name in outcome.notes})
+            if outcome.is_error:
+                span.failed(outcome.kind)
+        seconds = perf_counter() - start
         TOOL_SECONDS.labels(label).observe(seconds)
         TOOL_OUTCOMES.labels(label, outcome.kind).inc()
         times = {"started_at": started_at.isoformat(timespec="milliseconds"), "seconds": round(seconds, 3)}
@@ -398,3 +411,8 @@ def _to_keep(outcome: Outcome) -> CachedResult | None:
     if outcome.is_error or outcome.more or is_part or "fallback" in outcome.notes:
         return None
     return CachedResult(outcome.text if outcome.whole is None else outcome.whole, outcome.data)
+
+
+def _figure(note: Any) -> str | int | float | bool:
+    """A note as an attribute of a span: a figure or a word of a policy, and no content."""
+    return note if isinstance(note, bool | int | float) else True

@@ -14,13 +14,15 @@ from app.storage.grants import Grants
 from app.storage.tool_cache import ToolCache
 from app.storage.turns import Turns
 from app.storage.uploads import Uploads
+from app.tracing import Span
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
     """The claimed turn is what `recorder` holds; `ancestors` is its path without itself, `entries` what requests before
     have made of them. `updated` is set when the rows have something from a user that the run does not know of yet.
-    `notify_owner` wakes the readers of a feed.
+    `notify_owner` wakes the readers of a feed. `span` is that of
+    the run.
     """
 
     owner: str
@@ -36,6 +38,7 @@ class TurnContext:
     spending: Spending
     updated: asyncio.Event
     notify_owner: Callable[[str], None]
+    span: Span
 
     async def call_hooks(self, event: HookEvent) -> None:
         """Calls the hooks for `event`, and counts those that fail on the turn."""

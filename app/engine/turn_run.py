@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, assert_never
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from app.storage.uploads import Uploads
 from app.stream.directory import Directory
 from app.stream.live import LiveView
 from app.tools.toolset import Toolset
+from app.tracing import TRACING, trace_id
 
 log = structlog.get_logger(__name__)
 
@@ -105,10 +107,31 @@ class TurnRun:
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))
-        with services.directory.host(view, owner):
+        assert turn.request is not None
+        trace = turn.request.trace
+        if TRACING.on:
+            structlog.contextvars.bind_contextvars(trace=trace_id(trace))
+        with (
+            services.directory.host(view, owner),
+            TRACING.span(
+                "invoke_agent turnstream",
+                "CONSUMER",
+                parent=trace,
+                # A replica that was killed never sent its span: what a later run can name is where the turn came from.
+                link=trace if turn.attempt > 1 else None,
+                gen_ai__operation__name="invoke_agent",
+                gen_ai__agent__name="turnstream",
+                gen_ai__conversation__id=str(turn.chat_id),
+                gen_ai__request__model=turn.request.model,
+                turnstream__turn=str(turn.id),
+                turnstream__attempt=turn.attempt,
+                turnstream__recoveries=turn.recoveries,
+            ) as span,
+        ):
+            if turn.attempt == 1 and turn.created_at is not None:
+                TRACING.past("queue", turn.created_at, datetime.now(UTC))
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
             storage = services.database
-            assert turn.request is not None
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)
             context = self._context = TurnContext(
                 owner,
@@ -124,6 +147,7 @@ class TurnRun:
                 Spending(services.accounts, owner, services.plans.of(owner, turn.request.plan)),
                 self.updated,
                 services.notify_owner,
+                span,
             )
             tool_runs = ToolRuns(context, services.toolset, services.models, services.side_calls, started_before)
             executor = self._executor = Executor(context, tool_runs, services.models)
@@ -142,6 +166,9 @@ class TurnRun:
             finally:
                 await to_the_end(context.spending.close(recorder.turn))
             services.notify_owner(owner)
+            span.set(turnstream__status=view.turn.status)
+            if view.turn.error is not None:
+                span.failed(view.turn.error.type)
             if view.turn.ended:
                 count_ended_turn(view.turn, tool_runs.first_started)
                 services.warm_paths.keep((*path[:-1], view.turn), entries)

@@ -50,8 +50,8 @@ CLAIM_WEBHOOKS = _statements(
         RETURNING TABLE.*, due.number
     )
     SELECT turns.id, turns.chat_id, chats.owner, turns.status, turns.stop_reason, turns.usage, turns.error,
-        turns.created_at, turns.ended_at, turns.request->>'model' AS model, charged.cost,
-        claimed.tries, claimed.number, CALLS AS calls, SINCE AS happened_at
+        turns.created_at, turns.ended_at, turns.request->>'model' AS model, turns.request->>'trace' AS trace,
+        charged.cost, claimed.tries, claimed.number, CALLS AS calls, SINCE AS happened_at
     FROM claimed JOIN turns ON turns.id = claimed.turn_id JOIN chats ON chats.id = turns.chat_id,
         LATERAL (
             SELECT CASE WHEN count(*) = count(cost) THEN sum(cost) END AS cost
@@ -104,6 +104,7 @@ class Webhook:
     number: int
     calls: Any
     happened_at: datetime
+    trace: str | None = None
 
 
 class Webhooks:
@@ -165,4 +166,5 @@ def _webhook_from(row: Row) -> Webhook:
         number=row["number"],
         calls=from_json(row["calls"]),
         happened_at=row["happened_at"],
+        trace=row["trace"],
     )

@@ -6,7 +6,7 @@ from tests.acceptance.conftest import StartServer
 from tests.support.server_process import Server
 
 # Not needed to listen: together they take twice as long to import as everything else.
-LATER = {"alembic", "anthropic", "openai", "rich.console", "sqlalchemy"}
+LATER = {"alembic", "anthropic", "openai", "opentelemetry", "rich.console", "sqlalchemy"}
 
 
 def imported(running: Server) -> set[str]:

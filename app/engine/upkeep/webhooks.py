@@ -19,6 +19,7 @@ from app.kit.signature import headers_of
 from app.storage.database import retry_while_unavailable
 from app.storage.webhooks import Webhook, WebhookKind, Webhooks
 from app.telemetry import WEBHOOKS
+from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +118,10 @@ class WebhookDeliveries(Hooks):
         body = body_of(webhook, kind, self._receiver.root_path)
         # The id is the same for all tries, so that the receiver can recognise a webhook that it has processed.
         id = f"ended-{webhook.turn}" if kind == "ended" else f"waiting-{webhook.turn}-{webhook.number}"
-        return await post_signed(http, self._receiver, id, body)
+        with TRACING.span("webhook", "CLIENT", parent=webhook.trace, turnstream__turn=str(webhook.turn)) as span:
+            answer = await post_signed(http, self._receiver, id, body)
+            span.set(turnstream__answer=str(answer))
+        return answer
 
     async def _record(self, webhook: Webhook, answer: int | str) -> None:
         fields = {"turn": str(webhook.turn), "tries": webhook.tries, "answer": answer}
@@ -140,7 +144,7 @@ class WebhookDeliveries(Hooks):
 async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, body: bytes) -> int | str:
     """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
     signature = headers_of(receiver.secret, id, int(time()), body)
-    headers = {"content-type": "application/json", "user-agent": "turnstream", **signature}
+    headers = {"content-type": "application/json", "user-agent": "turnstream", **signature, **TRACING.outgoing()}
     try:
         async with http.post(receiver.url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status

@@ -22,6 +22,7 @@ from yarl import URL
 from app.llm.transport.failures import LOST, Unanswered
 from app.llm.transport.kept_open import kept_open
 from app.llm.transport.response import ModelResponse, open_response
+from app.tracing import TRACING
 
 _MAX_TEMPLATES = 100  # of one client; a template is for a path and its headers
 _BY_CALL = {"content-length", "cookie"}  # headers that belong to one call
@@ -92,7 +93,7 @@ class Calls:
         self, sdk: SdkPost, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[ModelResponse]:
         try:
-            stream = await sdk(path, headers, body)
+            stream = await sdk(path, {**headers, **TRACING.outgoing()}, body)
         except (aiohttp.ClientError, OSError) as error:  # OpenAI's SDK lets some of them through
             raise Unanswered from error
         finally:
@@ -149,6 +150,7 @@ class _Template:
             if "cookie" in request.headers:
                 headers["cookie"] = request.headers["cookie"]
         headers["content-length"] = str(len(body))
+        headers.update(TRACING.outgoing())
         try:
             return await self.session.request(self.request.method, headers=headers, data=body, **self.options)
         except (*LOST, RuntimeError) as error:  # RuntimeError: closed meanwhile

@@ -19,6 +19,7 @@ from yarl import URL
 
 from app.kit.signature import headers_of
 from app.tools.http.addresses import AddressRefused, Allowed, UrlRefused
+from app.tracing import TRACING
 
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -124,6 +125,8 @@ class HttpClient:
             session = self._free if request.allowed.allows_host(hop.url.host or "") else self._guarded
             method = "GET" if hop.body is None else "POST"
             headers = hop.headers(request, self._clock())
+            if hop.same_origin:
+                headers |= TRACING.outgoing()
             sent = session.request(method, hop.url, data=hop.body, headers=headers, allow_redirects=False)
             async with sent as response:
                 location = response.headers.get("location") if response.status in _REDIRECTS else None

@@ -34,6 +34,17 @@ def test_a_model_is_found_by_its_id_an_alias_or_a_prefix() -> None:
     assert found.check("small").can is None
 
 
+def test_a_name_that_only_a_prefix_accepts_is_no_label_of_metrics() -> None:
+    found, _, _ = models()
+    assert [found.label(name) for name in ("big", "best", "small", "x-1", "nobody's")] == [
+        "big",
+        "big",
+        "small",
+        "other",
+        "other",
+    ]
+
+
 def test_a_listed_model_goes_before_a_prefix() -> None:
     one, other = ScriptedProvider([]), ScriptedProvider([])
     found = Models([ProviderModels(one, [], ["big"]), ProviderModels(other, ["big-2"])])

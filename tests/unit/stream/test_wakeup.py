@@ -12,6 +12,7 @@ async def _waiting(wakeup: Wakeup, count: int = 1) -> list[asyncio.Task[None]]:
 async def test_a_notification_wakes_all_tasks_that_wait() -> None:
     wakeup = Wakeup()
     waiting = await _waiting(wakeup, 3)
+    assert wakeup.waiters == 3
     wakeup.notify()
     await asyncio.gather(*waiting)
 

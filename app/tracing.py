@@ -1,0 +1,133 @@
+"""Spans of OpenTelemetry, by its conventions for generative AI. They hold names, figures and ids, never content.
+
+Off, a span is one comparison, and nothing of OpenTelemetry is imported. On, spans go to the SDK that the process has
+set up (`opentelemetry-instrument`, or an embedding program); without one its API drops them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, Literal
+
+Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
+Attributes = Mapping[str, str | int | float | bool | tuple[str, ...]]
+
+
+class Span:
+    """A span that is not recorded."""
+
+    def set(self, **attributes: Any) -> None:
+        """Sets attributes: `__` in a name stands for a dot; None is left out."""
+
+    def event(self, name: str, **attributes: Any) -> None: ...
+    def failed(self, type: str) -> None: ...
+
+
+class _Recorded(Span):
+    def __init__(self, span: Any, error: Any) -> None:
+        self._span = span
+        self._error = error
+
+    def set(self, **attributes: Any) -> None:
+        self._span.set_attributes(_dotted(attributes))
+
+    def event(self, name: str, **attributes: Any) -> None:
+        self._span.add_event(name, _dotted(attributes))
+
+    def failed(self, type: str) -> None:
+        self._span.set_attribute("error.type", type)
+        self._span.set_status(self._error)
+
+
+_NOT_RECORDED = Span()
+
+
+class Tracing:
+    """The one switch of the process, as logging has one. `begin` is called once, before anything runs."""
+
+    def __init__(self) -> None:
+        self._api: Any = None
+        self._tracer: Any = None
+
+    def begin(self) -> None:
+        from opentelemetry import propagate, trace  # noqa: PLC0415, a server without traces does not load it
+
+        self._api, self._propagate = trace, propagate
+        self._tracer = trace.get_tracer("turnstream", version("turnstream"))
+
+    def end(self) -> None:
+        self._tracer = None
+
+    @property
+    def on(self) -> bool:
+        return self._tracer is not None
+
+    @contextmanager
+    def span(
+        self,
+        name: str,
+        kind: Kind = "INTERNAL",
+        *,
+        parent: str | None = None,
+        link: str | None = None,
+        **attributes: Any,
+    ) -> Iterator[Span]:
+        """A span around the block. `parent` and `link` are values of a header `traceparent`. An exception marks it as
+        failed by its class; its message may hold content, and is left out.
+        """
+        if self._tracer is None:
+            yield _NOT_RECORDED
+            return
+        links = [self._api.Link(context)] if link and (context := self._context_of(link)) else []
+        with self._tracer.start_as_current_span(
+            name,
+            context=self._propagate.extract({"traceparent": parent}) if parent else None,
+            kind=self._api.SpanKind[kind],
+            attributes=_dotted(attributes),
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            recorded = _Recorded(span, self._api.Status(self._api.StatusCode.ERROR))
+            try:
+                yield recorded
+            except Exception as error:
+                recorded.failed(getattr(error, "type", type(error).__name__))
+                raise
+
+    def past(self, name: str, start: datetime, end: datetime, **attributes: Any) -> None:
+        """A span of something that is over, inside the present one."""
+        if self._tracer is not None:
+            span = self._tracer.start_span(
+                name, start_time=int(start.timestamp() * 1e9), attributes=_dotted(attributes)
+            )
+            span.end(int(end.timestamp() * 1e9))
+
+    def outgoing(self) -> dict[str, str]:
+        """The headers that carry the present span to another server; none where nothing is traced."""
+        headers: dict[str, str] = {}
+        if self._tracer is not None:
+            self._propagate.inject(headers)
+        return headers
+
+    @property
+    def traceparent(self) -> str | None:
+        """The present span as a header, to be stored with what goes on from it."""
+        return self.outgoing().get("traceparent") if self._tracer is not None else None
+
+    def _context_of(self, traceparent: str) -> Any:
+        context = self._propagate.extract({"traceparent": traceparent})
+        found = self._api.get_current_span(context).get_span_context()
+        return found if found.is_valid else None
+
+
+def trace_id(traceparent: str | None) -> str | None:
+    return None if traceparent is None else traceparent.split("-")[1]
+
+
+def _dotted(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
+
+
+TRACING = Tracing()
