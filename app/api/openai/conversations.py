@@ -87,7 +87,7 @@ async def list_items(request: Request) -> Response:
     else:
         path = await turns.path(owner, chat.id, after[1] if after else newest, most)
         more = path[0].parent_id is not None
-    return item_page(request, items_of_path(path), more=more)
+    return item_page(request, await items_of_path(path), more=more)
 
 
 async def add_items(request: Request) -> Response:
@@ -101,7 +101,7 @@ async def add_items(request: Request) -> Response:
     last = await services.storage.histories.record(owner, chat.id, "newest", exchanges, request_of_chat)
     services.live.notify(owner, chat.id)
     path = await services.storage.turns.path(owner, chat.id, last, 2 * len(exchanges)) if last and exchanges else []
-    added = items_of_path(path)
+    added = await items_of_path(path)
     ends = {"first_id": added[0]["id"] if added else None, "last_id": added[-1]["id"] if added else None}
     return Response(
         to_json({"object": "list", "data": added, **ends, "has_more": False}), media_type="application/json"
@@ -111,7 +111,7 @@ async def add_items(request: Request) -> Response:
 async def get_item(request: Request) -> Response:
     services, owner = begin(request)
     turn = await _turn_of_item(request, services, owner)
-    for item in items_of_path([turn]):
+    for item in await items_of_path([turn]):
         if item["id"] == request.path_params["item"]:
             return Response(to_json(item), media_type="application/json")
     raise _no_item(request)

@@ -98,6 +98,7 @@ class ResponseEvents:
         self._open: _Item | None = None
         self._starts: dict[int, int] = {}
         self._asked: set[tuple[int, str]] = set()
+        self._approvals: set[tuple[int, str]] = set()
         self._calls: dict[tuple[int, str], Block] = {}
         self._running: dict[tuple[int, str], _Item] = {}
         self._provider_calls: list[str] = []
@@ -157,6 +158,9 @@ class ResponseEvents:
                     yield from self._end_block(block)
             case ActionRequired():
                 self._asked |= {(event.round, action.tool_use_id) for action in event.actions}
+                self._approvals |= {
+                    (event.round, each.tool_use_id) for each in event.actions if each.kind == "approval"
+                }
                 if self._is_here:
                     yield from self._ask(event)
             case RoundStop():
@@ -329,6 +333,8 @@ class ResponseEvents:
         if key not in self._running and (call := self._calls.get(key)):  # it was called before a wait
             arguments = function_of(call)["arguments"]
             json = self._server_call(call.type, call.name, arguments, result.index, result.attempt)
+            if key in self._approvals:
+                json["approval_request_id"] = approval_id(self._turn(), call)
             yield from self._add(result.index, json)
             self._running[key], self._open = self._items[-1], None
         yield from self._answer(key, result.text, is_error=result.is_error)
@@ -337,7 +343,8 @@ class ResponseEvents:
         item = self._running.pop(key, None)
         if item is not None:
             yield from self._event(f"response.mcp_call.{'failed' if is_error else 'completed'}", **item.place)
-            result = {"status": "failed", "error": text} if is_error else {"status": "completed", "output": text}
+            error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+            result = {"status": "failed", "error": error} if is_error else {"status": "completed", "output": text}
             yield from self._done(item, **result)
 
     def _ask(self, event: ActionRequired) -> Iterator[Json]:

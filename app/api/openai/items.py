@@ -1,5 +1,6 @@
 """Items that clients have sent: messages of the user, outputs of functions, decisions about approvals."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -24,10 +25,11 @@ def input_items_of(user_turn: Turn, turn: Turn, part: int) -> list[Json]:
     return list(_answers(turn, part)) if part else [user_item(user_turn)]
 
 
-def items_of_path(path: Sequence[Turn]) -> list[Json]:
-    """The items of a conversation, from turns that follow one another."""
+async def items_of_path(path: Sequence[Turn]) -> list[Json]:
+    """The items of a conversation, from turns that follow one another. Others get their turn on the event loop."""
     items: list[Json] = []
     for turn in path:
+        await asyncio.sleep(0)
         if turn.role == "user":
             items.append(user_item(turn))
             continue

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from starlette.requests import Request
 
-from app.api.attachments import user_blocks
+from app.api.attachments import Contents, user_blocks
 from app.api.codec import to_json
 from app.api.exchange import post_in_new_chat, post_message
 from app.api.openai.history import PastAnswer, canonical, past_of
@@ -28,6 +28,8 @@ from app.kit.offload import offload
 from app.storage.actions import Decision
 from app.storage.exchanges import IdempotencyKey, Parent, Target
 from app.storage.histories import PastExchange
+
+_MOST_RECORDED = 1000  # exchanges of one history: they are written in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,16 @@ class Posting:
 
 async def recorded(services: Services, owner: str, items: Sequence[InputItem]) -> list[PastExchange]:
     """Exchanges as rows keep them, from items that were sent. Bytes of files become uploads. Raises RequestRefused."""
-    exchanges = []
-    for past in past_of(items):
+    exchanges, contents = [], Contents(services.http.max_turn_bytes)
+    pasts = past_of(items)
+    if len(pasts) > _MOST_RECORDED:
+        detail = f"`input` must have at most {_MOST_RECORDED:,} messages of a history that is not known here."
+        raise RequestRefused(detail, field="input")
+    for past in pasts:
         new = checked_turn({"blocks": past.message or [{"type": "text", "text": "…"}]})
-        blocks = await user_blocks(new.blocks, owner, services)
+        blocks = await user_blocks(new.blocks, owner, services, contents=contents)
+        for block in past.blocks:
+            contents.add_text(block.text, "input")
         texts = [block.text for block in blocks if block.text]
         exchanges.append(PastExchange(blocks, past.blocks, past.stop_reasons, title_from(texts[0]) if texts else None))
     return exchanges

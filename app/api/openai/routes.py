@@ -49,6 +49,7 @@ def openai_routes() -> list[Route]:
 def _dispatcher(endpoints: Mapping[str, Endpoint]) -> Handler:
     async def dispatch(request: Request) -> Response:
         endpoint = endpoints["GET" if request.method == "HEAD" else request.method]
+        request.state.endpoint = endpoint
         try:
             await admit(request, endpoint)
             return await endpoint.handler(request)

@@ -25,7 +25,7 @@ from tests.support.openapi_document import Document
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed", "ag-ui", "ag-ui connected")
+DIALECTS = ("turn", "post", "chat", "feed", "ai-sdk", "ai-sdk resumed", "ag-ui", "ag-ui connected", "openai")
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,8 @@ async def reading(
             options = {"forwardedProps": {"turnstream": {"model": model}}}
             sent = {"threadId": str(time.time()), "runId": "r", "messages": [message], **options}
             call = ("POST", "/api/ag-ui", sent)
+        elif dialect == "openai":
+            call = ("POST", "/v1/responses", {"model": model, "input": "Hi", "stream": True})
         elif dialect != "post":
             turn = (await client.post("/api/turns", json=body, headers=keeper)).json()["assistant_turn"]
             await pause.reached.wait()
@@ -110,6 +112,10 @@ def has_its_last_word(dialect: str, found: Reading) -> None:
         chunk = json.loads(found.last.removeprefix("data: "))
         assert chunk.pop("errorText")
         assert chunk == {"type": "error"}
+    elif dialect == "openai":
+        name, data = found.last.split("\n")
+        assert name == "event: error"
+        assert json.loads(data.removeprefix("data: "))["error"]["code"] == "invalid_api_key"
     elif dialect.startswith("ag-ui"):
         event = json.loads(found.last.removeprefix("data: "))
         assert event.pop("message")

@@ -10,8 +10,12 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 
+from app.domain.errors import TransientError
+from app.domain.plans import Plan
 from app.llm.scripted import Pause, message_of, text, thinking, tool_use
-from tests.support.http_server import Server, pausing
+from app.tools.tool import tool
+from app.tools.toolset import Toolset
+from tests.support.http_server import Server, pausing, serving
 from tests.support.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -222,3 +226,71 @@ async def test_the_models_are_listed(client: AsyncOpenAI) -> None:
     assert (await client.models.retrieve("plain")).owned_by == "scripted"
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve("none")
+
+
+async def test_a_round_that_is_taken_back_survives_the_assembling_of_the_sdk(
+    server: Server, client: AsyncOpenAI
+) -> None:
+    started = list(message_of(thinking("Hm.", " Well.")))[:4]
+    model = server.scripts.model([*started, TransientError("overloaded", "Busy.")], message_of(text("Hello.")))
+    async with client.responses.stream(model=model, input="Hi") as stream:
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+    assert [item.type for item in final.output] == ["message"]
+    assert final.output_text == "Hello."
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(numbers)
+    ended = [event.item.to_dict()["status"] for event in events if event.type == "response.output_item.done"]
+    assert ended == ["incomplete", "completed"]
+    assert (await client.responses.retrieve(final.id)).output_text == "Hello."
+
+
+async def test_the_sdk_tries_again_while_the_response_before_runs(server: Server, client: AsyncOpenAI) -> None:
+    pause, statuses = Pause(), []
+    model = server.scripts.model(pausing(pause, "One ", "two."), message_of(text("Next.")))
+    running = await client.responses.create(model=model, input="Hi", background=True)
+
+    async def note(response: Any) -> None:
+        statuses.append(response.status_code)
+        pause.go.set()
+
+    hooks: Any = {"response": [note]}
+    async with openai.DefaultAsyncHttpxClient(event_hooks=hooks) as http:
+        patient = client.with_options(http_client=http, max_retries=10)
+        made = await patient.responses.create(model=model, input="And?", previous_response_id=running.id)
+    assert made.output_text == "Next."
+    assert set(statuses) == {409, 200}
+
+
+@tool(approval="always")
+async def send_mail(to: str) -> str:
+    """Sends a mail."""
+    return f"sent to {to}"
+
+
+async def test_approvals_and_limits_of_a_plan(database_url: str) -> None:
+    plan = Plan("small", {"requests_per_day": 3})
+    async with serving(database_url, Toolset([send_mail], max_result_chars=1000), plan_of=lambda _: plan) as server:
+        token = await server.token("ada")
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=token, max_retries=0) as client:
+            model = server.scripts.model(
+                message_of(tool_use("send_mail", {"to": "bob"}, "m1")),
+                message_of(text("Sent.")),
+                message_of(tool_use("send_mail", {"to": "eve"}, "m2")),
+                message_of(text("Not sent.")),
+            )
+            for approve, said in ((True, "Sent."), (False, "Not sent.")):
+                asked = await client.responses.create(model=model, input="Mail!")
+                assert [item.type for item in asked.output] == ["mcp_call", "mcp_approval_request"]
+                decision = {"approval_request_id": asked.output[1].id, "approve": approve}
+                input: Any = [{"type": "mcp_approval_response", **decision}]
+                answered = await client.responses.create(model=model, input=input, previous_response_id=asked.id)
+                assert answered.output_text == said
+                call = answered.output[0]
+                assert call.to_dict()["approval_request_id"] == asked.output[1].id
+                assert call.to_dict()["status"] == ("completed" if approve else "failed")
+            await client.responses.create(input="Hi")
+            with pytest.raises(openai.RateLimitError) as refused:
+                await client.responses.create(input="Hi")
+            assert int(refused.value.response.headers["retry-after"]) > 0
+            assert refused.value.code == "rate_limit_exceeded"
