@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, tokens, turns, uploads, usage, waiting
+from app.api import actions, catalog, chats, documents, health, search, tokens, turns, uploads, usage, waiting
 from app.api.ag_ui import endpoints as ag_ui
 from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
@@ -22,6 +22,7 @@ from app.api.schemas.requests import (
     NewChat,
     NewTurn,
     NewTurnInNewChat,
+    SearchSettingsIn,
     TurnOptions,
 )
 from app.api.schemas.responses import (
@@ -38,6 +39,7 @@ from app.api.schemas.responses import (
     ModelsOut,
     PathPage,
     Revoked,
+    SearchSettingsOut,
     ToolsOut,
     TurnOut,
     TurnsOut,
@@ -85,9 +87,27 @@ ENDPOINTS = (
             Query(
                 "q",
                 "only chats where each of these words, 8 at most, is found in the title or in a message; "
-                "each with an `excerpt` of where it was found",
+                "each with an `excerpt` of where it was found; the best match first",
             ),
+            Query("tools", "with `q`: true searches the results of tools too, where they are indexed"),
+            Query("since", "with `q`: only messages from this day or time on, and titles of chats made since then"),
+            Query("until", "with `q`: only messages before this day or time"),
+            Query("chat", "with `q`: only in this chat"),
         ),
+    ),
+    Endpoint(
+        "GET /api/search/settings",
+        search.get_search_settings,
+        "How the owner's texts are indexed for the search",
+        gives=SearchSettingsOut,
+    ),
+    Endpoint(
+        "PUT /api/search/settings",
+        search.put_search_settings,
+        "Set the language of the owner's texts, and whether results of tools are indexed",
+        SearchSettingsIn,
+        SearchSettingsOut,
+        problems=(422,),
     ),
     Endpoint("GET /api/chats/{chat}", chats.get_chat, "One chat", gives=ChatOut, problems=(404,)),
     Endpoint(

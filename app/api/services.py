@@ -28,6 +28,7 @@ from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
 from app.storage.histories import Histories
+from app.storage.search import Search
 from app.storage.tokens import Tokens
 from app.storage.turn_counts import TurnCounts
 from app.storage.turns import ToolResults, Turns
@@ -48,6 +49,7 @@ class Storage:
     chats: Chats
     charges: Charges
     chat_changes: ChatUpdates
+    search: Search
     turns: Turns
     turn_counts: TurnCounts
     exchanges: Exchanges
@@ -73,6 +75,7 @@ class Storage:
             Chats(database),
             Charges(database),
             ChatUpdates(database),
+            Search(database),
             Turns(database),
             TurnCounts(everything),
             Exchanges(database),

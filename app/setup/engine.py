@@ -45,6 +45,7 @@ from app.storage.runs.journal import Journal
 from app.storage.runs.queue import Queue
 from app.storage.runs.session import ReplicaSession
 from app.storage.runs.snapshots import Snapshots
+from app.storage.search import Search
 from app.storage.tool_cache import ToolCache
 from app.storage.uploads import Uploads
 from app.storage.webhooks import Webhooks
@@ -169,6 +170,7 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         Sweep("deleted chats", 6 * HOURS, at_once(changes.sweep)),
         Sweep("tool cache", HOURS / 6, at_once(cache.sweep)),
         Sweep("reservations", HOURS / 6, at_once(Accounts(database).sweep)),
+        Sweep("search", HOURS / 30, Search(database).catch_up),
     ]
     trail = AuditTrail(database)
     sweeps.append(Sweep("audit", 6 * HOURS, partial(trail.sweep, settings.retain_audit_days, REFUSALS_KEPT_DAYS)))

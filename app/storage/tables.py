@@ -347,6 +347,77 @@ blocks = Table(
     ),
 )
 
+# The index of the search, which triggers write (migration 0026). Chats of an owner stand in segments: what is searched
+# does not grow with the other owners.
+search_owners = Table(
+    "search_owners",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("language", Text),
+    Column("tool_results", Boolean, nullable=False, server_default=text("false")),
+)
+
+# Ids count up, so that the newest chats are searched first; below zero they are of chats from before the index.
+# `vocabulary` has the words of all texts that were added until `covered_until`; it is collected by a sweep.
+search_segments = Table(
+    "search_segments",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("chats", Integer, nullable=False),
+    Column("languages", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("vocabulary", TSVECTOR),
+    Column("covered_until", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("resets", Integer, nullable=False, server_default=text("0")),
+    Index(None, "owner", "id"),
+)
+
+# `form` says how the texts of the chat are to be indexed: the language, and whether results of tools are.
+search_chats = Table(
+    "search_chats",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("segment", BigInteger, nullable=False),
+    Column("language", Text, nullable=False),
+    Column("tool_results", Boolean, nullable=False),
+    Column("form", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("added_at", DateTime(timezone=True), nullable=False),
+    Column("title", TSVECTOR, nullable=False),
+    Index(None, "segment", "added_at"),
+)
+
+# The words of a turn that has ended, or of what its tools returned.
+search_texts = Table(
+    "search_texts",
+    metadata,
+    Column("chat_id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
+    Column("role", Text, primary_key=True),
+    Column("of_tools", Boolean, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("segment", BigInteger, nullable=False),
+    Column("form", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("added_at", DateTime(timezone=True), nullable=False),
+    Column("words", TSVECTOR, nullable=False),
+    ForeignKeyConstraint(
+        ["chat_id", "turn_id", "role"],
+        ["turns.chat_id", "turns.id", "turns.role"],
+        name="fk_search_texts_turn",
+        ondelete="CASCADE",
+    ),
+    Index(None, "segment", "added_at"),
+)
+
+# Chats whose texts are to be indexed by a sweep: those from before the index, and those whose language has changed.
+search_backlog = Table(
+    "search_backlog",
+    metadata,
+    Column("chat_id", Uuid, ForeignKey("chats.id", ondelete="CASCADE"), primary_key=True),
+)
+
 tool_calls = Table(
     "tool_calls",
     metadata,

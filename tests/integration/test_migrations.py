@@ -31,7 +31,8 @@ ORDER BY relname, attname
 """
 CONSTRAINTS = """
 SELECT conrelid::regclass::text AS relation, conname, pg_get_constraintdef(oid) FROM pg_constraint
-WHERE connamespace = 'public'::regnamespace AND conrelid NOT IN (0, coalesce(to_regclass('alembic_version'), 0))
+WHERE connamespace = 'public'::regnamespace AND contype <> 't'
+  AND conrelid NOT IN (0, coalesce(to_regclass('alembic_version'), 0))
 ORDER BY 1, 2
 """
 INDEXES = """

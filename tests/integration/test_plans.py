@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from app.kit.ids import new_id
-from app.storage import chat_changes, chats, exchanges, turns, uploads
+from app.storage import chat_changes, chats, exchanges, search, turns, uploads
 from app.storage.database import Statement
 from app.storage.runs import queue
 
@@ -22,7 +22,7 @@ LONG_CHAT = 2_500  # exchanges, one behind the other
 CHATS = 4_500
 EXCHANGES = 5  # of each of the other chats
 OWNERS = 90
-BIG = {"turns", "blocks", "rounds", "chats"}
+BIG = {"turns", "blocks", "rounds", "chats", "search_texts", "search_chats"}
 LOAD = f"""
 SET session_replication_role = replica;
 CREATE FUNCTION id_of(kind text, chat int, number int) RETURNS uuid IMMUTABLE LANGUAGE sql
@@ -54,6 +54,23 @@ INSERT INTO uploads (id, owner, media_type, digest, content, created_at)
 INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
     SELECT id_of('user', number, 1), 1, 0, 0, 'image', '', json_build_object('upload', id_of('upload', number, 0))
     FROM generate_series(1, 10) AS number;
+INSERT INTO search_segments (id, owner, chats) SELECT number, 'owner-' || number, 51
+    FROM generate_series(0, {OWNERS} - 1) AS number;
+INSERT INTO search_chats (chat_id, owner, segment, language, tool_results, form, created_at, added_at, title)
+    SELECT id, owner, substr(owner, 7)::bigint, 'simple', false, 'simple', created_at, created_at, '' FROM chats;
+INSERT INTO search_texts (chat_id, turn_id, role, of_tools, owner, segment, form, created_at, added_at, words)
+    SELECT chat_id, turns.id, role, false, owner, segment, 'simple', turns.created_at, turns.created_at,
+        array_to_tsvector(ARRAY[md5(turns.id::text), role] || ARRAY(
+            SELECT 'word' || number FROM generate_series(1, 60) AS number
+        ))
+    FROM turns JOIN search_chats USING (chat_id);
+UPDATE search_segments SET vocabulary = (
+    SELECT array_to_tsvector(array_agg('word' || number) || ARRAY['user', 'assistant'])
+    FROM generate_series(1, 60) AS number
+), covered_until = now() WHERE id > 1;
+INSERT INTO search_segments (id, owner, chats, covered_until, vocabulary) SELECT 1000 + part, 'heavy', 250, now(), (
+    SELECT array_to_tsvector(array_agg(md5((part * 10000 + number)::text))) FROM generate_series(1, 5000) AS number
+) FROM generate_series(1, 120) AS part;
 SET session_replication_role = DEFAULT;
 """
 
@@ -66,6 +83,14 @@ CHAT, SMALL, OWNER = _md5("chat", 0), _md5("chat", 7), "owner-7"
 LAST, NOW = _md5("assistant", 0, LONG_CHAT), datetime.now(UTC)
 PAGE = [_md5(role, 0, number) for number in range(LONG_CHAT - 49, LONG_CHAT + 1) for role in ("user", "assistant")]
 WHOLE = [_md5(role, 0, number) for number in range(1, LONG_CHAT + 1) for role in ("user", "assistant")]
+
+
+def searched(owner: str, *words: str) -> Mapping[str, Any]:
+    """The values of a search."""
+    filters = dict.fromkeys(("since", "until", "only", "score", "before", "before_id"))
+    return {"owner": owner, "words": words, "first": search.NEWEST, "tools": False, "limit": 51, **filters}
+
+
 # The statement, its values, and the most pages of 8 kB that it may touch. A look into an index takes about four.
 CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "the newest turn": (turns.GET_NEWEST, {"owner": "owner-0", "chat": CHAT}, 20),
@@ -95,6 +120,17 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
     "rounds of the whole path": (turns.GET_ROUNDS, {"turns": WHOLE}, 8 * len(WHOLE)),
     "a list of chats": (chats.LIST_CHATS, {"owner": OWNER, "limit": 50, "before": None, "before_id": None}, 400),
     "the queue": (queue.CLAIM_TURNS, {"replica": new_id(), "limit": 50}, 20),
+    # An owner of 51 chats; of 51 of which one is long; of 120 segments, of which one search looks at a hundred.
+    "a search for nothing": (search.SEARCH_CHATS, searched(OWNER, "nothing"), 200),
+    "a search for nothing where all words must be read": (search.SEARCH_CHATS, searched("owner-0", "nothing"), 2500),
+    "a search for nothing in a hundred segments": (search.SEARCH_CHATS, searched("heavy", "nothing"), 6000),
+    "a search for the most frequent word": (search.SEARCH_CHATS, searched(OWNER, "word1"), 1500),
+    "a search for the beginning of all words": (search.SEARCH_CHATS, searched("owner-0", "w"), 3500),
+    "a search for a frequent word and one that is nowhere": (
+        search.SEARCH_CHATS,
+        searched(OWNER, "word1", "nothing"),
+        400,
+    ),
     "the sweep of uploads": (uploads.SWEEP, {"kept": 3600.0}, 50),
 }
 
@@ -126,6 +162,8 @@ async def test_a_statement_reads_what_it_is_about(large_database_url: str, case:
     await transaction.start()
     try:
         await connection.execute(f"SET plan_cache_mode = {mode}")
+        if statement is search.SEARCH_CHATS:  # the first time it reads the catalogs too
+            await connection.fetch(statement.sql, *statement.arguments(dict(values)))
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.sql}"
         (row,) = await connection.fetch(explain, *statement.arguments(dict(values)))
     finally:

@@ -32,10 +32,13 @@ OF_OWNER = [
     "uploads (id, owner, digest, media_type, content) SELECT gen_random_uuid(), $1, sha256('x'), 't', 'x'",
     "documents (owner, path, content, searchable) SELECT $1, 'a.md', 'x', 1",
     "deleted_chats SELECT $1, gen_random_uuid(), now()",
+    "search_owners SELECT $1, 'english'",
+    "search_segments SELECT hashtext($1), $1, 0",
     "tool_cache (owner, key, tool, content, size, expires_at) SELECT $1, sha256('x'), 't', 'x', 1, now()",
 ]
 OF_CHAT = [
     "deleted_turns SELECT gen_random_uuid(), $1, 1, now()",
+    "search_backlog SELECT $1",
     "grants (id, chat_id, tool, digest, turn_id, tool_use_id) SELECT $1, $1, 't', 'd', $1, 't'",
 ]
 OF_TURN = [
@@ -73,6 +76,8 @@ async def rows(harness: Harness) -> None:
     async with harness.locker() as locker:
         execute = locker.connection.execute
         await execute("UPDATE chats SET owner = 'bob' WHERE id = $1", turns["bob"].chat)
+        for table in ("search_chats", "search_texts"):
+            await execute(f"UPDATE {table} SET owner = 'bob' WHERE chat_id = $1", turns["bob"].chat)
         for owner, asked in turns.items():
             chat, turn = asked.chat, asked.turn
             for statements, key in ((OF_OWNER, owner), (OF_CHAT, chat), (OF_TURN, turn)):

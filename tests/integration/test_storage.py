@@ -88,6 +88,29 @@ RESERVATION: Row = {
     "cost": 0,
 }
 UPLOAD: Row = {"id": NEW, "owner": "ada", "digest": bytes(32), "media_type": "image/png", "content": b"x"}
+SEARCH_CHAT: Row = {
+    "chat_id": CHAT,
+    "owner": "ada",
+    "segment": 1000,
+    "language": "simple",
+    "tool_results": False,
+    "form": "simple",
+    "created_at": NOW,
+    "added_at": NOW,
+    "title": "",
+}
+SEARCH_TEXT: Row = {
+    "chat_id": CHAT,
+    "turn_id": ASSISTANT,
+    "role": "assistant",
+    "of_tools": False,
+    "owner": "ada",
+    "segment": 1000,
+    "form": "simple",
+    "created_at": NOW,
+    "added_at": NOW,
+    "words": "",
+}
 
 VALID: list[tuple[str, Row]] = [
     ("chats", {"id": CHAT, "owner": "ada"}),
@@ -120,6 +143,11 @@ VALID: list[tuple[str, Row]] = [
     ("reservations", RESERVATION),
     ("sweeps", {"name": "s", "due_at": NOW}),
     ("token_requirement", {"single": True}),
+    ("search_owners", {"owner": "ada"}),
+    ("search_segments", {"id": 1000, "owner": "ada", "chats": 1}),
+    ("search_chats", SEARCH_CHAT),
+    ("search_texts", SEARCH_TEXT),
+    ("search_backlog", {"chat_id": CHAT}),
 ]
 
 # --- what each constraint is there to refuse ---------------------------------------------------------------------
@@ -146,6 +174,14 @@ WRONG: dict[str, list[Row]] = {
     "pk_reservations": [RESERVATION],
     "pk_sweeps": [{"name": "s", "due_at": NOW}],
     "pk_token_requirement": [{"single": True}],
+    "pk_search_owners": [{"owner": "ada"}],
+    "pk_search_segments": [{"id": 1000, "owner": "bob", "chats": 1}],
+    "pk_search_chats": [SEARCH_CHAT],
+    "fk_search_chats_chat_id": [{**SEARCH_CHAT, "chat_id": NEW}],
+    "pk_search_texts": [SEARCH_TEXT],
+    "fk_search_texts_turn": [{**SEARCH_TEXT, "turn_id": NEW}],
+    "pk_search_backlog": [{"chat_id": CHAT}],
+    "fk_search_backlog_chat_id": [{"chat_id": NEW}],
     "ck_token_requirement_one_row": [{"single": False}],
     "ck_tool_cache_key_is_sha256": [{**CACHED, "key": b"x"}],
     "ck_asks_elicitation_has_question": [
@@ -253,6 +289,9 @@ async def rows(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
     """A connection to a database that holds the valid rows."""
     connection = await asyncpg.connect(database_url)
     for table, row in VALID:
+        if table == "search_owners":  # what triggers have written of the rows before
+            await connection.execute("DELETE FROM search_texts")
+            await connection.execute("DELETE FROM search_chats")
         await insert(connection, table, row)
     yield connection
     await connection.close()

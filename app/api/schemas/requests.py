@@ -11,6 +11,7 @@ from app.api.schemas.fields import Body, JsonObject, Storable, Title, storable_v
 from app.api.schemas.tools import Description, ToolName, ToolsIn
 from app.domain.chats import OnBusy
 from app.domain.identity import LONGEST_OWNER, Scope
+from app.domain.search import SearchLanguage
 from app.domain.turns import EarlierResults
 from app.llm.models.parameters import schemas_by_name
 
@@ -139,6 +140,12 @@ class ChatSettings(Body):
     tools: ToolsIn | None = None
     limits: LimitsIn | None = None
     labels: Labels | None = None
+    search_language: Annotated[SearchLanguage | None, Field(description="of its texts, for the search")] = None
+
+
+class SearchSettingsIn(Body):
+    language: Annotated[SearchLanguage | None, Field(description="of the owner's texts; null: simple")] = None
+    tool_results: Annotated[bool, Field(description="whether results of tools are indexed too")] = False
 
 
 class NewChat(Body):

@@ -44,6 +44,11 @@ class ChatPage(BaseModel):
     ]
 
 
+class SearchSettingsOut(BaseModel):
+    language: str | None
+    tool_results: bool
+
+
 class Deleted(BaseModel):
     deleted: UUID
 

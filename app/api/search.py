@@ -1,0 +1,109 @@
+"""Search of chats, and how the texts of an owner are indexed for it."""
+
+import re
+from datetime import UTC, datetime
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.http.errors import BadRequest
+from app.api.http.reading import read_body
+from app.api.schemas.requests import SearchSettingsIn
+from app.api.schemas.responses import ChatPage, SearchSettingsOut
+from app.api.services import begin
+from app.api.views import json_response, listed_chat
+from app.domain.errors import RequestRefused
+from app.kit.moments import from_microseconds, microseconds_of
+from app.kit.text import unstorable
+from app.storage.search import NEWEST, SearchFilter, SearchPosition, SearchSettings
+
+_LONGEST_SEARCH = 200
+_MOST_WORDS = 8
+_TOKEN = re.compile("(-?[0-9]{1,19})(?:_([0-9]{1,4})_([0-9]{1,16})_([0-9a-f]{32}))?")
+
+
+async def search_page(request: Request, words: list[str], limit: int) -> ChatPage:
+    """A page of the chats in which `words` are found."""
+    services, owner = begin(request)
+    before = request.query_params.get("before")
+    position = _position(before) if before else SearchPosition()
+    hits, rest = await services.storage.search.page(owner, words, limit, position, _filter(request))
+    chats = [listed_chat(hit.chat, hit.excerpt) for hit in hits]
+    return ChatPage(chats=chats, next=rest and _token(rest), cursor=None)
+
+
+async def get_search_settings(request: Request) -> Response:
+    services, owner = begin(request)
+    return json_response(_settings_out(await services.storage.search.settings(owner)))
+
+
+async def put_search_settings(request: Request) -> Response:
+    services, owner = begin(request)
+    new, _ = await read_body(request, SearchSettingsIn)
+    settings = SearchSettings(new.language, new.tool_results)
+    await services.storage.search.change_settings(owner, settings)
+    return json_response(_settings_out(settings))
+
+
+def _settings_out(settings: SearchSettings) -> SearchSettingsOut:
+    return SearchSettingsOut(language=settings.language, tool_results=settings.tool_results)
+
+
+def words_of(request: Request) -> list[str]:
+    """The words of a search. Raises RequestRefused."""
+    text = request.query_params.get("q", "")
+    if len(text) > _LONGEST_SEARCH:
+        raise RequestRefused(f"`q` must have at most {_LONGEST_SEARCH} characters.", field="q")
+    if problem := unstorable(text):
+        raise RequestRefused(f"`q` {problem}, which no stored text does; search for other words.", field="q")
+    words = list(dict.fromkeys(text.split()))
+    if len(words) > _MOST_WORDS:
+        raise RequestRefused(f"`q` must have at most {_MOST_WORDS} words.", field="q")
+    return words
+
+
+def _filter(request: Request) -> SearchFilter:
+    tools, chat = request.query_params.get("tools", "false"), request.query_params.get("chat")
+    if tools not in {"true", "false"}:
+        raise RequestRefused("`tools` must be true or false.", field="tools")
+    try:
+        only = UUID(chat) if chat else None
+    except ValueError:
+        raise RequestRefused("`chat` must be the id of a chat.", field="chat") from None
+    return SearchFilter(tools == "true", _moment_in(request, "since"), _moment_in(request, "until"), only)
+
+
+def _moment_in(request: Request, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise RequestRefused(
+            f"`{name}` must be a day or a time, such as 2026-11-01 or 2026-11-01T09:30:00Z.", field=name
+        ) from None
+
+
+def _token(position: SearchPosition) -> str:
+    if position.behind is None:
+        return f"{position.first}"
+    score, when, chat = position.behind
+    return f"{position.first}_{score}_{microseconds_of(when)}_{chat.hex}"
+
+
+def _position(token: str) -> SearchPosition:
+    found = _TOKEN.fullmatch(token)
+    if found is None or not -NEWEST <= int(found[1]) <= NEWEST:
+        raise of_no_page()
+    if found[2] is None:
+        return SearchPosition(int(found[1]))
+    return SearchPosition(int(found[1]), (int(found[2]), from_microseconds(int(found[3])), UUID(found[4])))
+
+
+def of_no_page() -> BadRequest:
+    return BadRequest(
+        "`before` must be the `next` of an earlier page; leave it out for the first page.", field="before"
+    )

@@ -1,0 +1,255 @@
+"""Search of chats, by an index that triggers write (migration 0026), with excerpts."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from asyncpg import QueryCanceledError
+
+from app.domain.chats import Chat
+from app.domain.errors import RequestRefused
+from app.kit.excerpt import AFTER, BEFORE, Excerpt, line_of, pieces_of, without_markdown
+from app.storage.chats import chat_from
+from app.storage.database import LONG, Database, Row, Statement, Transaction
+
+# In seconds, twice: to wait for one of the searches that a replica runs at once, and to run the search.
+SEARCH_TIMEOUT = 2.0
+_CONCURRENT_SEARCHES = 2
+# A page goes on behind what the search has looked at for the one before, this many times.
+_WINDOWS = 2
+
+NEWEST: Final = 2**63 - 1
+
+LIMIT_TIME = Statement("SELECT set_config('statement_timeout', :most, true)")
+# The row with `rest` says that there are older segments, and comes first.
+SEARCH_CHATS = Statement(
+    """
+    WITH found AS MATERIALIZED (
+        SELECT * FROM search_matches(
+            :owner, CAST(:first AS bigint), CAST(:words AS text[]), :tools, CAST(:since AS timestamptz),
+            CAST(:until AS timestamptz), CAST(:only AS uuid)
+        )
+    )
+    SELECT chats.*, score, turn, rest FROM found LEFT JOIN chats ON chats.id = chat AND chats.owner = :owner
+    WHERE rest IS NOT NULL OR chats.id IS NOT NULL AND (
+        CAST(:score AS int) IS NULL OR (score, updated_at, chats.id) < (:score, :before, CAST(:before_id AS uuid))
+    )
+    ORDER BY rest IS NULL, score DESC, updated_at DESC, chats.id DESC LIMIT CAST(:limit AS int) + 1
+    """
+)
+# The first place of the first of `words` that is in a text of the turn; else of a word with the same stem.
+GET_EXCERPTS = Statement(
+    """
+    SELECT hit.turn_id, shown, place > CAST(:margin_before AS integer) + 1 AS cut_before,
+        place + length(shown) + :margin_after <= length(text) AS cut_after,
+        substr(text, greatest(place - :margin_before, 1),
+            least(place - 1, :margin_before) + length(shown) + CAST(:margin_after AS integer)) AS around
+    FROM unnest(CAST(:turns AS uuid[]), CAST(:words AS text[])) AS hit (turn_id, words)
+    CROSS JOIN LATERAL (
+        SELECT ('pg_catalog.' || language)::regconfig AS language
+        FROM turns JOIN search_chats USING (chat_id) WHERE turns.id = hit.turn_id
+    ) AS chat
+    CROSS JOIN LATERAL (
+        (
+            SELECT text, word AS shown, strpos(lower(text), lower(word)) AS place
+            FROM blocks CROSS JOIN unnest(string_to_array(hit.words, ' ')) WITH ORDINALITY AS word (word, number)
+            WHERE turn_id = hit.turn_id AND type = ANY(CAST(:types AS text[])) AND strpos(lower(text), lower(word)) > 0
+            ORDER BY number, index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, token, strpos(lower(text), lower(token))
+            FROM blocks CROSS JOIN LATERAL ts_parse('default', search_plain(left(text, 20000)))
+            WHERE turn_id = hit.turn_id AND type = ANY(:types) AND strpos(lower(text), lower(token)) > 0 AND EXISTS (
+                SELECT FROM unnest(string_to_array(hit.words, ' ')) AS word
+                WHERE to_tsvector(language, token) @@ plainto_tsquery(language, word)
+            )
+            ORDER BY index LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT text, '', 1 FROM blocks WHERE turn_id = hit.turn_id AND type = ANY(:types) ORDER BY index LIMIT 1
+        )
+        LIMIT 1
+    ) AS found
+    """
+)
+CATCH_UP = Statement("SELECT search_catch_up(CAST(:most AS integer)) AS more", timeout=LONG)
+COVER_SEGMENTS = Statement("SELECT search_cover_some(CAST(:after AS bigint)) AS last", timeout=LONG)
+GET_SEARCH_SETTINGS = Statement("SELECT language, tool_results FROM search_owners WHERE owner = :owner")
+# The texts of the owner's chats are indexed again by the sweep.
+PUT_SEARCH_SETTINGS = Statement(
+    """
+    WITH put AS (
+        INSERT INTO search_owners (owner, language, tool_results) VALUES (:owner, :language, :tool_results)
+        ON CONFLICT (owner) DO UPDATE SET language = EXCLUDED.language, tool_results = EXCLUDED.tool_results
+        WHERE (search_owners.language, search_owners.tool_results)
+            IS DISTINCT FROM (EXCLUDED.language, EXCLUDED.tool_results)
+        RETURNING owner
+    )
+    INSERT INTO search_backlog (chat_id) SELECT chats.id FROM chats JOIN put USING (owner) ON CONFLICT DO NOTHING
+    """,
+    timeout=LONG,
+)
+
+_SAID = ("text", "user_text")
+_STEP = 100  # turns
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPosition:
+    """Where a search goes on: in the window of segments from `first` on, behind a hit where there was one."""
+
+    first: int = NEWEST
+    behind: tuple[int, datetime, UUID] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFilter:
+    """What is searched: results of tools too, messages of a time (titles by that of their chats), one chat."""
+
+    tools: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    chat: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chat that was found, with an excerpt."""
+
+    chat: Chat
+    excerpt: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How the texts of an owner are indexed. `language` is a text search configuration of Postgres; None is `simple`.
+    That of a chat goes before it.
+    """
+
+    language: str | None = None
+    tool_results: bool = False
+
+
+class Search:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._searches = asyncio.Semaphore(_CONCURRENT_SEARCHES)
+        self._covered = -NEWEST  # the last segment that the sweep has looked at
+
+    async def page(
+        self, owner: str, words: Sequence[str], limit: int, position: SearchPosition, only: SearchFilter
+    ) -> tuple[Sequence[Hit], SearchPosition | None]:
+        """The best chats in which each of `words` is found, and where the next page begins. A page may have fewer than
+        `limit` although there are more. Raises RequestRefused when the search takes too long.
+        """
+        try:
+            async with asyncio.timeout(SEARCH_TIMEOUT):
+                await self._searches.acquire()
+        except TimeoutError:
+            raise _too_slow() from None
+        try:
+            async with self._database.transaction() as connection:
+                await connection.rows(LIMIT_TIME, most=f"{SEARCH_TIMEOUT * 1000:.0f}")
+                try:
+                    rows, next_position = await _page(connection, owner, words, limit, position, only)
+                    return await _with_excerpts(connection, rows, words, only.tools), next_position
+                except QueryCanceledError:
+                    raise _too_slow() from None
+        finally:
+            self._searches.release()
+
+    async def settings(self, owner: str) -> SearchSettings:
+        row = await self._database.row(GET_SEARCH_SETTINGS, owner=owner)
+        return SearchSettings(row["language"], row["tool_results"]) if row else SearchSettings()
+
+    async def change_settings(self, owner: str, settings: SearchSettings) -> None:
+        await self._database.rows(
+            PUT_SEARCH_SETTINGS, owner=owner, language=settings.language, tool_results=settings.tool_results
+        )
+
+    async def catch_up(self) -> int | None:
+        """A step of the sweep: indexes some of the texts that are not indexed yet, or not as they should be; then
+        collects the words of some segments. None when nothing is left.
+        """
+        (row,) = await self._database.rows(CATCH_UP, most=_STEP)
+        if row["more"]:
+            return 0
+        (row,) = await self._database.rows(COVER_SEGMENTS, after=self._covered)
+        self._covered = -NEWEST if row["last"] is None else row["last"]
+        return None if row["last"] is None else 0
+
+
+async def _page(
+    connection: Transaction,
+    owner: str,
+    words: Sequence[str],
+    limit: int,
+    position: SearchPosition,
+    only: SearchFilter,
+) -> tuple[Sequence[Row], SearchPosition | None]:
+    hits: list[Row] = []
+    for _ in range(_WINDOWS):
+        score, before, before_id = position.behind or (None, None, None)
+        found = await connection.rows(
+            SEARCH_CHATS,
+            owner=owner,
+            first=position.first,
+            words=words,
+            tools=only.tools,
+            since=only.since,
+            until=only.until,
+            only=only.chat,
+            score=score,
+            before=before,
+            before_id=before_id,
+            limit=limit - len(hits) + 1,
+        )
+        rest = next((row["rest"] for row in found if row["rest"] is not None), None)
+        hits += [row for row in found if row["rest"] is None]
+        if len(hits) > limit:
+            last = hits[limit - 1]
+            return hits[:limit], SearchPosition(position.first, (last["score"], last["updated_at"], last["id"]))
+        if rest is None:
+            return hits, None
+        position = SearchPosition(rest)
+        if len(hits) == limit:
+            break
+    return hits, position
+
+
+async def _with_excerpts(
+    connection: Transaction, rows: Sequence[Row], words: Sequence[str], tools: bool
+) -> Sequence[Hit]:
+    in_texts = [row for row in rows if row["turn"] is not None]
+    found = await connection.rows(
+        GET_EXCERPTS,
+        turns=[row["turn"] for row in in_texts],
+        words=[" ".join(_shown(row["title"] or "", words)) for row in in_texts],
+        types=[*_SAID, "tool_result"] if tools else _SAID,
+        margin_before=BEFORE,
+        margin_after=AFTER,
+    )
+    excerpts = {row["turn_id"]: row for row in found}
+    hits = []
+    for row in rows:
+        line, marked = row["title"] or "", words
+        if (excerpt := excerpts.get(row["turn"])) is not None:
+            marked = [*words, excerpt["shown"]] if excerpt["shown"] else words
+            window = without_markdown(excerpt["around"], marked)
+            line = line_of(window, cut_before=excerpt["cut_before"], cut_after=excerpt["cut_after"])
+        hits.append(Hit(chat_from(row), Excerpt(row["turn"], pieces_of(line, marked))))
+    return hits
+
+
+def _shown(title: str, words: Sequence[str]) -> Sequence[str]:
+    """The words that an excerpt shows: the longest first, those that are in the title last."""
+    return sorted(words, key=lambda word: (word.lower() in title.lower(), -len(word)))
+
+
+def _too_slow() -> RequestRefused:
+    return RequestRefused("`q` takes too long to be searched for; send other words, or try again later.", field="q")
