@@ -16,13 +16,15 @@ import anthropic
 import httpx2
 import openai
 import pytest
+from aiohttp.client_proto import ResponseHandler
 
 from app.domain.errors import ProviderError, TransientError
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.provider import ModelRequest, Part, ProviderWrapper, kept_open
 from app.llm.transport import direct as direct_calls
 from app.llm.transport import kept_open as kept_open_module
-from tests.integration.adapters import APIS, JSON, REQUEST, Adapter, Api
+from app.llm.transport import pausing
+from tests.integration.adapters import APIS, JSON, REQUEST, Adapter, Api, texts
 from tests.integration.recordings import asked, manifest, needs_recordings, read, rounds_of, sessions, streams
 from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.certificates import Authority
@@ -343,12 +345,80 @@ async def test_after_its_client_is_closed_a_call_fails_alike(api: Api) -> None:
 
 @needs_recordings
 @pytest.mark.timeout(120)
-async def test_every_recorded_stream_is_read_alike(api: Api) -> None:
+@pytest.mark.parametrize("moment", [-1.0, 1.0], ids=["with pauses", "without pauses"])
+async def test_every_recorded_stream_is_read_alike(api: Api, moment: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pausing, "_MOMENT", moment)
+    headers = {"content-type": "text/event-stream", "request-id": "req_1"}
     async with canned_server() as server, ways(api, server.url) as (direct, by_sdk):
         for file in streams(name_of(api)):
-            server.answer = Answer(read(file), headers={"content-type": "text/event-stream", "request-id": "req_1"})
+            server.answer = Answer(read(file), headers=headers, sizes=[2000])
             assert await outcome_of(direct) == await outcome_of(by_sdk), file
     assert server.requests
+    assert server.connections <= 2 + sum(1 for _ in server.requests) // 2  # those of whole answers are used again
+
+
+class InTwoParts(CannedServer):
+    """Sends the first part of an answer, and the rest when it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = b""
+        self.go, self.sent = asyncio.Event(), asyncio.Event()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%b\r\n" % (len(self.first), self.first))
+        await self.go.wait()
+        for byte in self.answer.body:
+            writer.write(b"1\r\n%c\r\n" % byte)
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+        self.sent.set()
+        await reader.read()
+        return False
+
+
+@pytest.mark.parametrize("moment", [-1.0, 1e9], ids=["with pauses", "without pauses"])
+async def test_what_comes_while_a_reader_is_busy_is_parsed_at_once(
+    api: Api, moment: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausing, "_MOMENT", moment)
+    parsed = 0
+    inner = ResponseHandler.data_received
+
+    def count(protocol: ResponseHandler, data: bytes) -> None:
+        nonlocal parsed
+        parsed += 1
+        inner(protocol, data)
+
+    monkeypatch.setattr(ResponseHandler, "data_received", count)
+    async with served(InTwoParts()) as server, api.make("a key", server.url) as provider:
+        server.first, server.answer = api.begun + api.said, Answer(api.end)
+        parts: list[Part] = []
+        async for some in provider.stream(REQUEST):
+            parts += some
+            if not server.sent.is_set():
+                before = parsed
+                server.go.set()
+                await server.sent.wait()
+                assert (parsed > before) == (moment > 0)
+    assert texts(parts) == "Hi"
+
+
+async def test_a_connection_that_is_lost_in_a_pause_is_a_failure(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pausing, "_MOMENT", -1.0)
+    async with canned_server() as server, api.make("a key", server.url) as provider:
+        server.answer = whole(api)
+        assert (await outcome_of(provider)).parts
+        template = provider._calls._last
+        assert template is not None
+        server.answer = Answer(api.begun + api.said, ending="wait")
+        stream = provider.stream(REQUEST)
+        await anext(stream)
+        await template.session.close()
+        with pytest.raises(TransientError):
+            await anext(stream)
 
 
 @needs_recordings

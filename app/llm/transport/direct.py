@@ -21,6 +21,7 @@ from yarl import URL
 
 from app.llm.transport.failures import LOST, Unanswered
 from app.llm.transport.kept_open import kept_open
+from app.llm.transport.pausing import PausingReader
 from app.llm.transport.response import ModelResponse, open_response
 from app.tracing import TRACING
 
@@ -78,7 +79,7 @@ class Calls:
             if 200 <= response.status < 300 and "content-encoding" not in response.headers:
                 if "set-cookie" in response.headers:
                     self.client.cookies.extract_cookies(_for_sdk(response, template.request))
-                yield ModelResponse(response.status, response.headers, response.content.readany)
+                yield ModelResponse(response.status, response.headers, PausingReader(response).read)
                 return
             _answer.set(lambda request: _for_sdk(response, request))
             async with self.post_by_sdk(sdk, path, headers, body) as opened:
