@@ -17,6 +17,7 @@ from app.api.http.cross_origin import cross_origin
 from app.api.http.errors import HANDLERS, failed
 from app.api.identity.authenticator import Authenticator
 from app.api.identity.way import Authenticate
+from app.api.neighbours import Neighbours
 from app.api.openai.routes import openai_routes
 from app.api.plans import OwnerPlans
 from app.api.resolve import Defaults, Resolver
@@ -31,7 +32,7 @@ from app.engine.hooks import Hooks
 from app.llm.demo.provider import DEMO
 from app.llm.models.catalog import Models
 from app.setup.databases import api_database, database_url, session_url
-from app.setup.engine import background, started
+from app.setup.engine import ProcessPlace, background, started
 from app.setup.identity import allowed_origins
 from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
 from app.setup.policies import recorded_owners, turn_ceilings, turn_limits
@@ -113,8 +114,11 @@ async def running(
     outputs: Outputs | None = None,
     authenticate: Authenticate | None = None,
     plan_of: Callable[[str], Plan | str | None] | None = None,
+    place: ProcessPlace | None = None,
 ) -> AsyncIterator[Services]:
-    """Everything between Postgres and the API, started in this order and stopped in reverse."""
+    """Everything between Postgres and the API, started in this order and stopped in reverse. `place` is that of one of
+    several processes.
+    """
     if settings.traces:
         TRACING.begin()
     async with AsyncExitStack() as stack:
@@ -137,7 +141,16 @@ async def running(
             await offer_samples(Documents(database), LOCAL_OWNER)
         engine = await stack.enter_async_context(
             started(
-                settings, direct_url, database, api, parts.models, parts.toolset, hooks, parts.receiver, parts.plans
+                settings,
+                direct_url,
+                database,
+                api,
+                parts.models,
+                parts.toolset,
+                hooks,
+                parts.receiver,
+                parts.plans,
+                place,
             )
         )
         worker, owner_plans = engine.worker, OwnerPlans(parts.plans)
@@ -178,6 +191,7 @@ async def running(
             engine.failed,
             is_ready=lambda: not worker.draining,
             drain=worker.drain,
+            neighbours=Neighbours(place.folder, place.number, engine.replica) if place else None,
         )
 
 

@@ -1,16 +1,20 @@
 """Handlers for operations: liveness, readiness, metrics."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from math import nan
 from platform import python_version
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.http.errors import problem
-from app.api.services import services_of
+from app.api.neighbours import is_from_neighbour
+from app.api.services import Services, services_of
 from app.domain.errors import StorageUnavailable
 from app.storage.database import Statement
 from app.telemetry import BUILD_INFO, OLDEST_QUEUED_SECONDS, TASKS, TURNS_QUEUED, TURNS_WAITING
@@ -28,7 +32,7 @@ async def readyz(request: Request) -> Response:
     stopping is not ready: its streams go on without Postgres, and all replicas lose that at once.
     """
     services = services_of(request)
-    if not services.is_ready():
+    if not services.is_ready() and not await _is_any_neighbour_ready(request, services):
         return problem(503, "Not ready", "This server is stopping.", headers={"Retry-After": "1"})
     if request.query_params.get("exclude") == "postgres":
         return PlainTextResponse("ready\n")
@@ -40,8 +44,18 @@ async def readyz(request: Request) -> Response:
     return PlainTextResponse("ready\n")
 
 
+async def _is_any_neighbour_ready(request: Request, services: Services) -> bool:
+    """Whether another process on the same port takes new turns, where this one does not."""
+    if services.neighbours is None or is_from_neighbour(request):
+        return False
+    answers = await services.neighbours.ask_all("/readyz?exclude=postgres")
+    return any(status == 200 for status, _ in answers.values())
+
+
 async def metrics(request: Request) -> Response:
-    """The metrics of this replica. Those of all replicas are NaN while Postgres does not answer."""
+    """The metrics of this replica; where the server has several processes those of each, with its number. What counts
+    all replicas is NaN while Postgres does not answer.
+    """
     services = services_of(request)
     queued, waiting, oldest = await services.storage.turn_counts.open_turns() or (nan, nan, nan)
     TURNS_QUEUED.set(queued)
@@ -49,4 +63,25 @@ async def metrics(request: Request) -> Response:
     OLDEST_QUEUED_SECONDS.set(oldest)
     BUILD_INFO.labels(version("turnstream"), python_version()).set(1)
     TASKS.set(len(asyncio.all_tasks()))
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    own, neighbours = generate_latest(), services.neighbours
+    if neighbours is not None and not is_from_neighbour(request):
+        texts = {number: text for number, (_, text) in (await neighbours.ask_all("/metrics")).items()}
+        own = generate_latest(_Together({neighbours.own.number: own.decode(), **texts}))
+    return Response(own, media_type=CONTENT_TYPE_LATEST)
+
+
+class _Together(Collector):
+    """The metrics of several processes, with a label more: `process`."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterable[Metric]:
+        together: dict[str, Metric] = {}
+        for number, text in sorted(self._texts.items()):
+            for family in text_string_to_metric_families(text):
+                metric = together.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    labels = {**sample.labels, "process": str(number)}
+                    metric.add_sample(sample.name, labels, sample.value, sample.timestamp, sample.exemplar)
+        return together.values()

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
+from app.api.neighbours import Neighbours
 from app.api.plans import OwnerPlans
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
@@ -133,7 +134,7 @@ class HttpSettings:
 class Services:
     """`note_refusal` counts a request that was not authorised, by its address and what was sent as proof. `drain` takes
     this replica out of service. `failed` is set when a part of the server has failed for good, so that the process must
-    be stopped and started again.
+    be stopped and started again. `neighbours` are the other processes of the server, where it has several.
     """
 
     authenticator: Authenticator
@@ -147,6 +148,7 @@ class Services:
     failed: asyncio.Event
     is_ready: Callable[[], bool]
     drain: Callable[[], Awaitable[None]]
+    neighbours: Neighbours | None = None
 
 
 def services_of(request: Request) -> Services:

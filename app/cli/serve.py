@@ -1,12 +1,11 @@
 """`turnstream serve`."""
 
 import asyncio
-import os
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -16,9 +15,12 @@ import uvicorn
 import uvloop
 
 from app.api.http.connection import connections
+from app.api.neighbours import FromNeighbours
+from app.cli.workers import notify_supervisor, serve_in_processes
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError
 from app.main import application, running
+from app.setup.engine import ProcessPlace
 from app.setup.models import default_model, import_default_adapter
 from app.telemetry import configure_logging, settle_garbage_collector
 
@@ -43,9 +45,12 @@ _ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104, only compared with
 class Server(uvicorn.Server):
     """Prints its address when it listens. A first signal drains it: running turns may finish. A second one stops it."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, settings: Settings, drain: Callable[[], Awaitable[None]], is_alone: bool
+    ) -> None:
         super().__init__(config)
         self._settings = settings
+        self._is_alone = is_alone
         self._drain_turns = drain
         self._loop = asyncio.get_running_loop()
         self._draining: asyncio.Task[None] | None = None
@@ -54,8 +59,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
-            _notify_supervisor("READY=1")
+            if self._is_alone:
+                click.echo(_welcome(self._settings, self.servers[0].sockets[0].getsockname()[1]), err=True)
+            notify_supervisor("READY=1")
             self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
@@ -72,9 +78,18 @@ class Server(uvicorn.Server):
         if self._draining is None:
             self._drain_or_stop()
 
+    def stop_with_the_supervisor(self) -> None:
+        """Drains where the process that watches over this one is gone, whose end of standard input is closed then."""
+        self._loop.add_reader(sys.stdin.fileno(), self._supervisor_is_gone)
+
+    def _supervisor_is_gone(self) -> None:
+        self._loop.remove_reader(sys.stdin.fileno())
+        if self._draining is None:
+            self._drain_or_stop()
+
     def _drain_or_stop(self) -> None:
         if self._draining is None:
-            _notify_supervisor("STOPPING=1")
+            notify_supervisor("STOPPING=1")
             self._draining = asyncio.ensure_future(self._drain_turns())
             self._draining.add_done_callback(lambda _task: self._stop())
         else:
@@ -86,19 +101,28 @@ class Server(uvicorn.Server):
 
 
 @click.command()
-def serve() -> None:
+@click.option("--workers", type=click.IntRange(1), help="Processes on this port; as many as CPUs that they may use.")
+@click.option("--process", hidden=True, help="The number of this process among them, and their folder.")
+def serve(workers: int | None, process: str | None) -> None:
     """Migrate the database and run the server."""
     settings = read_settings()
     configure_logging(settings.log_level)
+    count = workers or settings.workers
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+        if count > 1:
+            with bound(settings, shared=True) as reserved:
+                welcome = _welcome(settings, reserved.getsockname()[1])
+                sys.exit(runner.run(serve_in_processes(settings, reserved, count, welcome)))
+        number, _, folder = (process or "").partition(":")
+        runner.run(_serve(settings, ProcessPlace(int(number), Path(folder)) if process else None))
 
 
-async def _serve(settings: Settings) -> None:
-    with bound(settings) as own_socket:
-        async with running(settings) as services:
+async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
+    with bound(settings, shared=place is not None) as own_socket:
+        async with running(settings, place=place) as services, AsyncExitStack() as stack:
+            app = application(settings, services)
             config = uvicorn.Config(
-                application(settings, services),
+                FromNeighbours(app) if services.neighbours else app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
                 access_log=False,
@@ -108,30 +132,38 @@ async def _serve(settings: Settings) -> None:
                 server_header=False,
                 root_path=settings.root_path,
             )
-            server = Server(config, settings, services.drain)
+            server = Server(config, settings, services.drain, place is None)
+            sockets = [own_socket]
+            if services.neighbours:
+                sockets.append(stack.enter_context(_unix_socket(services.neighbours.own.socket)))
+                server.stop_with_the_supervisor()
             failure = asyncio.create_task(server.stop_after(services.failed))
-            await server.serve([own_socket])
+            await server.serve(sockets)
             failure.cancel()
     if services.failed.is_set():
         sys.exit(1)  # a supervisor takes any other status for an end that was asked for
 
 
-def _notify_supervisor(state: str) -> None:
-    """Tells systemd, where that started the server with `Type=notify` (sd_notify)."""
-    address = os.environ.get("NOTIFY_SOCKET")  # noqa: TID251, of the supervisor's protocol and no setting
-    if not address:
-        return
-    # A supervisor that does not listen any more is not waited for.
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as supervisor:
-        # An @ stands for the zero byte of an abstract socket.
-        supervisor.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    number = path.name.partition(".")[0]
+    for left in path.parent.glob(f"{number}.*"):
+        left.unlink()  # of a process that was killed
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        yield listener
+        path.unlink(missing_ok=True)
 
 
-def bound(settings: Settings) -> socket.socket:
-    """Binds the address first: the replica that has it takes over the turns of a dead one at the same address."""
+def bound(settings: Settings, shared: bool = False) -> socket.socket:
+    """Binds the address first: the replica that has it takes over the turns of a dead one at the same address. A
+    `shared` one is for several processes, to which the system distributes the connections.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     own_socket = socket.socket(family)
     own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         own_socket.bind((settings.host, settings.port))
     except OSError as error:

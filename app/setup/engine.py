@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -68,6 +69,14 @@ Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessPlace:
+    """The place of a process among those of one server: its number, from 1, and the folder of their sockets."""
+
+    number: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """`failed` is set when a part of it has failed for good."""
 
@@ -77,6 +86,7 @@ class Engine:
     feed: OwnerFeed
     refusals: RefusedLogins
     failed: asyncio.Event
+    replica: UUID
 
 
 @asynccontextmanager
@@ -90,6 +100,7 @@ async def started(
     hooks: Sequence[Hooks],
     receiver: Receiver | None,
     plans: Plans,
+    place: ProcessPlace | None = None,
 ) -> AsyncIterator[Engine]:
     """Runs the engine. At the end the worker stops first; then this replica leaves."""
     kinds = sorted(receiver.kinds) if receiver else ()
@@ -97,7 +108,7 @@ async def started(
     directory, clock = Directory(), FrameClock(settings.frames)
     session_key, failed = secrets.randbits(62), asyncio.Event()
     # A replica that starts at the address of another one takes the place of that one.
-    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}"
+    address = f"{socket.gethostname()}:{settings.port or f'process-{os.getpid()}'}{f'/{place.number}' if place else ''}"
     queue = Queue(database, new_id(), address, session_key, receiver.kinds if receiver else ())
 
     async def notify_peers(payload: str) -> None:
@@ -157,7 +168,7 @@ async def started(
         )
         reports = ActivityReports(worker.activity, Activities(database), queue.replica)
         await stack.enter_async_context(background(failed, worker.run, reports.run))
-        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed)
+        yield Engine(worker, directory, chat_wakeups, feed, refusals, failed, queue.replica)
 
 
 def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:

@@ -97,6 +97,7 @@ GET_PATH_AFTER = Statement(
     ORDER BY depth DESC
     """
 )
+GET_REPLICA = Statement("SELECT replica FROM turns WHERE id = :turn")
 # With the turn that it answers.
 GET_CLAIMED_TURNS = Statement(
     f"""
@@ -263,6 +264,11 @@ class Turns:
         """Up to `most` characters of a block's text from `offset` on; none where the turn was deleted."""
         row = await self._database.row(GET_PORTION, turn=turn, index=index, start=offset + 1, most=most)
         return row["text"] if row else ""
+
+    async def replica_of(self, turn: UUID) -> UUID | None:
+        """The replica that runs the turn; None where none does."""
+        row = await self._database.row(GET_REPLICA, turn=turn)
+        return None if row is None else row["replica"]
 
     async def claimed(self, turn: UUID, replica: UUID) -> tuple[str, list[Turn]]:
         """The owner and the end of the path of a turn that `replica` has claimed: the turn, behind the one that it

@@ -30,6 +30,7 @@ from app.api.http.reading import read_body
 from app.api.http.validation import invalid
 from app.api.schemas.requests import NewTurn
 from app.api.services import Services, begin, identity_of, path_for
+from app.api.streams.turn import passed_on
 from app.api.views import json_response
 from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
@@ -69,7 +70,7 @@ async def resume_answer(request: Request) -> Response:
     if turn is None or (turn.ended_at is not None and turn.ended_at < datetime.now(UTC) - _RECENTLY):
         return Response(status_code=204)
     services.streams.check(owner)
-    return ui_stream(services, owner, turn)
+    return await passed_on(request, turn) or ui_stream(services, owner, turn)
 
 
 async def list_messages(request: Request) -> Response:

@@ -16,6 +16,7 @@ from app.api.openai.posting import Forgetting, Place, Posting, delete_turn, deli
 from app.api.openai.schemas import ResponseIn
 from app.api.openai.stream import ResponseReader, event_stream, response_now
 from app.api.services import Services, begin, identity_of
+from app.api.streams.turn import passed_on
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 
@@ -51,6 +52,8 @@ async def get_response(request: Request) -> Response:
     if request.query_params.get("stream") in {"true", "1"}:
         services.streams.check(owner)
         after = _number_in_query(request)
+        if answer := await passed_on(request, turn):
+            return answer
         return event_stream(services, ResponseReader(services, owner, turn, id.part, after, previous).frames())
     response = response_now(services, turn, id.part, previous)
     return Response(to_json(response), media_type="application/json")

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from app.api.events import frame
 from app.api.http.errors import BadRequest
 from app.api.http.reading import id_of
-from app.api.services import Services, begin
+from app.api.neighbours import is_from_neighbour
+from app.api.services import Services, begin, services_of
 from app.api.streams.direct import TurnResponse
 from app.api.streams.response import HEADERS
 from app.domain.cursor import START, Cursor
@@ -30,7 +31,23 @@ async def stream_turn(request: Request) -> Response:
     view = services.live.directory.running_for(owner, chat, turn_id)
     known = view is not None and view.attempt >= cursor.attempt
     turn = view.turn if view and known else await services.storage.turns.get(owner, chat, turn_id)
+    if answer := await passed_on(request, turn):
+        return answer
     return stream_response(services, owner, turn, cursor, field)
+
+
+async def passed_on(request: Request, turn: Turn) -> Response | None:
+    """The answer of the process of this server that runs the turn, where it is another one: its live text costs no
+    write of the journal then, and no wait for it.
+    """
+    services = services_of(request)
+    neighbours, status = services.neighbours, turn.status
+    if neighbours is None or status != "running" or is_from_neighbour(request):
+        return None
+    if services.live.directory.running(turn.id) is not None:
+        return None
+    neighbour = neighbours.with_replica(await services.storage.turns.replica_of(turn.id))
+    return await neighbours.pass_on(request, neighbour) if neighbour else None
 
 
 def stream_response(

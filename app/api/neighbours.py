@@ -1,0 +1,137 @@
+"""The other processes of one `turnstream serve --workers N`. Each is a replica; beside the port that all share, each
+listens on a Unix socket of its own, where the others reach it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+_PATIENCE = 2.0  # seconds for an answer that is not a stream
+# Of one connection, not of the request or answer itself.
+_OF_THE_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"date"})
+
+
+# The header in which a request that is passed on has the address of its client.
+_CLIENT = b"x-turnstream-client"
+_MARK = "turnstream.neighbour"
+
+
+class FromNeighbours:
+    """Around the app of such a process: a request without an address came through the socket in the folder that only
+    this server can read, so what its header says about the client is true.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("client") is None:
+            said = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
+            port, _, host = said.partition(" ")
+            scope = {**scope, _MARK: True, "client": (host, int(port)) if host else None}
+        await self._app(scope, receive, send)
+
+
+def is_from_neighbour(request: Request) -> bool:
+    """Whether a neighbour has passed the request on, so that it goes no further."""
+    return _MARK in request.scope
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """`number` counts the processes of the server from 1."""
+
+    number: int
+    replica: UUID
+    socket: Path
+
+
+class Neighbours:
+    """What one process knows about the others: the names of the sockets in the folder that they share."""
+
+    def __init__(self, folder: Path, number: int, replica: UUID) -> None:
+        self._folder = folder
+        self.own = Neighbour(number, replica, folder / f"{number}.{replica}")
+
+    def living(self) -> Sequence[Neighbour]:
+        """The others. One that was killed may still be among them, and refuses to be connected to."""
+        found = []
+        for path in self._folder.iterdir():
+            number, _, replica = path.name.partition(".")
+            if path != self.own.socket and number.isdigit() and replica:
+                found.append(Neighbour(int(number), UUID(replica), path))
+        return found
+
+    def with_replica(self, replica: UUID | None) -> Neighbour | None:
+        return next((each for each in self.living() if each.replica == replica), None)
+
+    async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
+        """The neighbour's answer to a request without a body, piece by piece as it comes; None if it does not live."""
+        from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
+
+        session = ClientSession(
+            connector=UnixConnector(path=str(neighbour.socket)),
+            timeout=ClientTimeout(total=None, connect=_PATIENCE),
+            auto_decompress=False,
+            cookie_jar=DummyCookieJar(),
+        )
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in request.headers.raw
+            if name not in {*_OF_THE_CONNECTION, _CLIENT}
+        ]
+        if request.client is not None:
+            headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        try:
+            answer = await session.request(request.method, f"http://neighbour{target}", headers=headers)
+        except (ClientError, OSError):
+            await session.close()
+            return None
+        except BaseException:
+            await session.close()
+            raise
+
+        async def body() -> AsyncIterator[bytes]:
+            async with session:
+                async for piece in answer.content.iter_any():
+                    yield piece
+
+        return _response(answer, body())
+
+    async def ask_all(self, path: str) -> Mapping[int, tuple[int, str]]:
+        """The status and the text of each neighbour's answer, by its number. Those that do not answer in time are left
+        out.
+        """
+        from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector  # noqa: PLC0415
+
+        async def ask(neighbour: Neighbour) -> tuple[int, tuple[int, str]] | None:
+            connector = UnixConnector(path=str(neighbour.socket))
+            try:
+                async with (
+                    ClientSession(connector=connector, timeout=ClientTimeout(total=_PATIENCE)) as session,
+                    session.get(f"http://neighbour{path}") as answer,
+                ):
+                    return neighbour.number, (answer.status, await answer.text())
+            except (ClientError, OSError, TimeoutError):
+                return None
+
+        return dict(filter(None, await asyncio.gather(*map(ask, self.living()))))
+
+
+def _response(answer: "ClientResponse", body: AsyncIterator[bytes]) -> Response:
+    response = StreamingResponse(body, status_code=answer.status)
+    response.raw_headers = [
+        (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
+    ]
+    return response

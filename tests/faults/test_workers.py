@@ -1,0 +1,125 @@
+"""`turnstream serve --workers 2`: two processes on one port, and one that watches over them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.faults.model import Call, Gate, Model, Step, model_api
+from tests.support.http_client import Client, Said, said
+from tests.support.reading import Reader
+from tests.support.server_process import TURNSTREAM, Server
+
+pytestmark = pytest.mark.timeout(240)
+
+MANY = 16  # all of them at one process is one chance in 32,768
+
+
+class TwoProcesses(Server):
+    command = (TURNSTREAM, "serve", "--workers", "2")
+
+    def processes(self) -> list[psutil.Process]:
+        return [each for each in psutil.Process(self.pid).children() if "--process" in " ".join(each.cmdline())]
+
+
+def held(call: Call) -> Iterable[Step]:
+    return ("first ", Gate("held"), *(f"{number} " for number in range(20)))
+
+
+async def running(client: Client) -> dict[str, float]:
+    """The number of turns that each process runs."""
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    samples = [sample for family in families for sample in family.samples]
+    return {s.labels["process"]: s.value for s in samples if s.name == "turnstream_turns_running"}
+
+
+async def until_both_serve(client: Client) -> None:
+    while len(await running(client)) < 2:  # noqa: ASYNC110, the start of a process has no event here
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[Model]:
+    async with model_api(held) as model:
+        yield model
+
+
+@pytest.fixture
+async def server(database_url: str, tmp_path: Path, model: Model) -> AsyncIterator[TwoProcesses]:
+    # Without a journal only the process that runs a turn has the text of a block that is still open.
+    settings = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "TURNSTREAM_JOURNAL_INTERVAL": "3600"}
+    server = TwoProcesses(database_url, tmp_path, settings)
+    await server.start()
+    async with Client(server.url) as client:
+        await until_both_serve(client)
+    yield server
+    await server.close()
+
+
+async def begin(client: Client) -> Said:
+    answer = await client.json("POST", "/api/turns", 201, json=said("Go"))
+    return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
+
+
+async def begin_on_both(server: TwoProcesses) -> list[Said]:
+    turns = []
+    for _ in range(MANY):
+        async with Client(server.url) as client:  # a connection of its own, which the system gives to either
+            turns.append(await begin(client))
+    return turns
+
+
+async def test_a_turn_of_the_other_process_is_read_without_the_journal(server: TwoProcesses, model: Model) -> None:
+    async with Client(server.url) as client:
+        turns = await begin_on_both(server)
+        readers = [Reader(client, turn.stream_url) for turn in turns for _ in range(2)]
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+            for reader in readers:
+                await reader.until(lambda reader: reader.text() == "first ")
+            counts = await running(client)
+            assert sum(counts.values()) == MANY
+            assert all(counts.values()), "both have some"
+            model.open("held")
+        for reader, turn in zip(readers[::2], turns, strict=True):
+            reader.check_whole(await client.json("GET", turn.url))
+        assert {reader.connections for reader in readers} == {1}
+    assert await server.terminate() == 0
+
+
+async def test_a_process_that_dies_takes_nothing_along(server: TwoProcesses, model: Model) -> None:
+    async with Client(server.url) as client:
+        turns = await begin_on_both(server)
+        readers = [Reader(client, turn.stream_url) for turn in turns]
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+            for reader in readers:
+                await reader.until(lambda reader: reader.text() == "first ")
+            victim, other = server.processes()
+            victim.kill()
+            model.open("held")
+        for reader, turn in zip(readers, turns, strict=True):
+            reader.check_whole(await client.json("GET", turn.url))
+            assert reader.turn.end == "turn_complete"
+        await until_both_serve(client)
+    assert other.pid in {each.pid for each in server.processes()}
+
+
+async def test_processes_end_with_the_one_that_watches_over_them(server: TwoProcesses) -> None:
+    processes = server.processes()
+    assert len(processes) == 2
+    await server.kill()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 60)
+    assert alive == []
+
+
+async def test_settings_that_no_process_can_start_with_end_all(database_url: str, tmp_path: Path) -> None:
+    server = TwoProcesses(database_url, tmp_path, {"TURNSTREAM_TOOLS_FILE": "missing.toml"})
+    with pytest.raises(AssertionError, match="the server ended with 1"):
+        await server.start()
+    assert "missing.toml" in server.logs
