@@ -10,6 +10,16 @@ import pytest
 
 from tests.node.conftest import FOLDER, ScriptServer
 
+_LEAST = 20  # the version of Node that the package works with
+
+
+@pytest.fixture(autouse=True)
+def recent(node: str) -> None:
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.removeprefix("v").partition(".")[0]) < _LEAST:
+        pytest.skip(f"OpenAI's package needs Node {_LEAST}; this is {version.strip()}")
+
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

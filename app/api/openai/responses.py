@@ -47,6 +47,9 @@ async def create_response(request: Request) -> Response:
 
 async def get_response(request: Request) -> Response:
     services, owner = begin(request)
+    _check_query(request, "stream", "starting_after", "include_obfuscation")
+    if request.query_params.get("include_obfuscation", "false") != "false":
+        raise RequestRefused("`include_obfuscation` must be false.", field="include_obfuscation")
     id, turn = await _found(request, services, owner)
     previous = await _previous(services, owner, turn)
     if request.query_params.get("stream") in {"true", "1"}:
@@ -91,6 +94,7 @@ async def list_input_items(request: Request) -> Response:
 
 def item_page(request: Request, items: Sequence[dict[str, Any]], *, more: bool = False) -> Response:
     """A list of items, the last of them first unless `order` is `asc`. Raises RequestRefused."""
+    _check_query(request, "limit", "order", "after")
     limit, order = limit_of(request, 20, 100), request.query_params.get("order", "desc")
     if order not in {"asc", "desc"}:
         raise RequestRefused("`order` must be `asc` or `desc`.", field="order")
@@ -149,6 +153,14 @@ async def _previous(services: Services, owner: str, turn: Turn) -> str | None:
     assert turn.parent_id is not None
     question = await services.storage.turns.get(owner, turn.chat_id, turn.parent_id)
     return str(ResponseId(turn.chat_id, question.parent_id)) if question.parent_id else None
+
+
+def _check_query(request: Request, *known: str) -> None:
+    """Raises RequestRefused for a parameter of the query that has no place here."""
+    for name in request.query_params:
+        if name not in known:
+            names = ", ".join(f"`{each}`" for each in known)
+            raise RequestRefused(f"`{name}` must be left out; known here are {names}.", field=name)
 
 
 def _number_in_query(request: Request) -> int:

@@ -1,5 +1,6 @@
 """OpenAI's chat completions by the `openai` package, over a real socket."""
 
+from base64 import b64encode
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from app.llm.scripted import message_of, text, thinking, tool_use
 from tests.integration.api.test_openai_responses import LOOK
 from tests.support.http_client import Client
 from tests.support.http_server import Server
+from tests.support.pictures import PIXEL
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -104,6 +106,18 @@ async def test_tools_of_the_server_run_there(server: Server, client: AsyncOpenAI
     made = await client.chat.completions.create(model=model, messages=[user("List.")])
     assert made.choices[0].message.content == "Nothing there."
     assert made.choices[0].message.tool_calls is None
+
+
+async def test_images_and_files_reach_the_model(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(message_of(text("Seen.")))
+    picture = f"data:image/png;base64,{b64encode(PIXEL).decode()}"
+    content: Any = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": picture}},
+        {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,SGVsbG8="}},
+    ]
+    await client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])
+    assert [block.type for block in provider.requests[0].messages[0].blocks] == ["text", "image", "document"]
 
 
 class Day(BaseModel):

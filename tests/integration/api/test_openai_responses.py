@@ -197,6 +197,29 @@ async def test_a_parameter_that_has_no_place_is_refused_by_name(
     assert f"`{refused.value.param}`" in str(refused.value)
 
 
+async def test_a_parameter_of_a_query_that_has_no_place_is_refused_by_name(client: AsyncOpenAI) -> None:
+    made = await client.responses.create(input="Hi")
+    with pytest.raises(openai.BadRequestError, match="include"):
+        await client.responses.retrieve(made.id, include=["reasoning.encrypted_content"])
+    with pytest.raises(openai.BadRequestError, match="starting_after"):
+        await client.responses.retrieve(made.id, stream=True, extra_query={"starting_after": "x"})
+    with pytest.raises(openai.BadRequestError, match="order"):
+        await client.responses.input_items.list(made.id, extra_query={"order": "up"})
+
+
+async def test_a_message_that_comes_with_outputs_goes_into_the_turn(server: Server, client: AsyncOpenAI) -> None:
+    model, provider = server.scripts.provider(
+        message_of(tool_use("look", {}, "c1")), message_of(text("Blue.")), message_of(text("Indeed."))
+    )
+    asked = await client.responses.create(model=model, input="Colour?", tools=[LOOK])
+    output = {"type": "function_call_output", "call_id": "c1", "output": "blue"}
+    input: Any = [output, {"role": "user", "content": "Be quick."}]
+    answered = await client.responses.create(model=model, input=input, previous_response_id=asked.id)
+    assert answered.output_text in {"Blue.", "Blue.Indeed.", "Indeed."}
+    sent = [block.text for message in provider.requests[-1].messages for block in message.blocks]
+    assert "Be quick." in sent
+
+
 async def test_errors_have_the_classes_of_the_sdk(server: Server, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         await client.responses.create(model="none", input="Hi")
