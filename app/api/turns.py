@@ -137,15 +137,15 @@ async def get_why(request: Request) -> Response:
     turn = await services.storage.turns.get(owner, id_of(request, "chat"), id_of(request, "turn"))
     state = await services.storage.activities.of(turn.id)
     activity, life = state.activity, await services.storage.activities.life(turn.id)
-    silent = None if activity is None or activity.silent is None else activity.silent + state.reported
     return json_response(
         WhyOut(
             turn=turn.id,
             status=state.status,
             reasons=reasons(state),
             stage=None if activity is None else activity.stage,
-            silent_seconds=silent,
+            silent_seconds=state.silent,
             readers=state.readers,
+            trace=state.trace,
             life=[LifeEventOut(at=event.at, what=event.what) for event in life],
         )
     )

@@ -39,6 +39,8 @@ def why(turn: UUID) -> None:
         click.echo(f"{state.status}, attempt {state.attempt}, owner {state.owner}, chat {state.chat}")
         if state.replica is not None:
             click.echo(f"on the replica {state.replica}, reported {state.reported:.0f} s ago")
+        if state.trace is not None:
+            click.echo(f"trace {state.trace}")
         for sentence in reasons(state):
             click.echo(sentence)
         click.echo()
@@ -70,7 +72,7 @@ def _cells(turn: TurnState) -> list[str]:
         str(turn.attempt),
         f"{turn.replica or '-'}{' (gone)' if is_gone else ''}",
         (activity and activity.stage) or "-",
-        "-" if activity is None or activity.silent is None else f"{activity.silent + turn.reported:.0f}",
+        "-" if turn.silent is None else f"{turn.silent:.0f}",
         ", ".join(f"{call.name} {call.seconds:.0f}" for call in turn.known_calls) or "-",
         str(turn.readers),
         ", ".join(f"{ask.kind} of {ask.name} {ask.seconds:.0f}" for ask in turn.asks)

@@ -49,7 +49,8 @@ class OpenAsk:
 class TurnState:
     """A turn as the rows have it, with the last report of its replica, `reported` seconds ago. `ahead` are the turns
     that were queued before it; `behind` is the open turn of its chat that must end first. `lease_left` is None where
-    its replica has no row any more. Times are in seconds; `seconds` is its age, without the time after its end.
+    its replica has no row any more. `trace` is the id of its trace. Times are in seconds; `seconds` is its age, without
+    the time after its end.
     """
 
     id: UUID
@@ -74,6 +75,13 @@ class TurnState:
     activity: Activity | None = None
     reported: float = 0.0
     readers: int = 0
+    trace: str | None = None
+
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the last bytes of the provider. A silence that the report saw is taken to have gone on."""
+        seen = None if self.activity is None else self.activity.silent
+        return seen if seen is None or seen < _QUIET else seen + self.reported
 
     @property
     def known_calls(self) -> Sequence[RunningCall]:
@@ -132,12 +140,11 @@ def _why_running(turn: TurnState) -> Iterator[str]:
         return
     for call in turn.known_calls:
         yield f"The tool {call.name} has been running for {ago(call.seconds + turn.reported)}."
-    silent = (activity.silent or 0.0) + turn.reported
     match activity.stage:
         case "retrying":
             yield f"A call of the model {turn.model} has failed; it is made again after a pause."
-        case "processing" | "streaming" if activity.silent is not None and silent >= _QUIET:
-            yield f"The provider of the model {turn.model} has been silent for {ago(silent)}."
+        case "processing" | "streaming" if turn.silent is not None and turn.silent >= _QUIET:
+            yield f"The provider of the model {turn.model} has been silent for {ago(turn.silent)}."
         case "processing" | "streaming":
             yield f"The model {turn.model} is answering."
         case "executing" if not turn.known_calls and not turn.asks:

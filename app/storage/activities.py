@@ -10,6 +10,7 @@ from app.domain.errors import NotFound
 from app.domain.why import Activity, LifeEvent, OpenAsk, RunningCall, TurnState
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import OPEN_STATUSES, WAITS
+from app.tracing import trace_id
 
 # A replica whose row is gone, because others took it for dead, reports nothing.
 REPORT_ACTIVITY = Statement(
@@ -28,7 +29,8 @@ GET_REPORTS = Statement(
 )
 _STATE = f"""
     SELECT turns.id, turns.chat_id, owner, turns.status, turns.attempt, turns.recoveries, turns.cancel_requested,
-        turns.stop_reason, turns.error->>'message' AS error, turns.request->>'model' AS model, turns.replica,
+        turns.stop_reason, turns.error->>'message' AS error, turns.request->>'model' AS model,
+        turns.request->>'trace' AS trace, turns.replica,
         extract(epoch FROM coalesce(turns.ended_at, now()) - turns.created_at)::float AS seconds,
         address, extract(epoch FROM lease_until - now())::float AS lease_left, before.id AS behind,
         CASE turns.status WHEN 'queued' THEN (
@@ -148,5 +150,6 @@ def _state_from(row: Row, reports: Mapping[UUID, tuple[float, Mapping[UUID, Acti
         asks=_asks.decode(row["asks"] or "[]"),
         calls=_calls.decode(row["calls"] or "[]"),
         readers=sum(turns[row["id"]].readers for _, turns in reports.values() if row["id"] in turns),
+        trace=trace_id(row["trace"]),
         **given,
     )

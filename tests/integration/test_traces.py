@@ -13,6 +13,7 @@ from app.domain.errors import TransientError
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
+from app.storage.activities import Activities
 from app.tools.tool import tool
 from app.tracing import TRACING, trace_id
 from tests.support.canned import Answer, canned_server
@@ -68,6 +69,7 @@ async def test_a_turn_that_two_replicas_ran_is_one_trace(harness: Harness, spans
     ]
     async with harness.replica(ScriptedProvider(replies), [look], address="here:1") as second:
         turn = await harness.finish(second, asked)
+    assert (await Activities(harness.database).of(asked.turn)).trace == TRACE
     found = of_trace(spans)
     runs = [span for span in found if span.name == "invoke_agent turnstream"]
     assert [attributes(run, "turnstream.attempt", "turnstream.recoveries")[1] for run in runs] == [0, 1]

@@ -229,6 +229,7 @@ class WhyOut(BaseModel):
         float | None, Field(description="since the provider sent the last bytes, in a model call that is open")
     ]
     readers: Annotated[int, Field(description="streams that show the turn, on all replicas")]
+    trace: Annotated[str | None, Field(description="the id of its trace, where there are traces")]
     life: list[LifeEventOut]
 
 

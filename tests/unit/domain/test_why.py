@@ -49,6 +49,7 @@ CALLS = (RunningCall("dig", 40.0),)
         (replace(STREAMING, reported=3), ["The provider of the model m has been silent for 34 seconds."]),
         (replace(STREAMING, activity=Activity("processing", 1, 1)), ["The model m is answering."]),
         (replace(STREAMING, activity=Activity("streaming", 1)), ["The model m is answering."]),
+        (replace(STREAMING, activity=Activity("streaming", 1, 0.1), reported=3), ["The model m is answering."]),
         (
             replace(STREAMING, activity=Activity("retrying", 1)),
             ["A call of the model m has failed; it is made again after a pause."],
