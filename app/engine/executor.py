@@ -305,12 +305,15 @@ class Executor:
                     raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")
         stop_reason = COMPACTED if isinstance(step, Compact) else reply.stop_reason
         round, unwritten = self._close_reply(stop_reason)
-        last = self._end_behind(round, unwritten)
-        if last is None:
-            await self._seal(round, unwritten, recoveries=0)
-        else:
-            await self._recorder.seal_and_end(round, unwritten, last.stop_reason)
-            self._report_sealed(round)
+        match self._step_behind(round, unwritten):
+            case Finish(reason):
+                await self._recorder.seal_and_end(round, unwritten, reason)
+                self._report_sealed(round)
+            case RunTools(calls, None):
+                starting = self._tool_runs.ready_to_start(self._sealed_turn(round, unwritten), calls)
+                await self._seal(round, unwritten, recoveries=0, starting=starting)
+            case _:
+                await self._seal(round, unwritten, recoveries=0)
         if isinstance(step, Compact):
             log.info("conversation.compacted", through=str(step.through))
         await self._call_after_round()
@@ -324,17 +327,19 @@ class Executor:
             assert spending.reached is not None
             raise BudgetSpent(spending.reached)
 
-    def _end_behind(self, round: Round, unwritten: Sequence[Block]) -> Finish | None:
-        """The end of the turn where it follows the seal of this round and nothing comes in between: it is written with
-        the seal. Words of the user that no notification has announced yet are met by the end itself.
+    def _step_behind(self, round: Round, unwritten: Sequence[Block]) -> Step | None:
+        """The step behind the seal of this round, where nothing comes in between: the end of the turn, or the start of
+        calls, is written with the seal. Words of the user that no notification has announced yet are met by the end
+        itself.
         """
         if self._context.updated.is_set() or self._context.hooks.want(AfterRound):
             return None
+        return next_step(self._sealed_turn(round, unwritten), self._context.ancestors, now=datetime.now(UTC))
+
+    def _sealed_turn(self, round: Round, unwritten: Sequence[Block]) -> Turn:
         turn = self.turn
         rounds = (*turn.rounds[:-1], replace(round, sealed_by=turn.attempt))
-        sealed = replace(turn, rounds=rounds, blocks=(*turn.blocks, *unwritten))
-        step = next_step(sealed, self._context.ancestors, now=datetime.now(UTC))
-        return step if isinstance(step, Finish) else None
+        return replace(turn, rounds=rounds, blocks=(*turn.blocks, *unwritten))
 
     # --- the end of a round ------------------------------------------------------------------------------------------
 
@@ -371,8 +376,10 @@ class Executor:
             add = partial(self._context.charges.add, self._context.owner, turn.chat_id, turn.id, charge)
             await retry_while_unavailable(add)
 
-    async def _seal(self, round: Round, left_open: Sequence[Block], *, recoveries: int) -> None:
-        await self._recorder.seal_round(round, left_open, recoveries=recoveries)
+    async def _seal(
+        self, round: Round, left_open: Sequence[Block], *, recoveries: int, starting: Sequence[Block] = ()
+    ) -> None:
+        await self._recorder.seal_round(round, left_open, recoveries=recoveries, starting=starting)
         self._report_sealed(round)
 
     def _report_sealed(self, round: Round) -> None:

@@ -123,10 +123,19 @@ class Recorder:
             self.view.close_block(block)
 
     @_write
-    async def seal_round(self, round: Round, unwritten: Sequence[Block] = (), *, recoveries: int = 0) -> None:
-        """Seals the last round. `unwritten` are its last blocks, which no row holds yet."""
+    async def seal_round(
+        self,
+        round: Round,
+        unwritten: Sequence[Block] = (),
+        *,
+        recoveries: int = 0,
+        starting: Sequence[Block] = (),
+    ) -> None:
+        """Seals the last round. `unwritten` are its last blocks, which no row holds yet; the calls `starting` are put
+        into the ledger.
+        """
         sealed, turn = self._sealed(round, recoveries)
-        await self._records.seal_round(sealed, unwritten, turn)
+        await self._records.seal_round(sealed, unwritten, turn, starting)
         self._show_sealed(sealed, unwritten, turn)
 
     @_write

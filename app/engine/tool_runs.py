@@ -21,7 +21,7 @@ from app.domain.limits import ReachedLimit
 from app.domain.output import attempt_of
 from app.domain.plans import rate_sentence
 from app.domain.results import ResultPart, joined_texts, layout_of
-from app.domain.turns import TurnRequest
+from app.domain.turns import Turn, TurnRequest
 from app.domain.why import RunningCall
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
@@ -68,6 +68,7 @@ class ToolRuns:
         self._started_before = started_before
         self._tasks: dict[CallKey, asyncio.Task[Outcome]] = {}
         self._begun: dict[CallKey, tuple[str, float]] = {}  # names of the tools, and when by perf_counter
+        self._in_ledger: set[CallKey] = set()
         self._questions = 0
         self.first_started: float | None = None  # perf_counter, for the metrics of the turn
 
@@ -94,6 +95,18 @@ class ToolRuns:
         if not self._context.spending.limits_calls and self._gate.may_start_early(block):
             self._start(block)
 
+    def ready_to_start(self, sealed: Turn, calls: Sequence[Block]) -> Sequence[Block]:
+        """The `calls` of a round, where nothing but their entry in the ledger comes between its seal and their start;
+        else none. `sealed` is the turn as it will be. They must be started next, or be settled.
+        """
+        gate = ToolGate(sealed, self._toolset, self._started_before, self._tasks.keys())
+        if self._context.spending.limits_calls or gate.asks(calls, datetime.now(UTC)):
+            return ()
+        if not all(isinstance(gate.decide(call), RunCall) for call in calls):
+            return ()
+        self._in_ledger |= {key_of(call) for call in calls}
+        return calls
+
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call of a round its result, or asks a person for it."""
         if refusal is None and (asks := self._gate.asks(calls, datetime.now(UTC))):
@@ -115,7 +128,8 @@ class ToolRuns:
             runnable = await self._within_plan(runnable)
         if runnable:
             # The ledger first: after a crash, a call that is not in it has certainly not been run.
-            await self._recorder.start_calls(runnable)
+            if unlisted := [call for call in runnable if key_of(call) not in self._in_ledger]:
+                await self._recorder.start_calls(unlisted)
             gate = self._gate
             try:
                 async with asyncio.TaskGroup() as group:

@@ -95,6 +95,16 @@ _SEALED = f"""
     )
 """
 
+_START_CALLS = """
+    INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
+    SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
+    FROM fenced, unnest(CAST(:call_rounds AS int[]), CAST(:call_ids AS text[]), CAST(:call_names AS text[]))
+        AS c (round, tool_use_id, name)
+    ON CONFLICT (turn_id, round, tool_use_id)
+        DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
+"""
+
+# The calls of the round that are run next are in the ledger with the seal.
 SEAL_ROUND = Statement(
     _whole_fence(columns="id, chat_id")
     + _SEALED
@@ -102,6 +112,10 @@ SEAL_ROUND = Statement(
     , counted AS (
         UPDATE turns SET usage = CAST(:turn_usage AS json), recoveries = :recoveries
         FROM fenced WHERE turns.id = fenced.id
+    ), started AS (
+    """
+    + _START_CALLS
+    + """
     )
     SELECT whole FROM held
     """
@@ -166,18 +180,7 @@ VOID_ROUND = Statement(
     """
 )
 
-START_CALLS = Statement(
-    _fence()
-    + """
-    INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at)
-    SELECT fenced.id, c.round, c.tool_use_id, c.name, :attempt, 'started', now()
-    FROM fenced, unnest(CAST(:block_rounds AS int[]), CAST(:tool_use_ids AS text[]), CAST(:names AS text[]))
-        AS c (round, tool_use_id, name)
-    ON CONFLICT (turn_id, round, tool_use_id)
-        DO UPDATE SET attempt = EXCLUDED.attempt, started_at = EXCLUDED.started_at
-    RETURNING turn_id
-    """
-)
+START_CALLS = Statement(_fence() + _START_CALLS + " RETURNING turn_id")
 
 # A call that was started before its round was sealed has no row yet; then nothing is stored.
 STORE_PRELIMINARY = Statement(
@@ -341,9 +344,14 @@ class Records:
     async def close_blocks(self, blocks: Sequence[Block]) -> None:
         await self._write(CLOSE_BLOCKS, **columns_of(blocks))
 
-    async def seal_round(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> None:
-        """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold."""
-        await self._write_whole(SEAL_ROUND, turn, **_sums(turn), **_sealed(round, turn), **columns_of(unwritten))
+    async def seal_round(
+        self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
+    ) -> None:
+        """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold. The
+        calls `starting` are put into the ledger, as `start_calls` does.
+        """
+        sealed = {**_sums(turn), **_sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
+        await self._write_whole(SEAL_ROUND, turn, **sealed)
 
     async def void_round(self, round: Round, turn: Turn) -> int:
         """Deletes an unsealed round and starts the next attempt, whose number is returned."""
@@ -370,9 +378,7 @@ class Records:
             )
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
-        columns = columns_of(calls)
-        wanted = ("block_rounds", "tool_use_ids", "names")
-        await self._write(START_CALLS, **{name: columns[name] for name in wanted})
+        await self._write(START_CALLS, **_ledger_of(calls))
 
     async def store_preliminary(self, output: PreliminaryOutput) -> None:
         shown = to_json({"text": output.text, "data": output.data})
@@ -476,6 +482,14 @@ class Records:
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
+
+
+def _ledger_of(calls: Sequence[Block]) -> dict[str, object]:
+    return {
+        "call_rounds": [call.round for call in calls],
+        "call_ids": [call.tool_use_id for call in calls],
+        "call_names": [call.name for call in calls],
+    }
 
 
 def _sums(turn: Turn) -> dict[str, object]:
