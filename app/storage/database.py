@@ -7,12 +7,13 @@ ninth of SQLAlchemy's execution per call.
 import asyncio
 import random
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import asyncpg
@@ -35,6 +36,9 @@ LONG = 120.0
 
 # Seconds for the last writes of a server that stops, and again for its connections to close.
 FINAL_WRITE_TIMEOUT = 5.0
+
+# Seconds, a count, and milliseconds.
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 # As in SQLAlchemy's `text`, which is not imported for it: that would be a tenth of the start of the server.
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)(?!:)")
@@ -260,7 +264,7 @@ async def connect(
             command_timeout=statement_timeout,
             reset=_keep_session_state,
             statement_cache_size=statement_cache,
-            init=partial(_set_actor, actor) if actor else None,
+            init=partial(_prepare, actor),
         )
     except _ERRORS as error:  # past a pooler Postgres may answer all the same
         raise ConfigError(f"DATABASE_URL names a database that cannot be used: {error}") from error
@@ -276,5 +280,20 @@ async def _keep_session_state(_connection: object) -> None:
     """Replaces the driver's reset, a round trip: no statement here leaves session state behind."""
 
 
-async def _set_actor(actor: str, connection: Any) -> None:
-    await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
+async def _prepare(actor: str, connection: Any) -> None:
+    keep_alive(connection)
+    if actor:
+        await connection.execute("SELECT set_config('turnstream.actor', $1, false)", actor)
+
+
+def keep_alive(connection: Any) -> None:
+    """Lets the kernel end a connection over TCP whose other end is silent: an idle one within half a minute, one with
+    unacknowledged bytes within ten seconds. Otherwise a host that has vanished is believed in for hours.
+    """
+    link = connection._transport.get_extra_info("socket")
+    if link is None or link.family == socket.AF_UNIX:
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):  # not every system has them all
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

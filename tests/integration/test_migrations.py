@@ -135,15 +135,19 @@ async def locker(empty_database_url: str) -> AsyncIterator[Locker]:
     await watcher.close()
 
 
-async def test_two_processes_that_migrate_at_once_do_it_once(
+async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits_of_the_database(
     empty_database_url: str, database_url: str, locker: Locker
 ) -> None:
+    name = await locker.connection.fetchval("SELECT current_database()")
+    for limit in ("statement_timeout", "lock_timeout"):
+        await locker.connection.execute(f"ALTER DATABASE {name} SET {limit} = '250ms'")
     found = re.search(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE)
     assert found
     async with locker.holding(f"SELECT pg_advisory_xact_lock({found[1]})"):
         command = (sys.executable, "-c", MIGRATE, empty_database_url)
         both = [await asyncio.create_subprocess_exec(*command, cwd=FOLDER.parent) for _ in range(2)]
         await locker.waiting(2)
+        await locker.connection.execute("SELECT pg_sleep(0.5)")  # for longer than a statement has
     assert [await process.wait() for process in both] == [0, 0]
     for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM alembic_version"):
         assert await look(empty_database_url, query) == await look(database_url, query)

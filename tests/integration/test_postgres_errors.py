@@ -1,6 +1,8 @@
 """Every error that Postgres can answer with has one of two meanings, and none of them ends a background task."""
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,6 +13,7 @@ from app.domain.errors import StatementRefused, StorageError, StorageUnavailable
 from app.setup import engine
 from app.setup.engine import background
 from app.storage.database import OWNER, Database, Statement, connect
+from tests.integration.proxy import proxied
 
 BACKEND = Statement("SELECT pg_backend_pid()")
 RAISE = Statement("SELECT fail(:state)")
@@ -127,6 +130,15 @@ async def test_a_statement_without_an_answer_is_given_up_and_its_connection_repl
         assert after is not None
         assert before["id"] != after["id"]
         await database.row(Statement("SELECT pg_sleep(0.4)", timeout=60))  # has a limit of its own
+
+
+async def test_the_kernel_ends_connections_whose_other_end_is_silent(database_url: str) -> None:
+    async with proxied(database_url) as (way, _), connect(way, size=1) as database, database._connection() as raw:
+        link = raw._con._transport.get_extra_info("socket")
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        if sys.platform == "linux":
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            assert [link.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 5, 3, 10_000]
 
 
 async def test_a_busy_pool_is_not_taken_for_a_postgres_that_is_gone(database_url: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import asyncpg
 import structlog
 
+from app.storage.database import keep_alive
+
 log = structlog.get_logger(__name__)
 
 CHANNEL = "turnstream"
@@ -47,6 +49,7 @@ class ReplicaSession:
 
     async def _live(self) -> None:
         connection = await asyncpg.connect(self._url, timeout=_PROBE)
+        keep_alive(connection)
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _connection: ended.set())
         try:
