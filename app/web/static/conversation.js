@@ -3,7 +3,7 @@
 import { PAGE_TOOLS } from './asks.js'
 import { inputOf, isFile } from './files.js'
 import { Subscription } from './subscription.js'
-import { apply, hasEnded } from './turnstream.js'
+import { apply, hasEnded, isPassing, pause } from './turnstream.js'
 
 /** @typedef {import('./protocol.d.ts').Turn & {pendingSteers?: string[]}} Turn */
 
@@ -32,6 +32,7 @@ export class Conversation extends EventTarget {
     this.through = null
     this.draft = {}
     this.older = null
+    this.#emit('connection', 'open') // what is reported of the chat before it is over
     this.#emit('path')
   }
 
@@ -50,11 +51,25 @@ export class Conversation extends EventTarget {
     return this.path.find((turn) => turn.role === 'assistant' && !hasEnded(turn))
   }
 
-  /** Opens a chat at its newest turn, or at the newest that follows the turn `through`. Throws Refused. */
+  /**
+   * Opens a chat at its newest turn, or at the newest that follows the turn `through`. Without a network, or while the server
+   * is away, it is tried again until another chat is opened. Throws Refused.
+   */
   async open(id, /** @type {string | null} */ through = null) {
     this.close()
     this.id = id
-    await this.#read(through)
+    const { visit } = this
+    for (let tries = 1; visit === this.visit; tries++) {
+      try {
+        await this.#read(through)
+        return this.#emit('connection', 'open')
+      } catch (error) {
+        if (visit !== this.visit) return
+        if (!isPassing(error)) throw error
+        this.#emit('connection', 'lost')
+        await pause(tries)
+      }
+    }
   }
 
   /** Shows the sibling `turn`, down to the newest turn that follows it. */

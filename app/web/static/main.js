@@ -95,14 +95,17 @@ async function attempt(work) {
 
 // --- the open chat and the address -----------------------------------------------------------------------------------
 
-async function route() {
+/** Shows what the address names; `anew` also where it is shown already. */
+async function route(anew = false) {
   const [id, through = null] = location.hash.slice(1).split('/')
-  if (id === (conversation.id ?? '') && through === conversation.through) return
+  if (!anew && id === (conversation.id ?? '') && through === conversation.through) return
   document.body.classList.remove('listing')
   transcript.sticks = true
   chats.mark(id)
-  if (!id) conversation.close()
-  else if (!(await attempt(() => conversation.open(id, through)))) conversation.close()
+  const opened = id ? attempt(() => conversation.open(id, through)) : conversation.close()
+  showHead() // at once: without a network it may take long to open the chat
+  if (id && !(await opened)) conversation.close()
+  if (id !== (conversation.id ?? '')) return
   const sought = through && through === chats.sought
   if (sought) await attempt(() => transcript.reach(through))
   markWords(find('#turns'), sought ? chats.words.split(/\s+/) : [])
@@ -199,8 +202,7 @@ function nextTheme() {
 
 function newChat() {
   leave()
-  conversation.close()
-  route()
+  route(true)
   composer.focus()
 }
 
@@ -225,7 +227,7 @@ document.addEventListener('keydown', (event) => {
   if (shortcut) event.preventDefault()
   shortcut?.()
 })
-addEventListener('hashchange', route)
+addEventListener('hashchange', () => route())
 find('#new-chat').addEventListener('click', newChat)
 find('#theme').addEventListener('click', nextTheme)
 find('#show-list').addEventListener('click', () => showList())

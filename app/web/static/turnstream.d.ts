@@ -138,3 +138,13 @@ export declare function apply(turn: Turn, { event, data: { turn: _, ...rest } }:
 export declare function parseEvents(body: ReadableStream<Uint8Array>, onBytes?: () => void): AsyncGenerator<ServerEvent, void>;
 /** Milliseconds before the next try: doubled with each one, with jitter so that clients do not return all at once. */
 export declare function retryDelay(/** @type {number} */ tries: number, random?: number): number;
+/**
+ * Whether a request that failed so may succeed later: the server could not be reached, or is not ready.
+ * @param {unknown} error
+ */
+export declare const isPassing: (error: unknown) => boolean;
+/**
+ * Waits for the retry delay; shorter when the network comes back or the page is shown again.
+ * @param {number} tries @param {AbortSignal} [signal]
+ */
+export declare function pause(tries: number, signal?: AbortSignal): Promise<any>;

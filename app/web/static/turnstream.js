@@ -84,8 +84,7 @@ export class Client {
       try {
         return await this.request(method, path, body, { key, signal })
       } catch (error) {
-        const transient = error instanceof Refused ? error.status === 503 : error instanceof TypeError
-        if (!transient || tries === MAX_TRIES) throw error
+        if (!isPassing(error) || tries === MAX_TRIES) throw error
       }
       await pause(tries - 1, signal)
     }
@@ -362,10 +361,16 @@ export function retryDelay(/** @type {number} */ tries, random = Math.random()) 
 }
 
 /**
+ * Whether a request that failed so may succeed later: the server could not be reached, or is not ready.
+ * @param {unknown} error
+ */
+export const isPassing = (error) => (error instanceof Refused ? error.status === 503 : error instanceof TypeError)
+
+/**
  * Waits for the retry delay; shorter when the network comes back or the page is shown again.
  * @param {number} tries @param {AbortSignal} [signal]
  */
-function pause(tries, signal) {
+export function pause(tries, signal) {
   return new Promise((resolve, reject) => {
     const ends = new AbortController()
     /** @param {EventTarget | undefined} target @param {string} name @param {() => void} listener */
