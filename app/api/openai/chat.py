@@ -9,7 +9,7 @@ from starlette.responses import Response
 from app.api.codec import to_json
 from app.api.http.reading import idempotency_key_of, read_body
 from app.api.openai.events import ResponseEvents
-from app.api.openai.history import calls_in, text_in
+from app.api.openai.history import PARAGRAPH, calls_in, text_in
 from app.api.openai.inputs import items_of_messages, options_of_chat, split_input
 from app.api.openai.objects import Json
 from app.api.openai.posting import Forgetting, Place, Posting, delivered
@@ -56,6 +56,7 @@ class ChatChunks(ResponseEvents):
     def __init__(self, turn: Turn, part: int, *args: Any, usage: bool = False) -> None:
         super().__init__(turn, part, *args)
         self._wants_usage = usage
+        self._has_text = self._was_called = False
         self._indexes: dict[int, int] = {}  # of calls, by the index of their item
         shell = to_json(_shell(turn, part, "chat.completion.chunk")).replace(b"%", b"%%")
         choice = b',"choices":[{"index":0,"delta":%b,"finish_reason":null,"logprobs":null}]}\n\n'
@@ -91,12 +92,20 @@ class ChatChunks(ResponseEvents):
                 function = {"name": item["name"], "arguments": ""}
                 call = {"index": index, "id": item["call_id"], "type": "function", "function": function}
                 return self._chunk % to_json({"tool_calls": [call]})
+            case "response.output_item.added" if item["type"] == "mcp_call":
+                self._was_called = True
+            case "response.output_item.added" if item["type"] == "message" and self._was_called:
+                self._was_called = False
+                return self._chunk % to_json({"content": PARAGRAPH}) if self._has_text else b""
+            case "response.output_text.done":
+                self._has_text = True
             case "response.output_text.delta":  # of an output that is sent at once
                 return self._chunk % to_json({"content": event["delta"]})
             case type if type in _ENDS:
                 return self._end_chunk(event["response"])
             case _:
-                return b""
+                pass
+        return b""
 
     def _end_chunk(self, response: Json) -> bytes:
         if response["error"] is not None:

@@ -10,6 +10,8 @@ from app.api.openai.schemas import FunctionOutputItem, InputItem, MessageItem, O
 from app.domain.blocks import Block
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE
 
+PARAGRAPH = "\n\n"
+
 
 def canonical(items: Sequence[InputItem]) -> list[list[Any]]:
     """The content of a history, without the forms in which it may be sent. Instructions are no part of it."""
@@ -34,7 +36,7 @@ def _canonical(items: Sequence[InputItem]) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class PastAnswer:
-    """What a client has of an answer."""
+    """What a client has of an answer: its text without white space, and the ids of its calls."""
 
     text: str
     calls: tuple[str | None, ...]
@@ -43,17 +45,23 @@ class PastAnswer:
     def of_items(cls, items: Sequence[InputItem]) -> Self:
         texts = [text_of(item.content, "input") for item in items if isinstance(item, MessageItem)]
         calls = [i.call_id for i in items if isinstance(i, OutputItem) and i.type == "function_call"]
-        return cls("".join(texts).strip(), tuple(calls))
+        return cls("".join("".join(texts).split()), tuple(calls))
 
     @classmethod
     def of_response(cls, response: Mapping[str, Any]) -> Self:
-        return cls(text_in(response).strip(), tuple(call["call_id"] for call in calls_in(response)))
+        return cls("".join(text_in(response).split()), tuple(call["call_id"] for call in calls_in(response)))
 
 
 def text_in(response: Mapping[str, Any]) -> str:
-    """The text of a response, without that of its thinking."""
-    messages = [item["content"] for item in response["output"] if item["type"] == "message"]
-    return "".join(part["text"] for content in messages for part in content)
+    """The text of a response, without that of its thinking. A call of a tool is the end of a paragraph."""
+    text, was_called = "", False
+    for item in response["output"]:
+        if item["type"] == "message":
+            text += (PARAGRAPH if text and was_called else "") + "".join(part["text"] for part in item["content"])
+            was_called = False
+        elif item["type"] == "mcp_call":
+            was_called = True
+    return text
 
 
 def calls_in(response: Mapping[str, Any]) -> list[Json]:

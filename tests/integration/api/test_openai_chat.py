@@ -102,10 +102,14 @@ async def test_a_stream_has_text_thoughts_calls_and_usage(server: Server, client
 
 
 async def test_tools_of_the_server_run_there(server: Server, client: AsyncOpenAI) -> None:
-    model = server.scripts.model(message_of(tool_use("doc_tree", {}, "t1")), message_of(text("Nothing there.")))
+    replies = [message_of(text("I look."), tool_use("doc_tree", {}, "t1")), message_of(text("Nothing", " there."))]
+    kept = [list(reply) for reply in replies]
+    model = server.scripts.model(*kept, *kept)
     made = await client.chat.completions.create(model=model, messages=[user("List.")])
-    assert made.choices[0].message.content == "Nothing there."
+    assert made.choices[0].message.content == "I look.\n\nNothing there."
     assert made.choices[0].message.tool_calls is None
+    async with client.chat.completions.stream(model=model, messages=[user("List.")]) as stream:
+        assert (await stream.get_final_completion()).choices[0].message.content == "I look.\n\nNothing there."
 
 
 async def test_images_and_files_reach_the_model(server: Server, client: AsyncOpenAI) -> None:
