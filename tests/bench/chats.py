@@ -4,7 +4,6 @@ The server runs in this process, without its sockets; the provider is another on
 """
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -23,7 +22,7 @@ from app.main import running
 from app.storage.database import Database, Statement, connect
 from app.storage.exchanges import Target
 from app.storage.rows import to_json
-from app.telemetry import configure_logging
+from app.telemetry import configure_logging, settle_garbage_collector
 from app.tools.toolset import Toolset
 from tests.bench.database import new_database
 from tests.bench.trials import Rows, Site
@@ -100,7 +99,7 @@ async def _measured(site: Site, url: str, sizes: Sequence[int]) -> Rows:
         target = await _chat(database, 2)
         for _ in range(3):  # what the first turns of a process cost besides
             await _turn(services, target)
-        gc.freeze()  # as a server does
+        settle_garbage_collector()  # as a server does
         for size in sizes:
             target = await _chat(database, size)
             watch.longest = 0.0
