@@ -133,6 +133,19 @@ async def test_a_statement_that_forgets_the_owner_changes_the_rows_of_one(harnes
     assert len(await harness.database.rows(Statement("SELECT * FROM documents"))) == 1
 
 
+@pytest.mark.usefixtures("rows")
+async def test_a_search_that_names_another_owner_finds_nothing(harness: Harness, api: Database) -> None:
+    search = Statement("SELECT * FROM search_matches('bob', 1000, '{hello}', false, NULL, NULL, NULL)")
+    bobs = Statement("UPDATE search_segments SET owner = 'bob' WHERE chats > 0")
+    await harness.database.rows(bobs)
+    assert await harness.database.rows(search) != []
+    with acting_for(OWNER):
+        assert await api.rows(search) == []
+    assert await api.rows(search) == []
+    with acting_for("bob"):
+        assert await api.rows(search) != []
+
+
 async def test_every_table_with_an_owner_has_its_policy_and_is_reached_by_the_api_alone_through_it(
     harness: Harness, api: Database
 ) -> None:
