@@ -125,6 +125,7 @@ async def _serve(settings: Settings, place: ProcessPlace | None) -> None:
                 FromNeighbours(app) if services.neighbours else app,
                 http=cast("type[asyncio.Protocol]", connections(settings.heartbeat)),
                 lifespan="off",
+                ws="none",  # else a library that is there by chance is imported
                 access_log=False,
                 log_config=None,
                 backlog=4096,
