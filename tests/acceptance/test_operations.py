@@ -41,8 +41,10 @@ async def test_every_log_line_is_json_and_sigterm_exits_with_0(
     await writer.wait_closed()
     assert await running.terminate() == 0
     lines = [json.loads(line) for line in running.logs.splitlines() if line.startswith(("{", "WARN", "ERR", "INFO"))]
-    assert [line["event"] for line in lines] == ["model.demo", "library.warning"]
-    assert lines[1]["logger"] == "uvicorn.error"
+    of_the_machine = "loop.held"  # a busy one keeps the server from its CPU
+    demo, warning = (line for line in lines if line["event"] != of_the_machine)
+    assert (demo["event"], warning["event"]) == ("model.demo", "library.warning")
+    assert warning["logger"] == "uvicorn.error"
 
 
 @pytest.mark.parametrize("error", ["KeyError('a bug')", "MemoryError()"])
