@@ -26,7 +26,7 @@ TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
 JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/node/*.mjs eslint.config.js
 
-.PHONY: help run test cover live image check bench lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
+.PHONY: help run test cover live image check bench migrations lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -127,6 +127,9 @@ endif
 UV := .lock-venv/bin/uv
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --no-config --universal --python-version 3.11 \
 	--generate-hashes $(LOCK_ARGS) pyproject.toml
+
+migrations: ## list new migrations with their digests; those that are listed do not change any more
+	@cd migrations/versions && for file in *.py; do grep -q " $$file$$" ../versions.sha256 || sha256sum "$$file" >>../versions.sha256; done
 
 lock: $(UV) ## pin what pyproject.toml asks for, keeping the pins that still hold
 	$(COMPILE) --group build --output-file requirements.lock

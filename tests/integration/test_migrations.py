@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -151,3 +152,10 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
     assert [await process.wait() for process in both] == [0, 0]
     for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM alembic_version"):
         assert await look(empty_database_url, query) == await look(database_url, query)
+
+
+def test_no_migration_changes_once_databases_may_have_it() -> None:
+    """A database that has it would never get the change. New ones are added by `make migrations`."""
+    kept = dict(line.split()[::-1] for line in (FOLDER / "versions.sha256").read_text().splitlines())
+    there = {path.name: sha256(path.read_bytes()).hexdigest() for path in (FOLDER / "versions").glob("*.py")}
+    assert there == kept, "write another migration instead of changing one; list a new one with `make migrations`"
