@@ -1,7 +1,8 @@
 """The turns that are queued and that wait, over all replicas, as `/metrics` has them."""
 
 import math
-from typing import Any
+
+import structlog
 
 from app.llm.scripted import ScriptedProvider, message_of, text, tool_use
 from app.storage.turn_counts import TurnCounts
@@ -40,12 +41,15 @@ async def test_a_database_that_does_not_answer_in_time_is_no_count(harness: Harn
 
 
 async def test_the_call_of_the_model_that_answers_results_is_logged_from_its_beginning_to_its_end(
-    harness: Harness, capsys: Any
+    harness: Harness,
 ) -> None:
     replies = [message_of(tool_use("look", {}, "a"), tool_use("look", {}, "b")), message_of(text("Done."))]
-    async with harness.replica(ScriptedProvider(replies), [look]) as replica:
-        await harness.finish(replica, await harness.ask(tools=[look]))
-    lines = [line for line in capsys.readouterr().out.splitlines() if "continuation." in line]
-    assert len(lines) == 2
-    for line, words in zip(lines, (("started",), ("ended", "seconds=", "stop_reason=end_turn", "usage=")), strict=True):
-        assert all(word in line for word in ("turn=", "round=2", "tools=2", *words)), line
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        async with harness.replica(ScriptedProvider(replies), [look]) as replica:
+            turn = await harness.finish(replica, await harness.ask(tools=[look]))
+    begun, ended = (line for line in logs if line["event"].startswith("continuation."))
+    place = {"turn": str(turn.id), "round": 2, "tools": 2}
+    assert {"event": "continuation.started", **place}.items() <= begun.items()
+    assert {"event": "continuation.ended", **place, "stop_reason": "end_turn"}.items() <= ended.items()
+    assert ended["seconds"] >= 0
+    assert ended["usage"] == turn.rounds[-1].usage
