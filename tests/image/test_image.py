@@ -4,12 +4,14 @@ in namespaces of its own, with a file system that it cannot write to, as the use
 
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from app.domain.identity import Identity
@@ -100,8 +102,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         files = Path(buildah(folder, "mount", buildah(folder, "from", "--pull-never", "turnstream")))
         yield Image(files, config, megabytes(files) - size)
     finally:
-        for container in buildah(folder, "containers", "--quiet", "--format={{.ContainerID}}").split():
-            buildah(folder, "rm", container)
+        buildah(folder, "rm", "--all")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -129,14 +130,21 @@ class Container(Server):
         own = {"DATABASE_URL": database_url, "TURNSTREAM_PORT": str(self.port), "TURNSTREAM_MODEL": "demo"}
         self.command = image.command([*image.config["Entrypoint"], *image.config["Cmd"]], DEFAULTS | own)
 
+    async def stopped(self, how: signal.Signals) -> int:
+        """Signals its first process, as an engine does. Returns the exit code."""
+        (first,) = psutil.Process(self.pid).children()
+        first.send_signal(how)
+        return await self.ended()
 
-async def test_the_image_serves(image: Image, database_url: str, tmp_path: Path) -> None:
+
+async def test_the_image_serves_and_stops(image: Image, database_url: str, tmp_path: Path) -> None:
     async with connect(database_url, size=1) as database:
         token = await Tokens(database).create("me", Identity("ada"))
     async with proxied(database_url) as (url, _):
         container = Container(image, url, tmp_path)
+        await container.start()
+        how = signal.SIGKILL
         try:
-            await container.start()
             parser, text = Parser(), ""
             async with (
                 Client(container.url, token=token) as client,
@@ -145,5 +153,7 @@ async def test_the_image_serves(image: Image, database_url: str, tmp_path: Path)
                 async for chunk in response.aiter_bytes():
                     text += "".join(event.data["text"] for event in parser.feed(chunk) if event.name == "block_delta")
             assert "Hello" in text
+            how = signal.SIGTERM
         finally:
-            await container.close()
+            status = await container.stopped(how)
+        assert status == 0

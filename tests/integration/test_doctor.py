@@ -28,13 +28,13 @@ NO_KEYS: dict[str, Any] = {"anthropic_api_key": None, "openai_api_key": None}
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """And the command configures the logging of its own process alone."""
+    """And loggers that the command uses do not keep its settings for the tests behind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", clean_environment())
-    before, handlers = structlog.get_config(), [*logging.root.handlers]
+    before, silent = structlog.get_config(), structlog.make_filtering_bound_logger(logging.CRITICAL)
+    monkeypatch.setattr("app.cli.doctor.configure_logging", lambda _: structlog.configure(wrapper_class=silent))
     yield
     structlog.configure(**before)
-    logging.root.handlers[:] = handlers
 
 
 def settings(database_url: str, **given: Any) -> Settings:

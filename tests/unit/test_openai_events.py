@@ -151,6 +151,27 @@ def test_an_item_that_is_taken_back_ends_as_incomplete_and_its_place_is_not_used
     assert events[-1]["sequence_number"] > BAND
 
 
+def test_an_item_of_which_less_was_kept_than_shown_goes_on_and_ends_behind_all_that_was_shown() -> None:
+    kept = text(0, content="Good", interrupted=True)
+    turn = replace(turn_of(kept, attempt=2), created_at=NOW, status="complete", stop_reason="end_turn")
+    _, events = _frames(
+        turn,
+        RoundStart(1, 1, 1, ()),
+        BlockStart(1, 0, 1, "text", None, None),
+        BlockDelta(0, 0, "Good day"),
+        Reset(2, 0),
+        BlockStart(1, 0, 1, "text", None, None),
+        BlockDelta(0, 0, "Good"),
+        BlockStop(1, kept),
+        TurnEnd(2, "complete", "end_turn", {}, None),
+    )
+    assert [e["delta"] for e in events if "delta" in e] == ["Good day"]
+    assert {(e["output_index"], e["item"]["id"][-4:]) for e in events if "item" in e} == {(0, "_0_1")}
+    numbers = [e["sequence_number"] for e in events]
+    assert numbers == sorted(set(numbers))
+    assert [e["text"] for e in events if e["type"] == "response.output_text.done"] == ["Good"]
+
+
 def test_a_number_that_was_taken_back_is_answered_with_what_stays() -> None:
     kept, again = text(0, content="Ahoy."), text(1, 2, content="Hello.", attempt=2)
     turn = turn_of(kept, again, rounds=[sealed(1), sealed(2, "end_turn", attempt=2)], status="complete", attempt=2)

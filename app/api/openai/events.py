@@ -3,8 +3,8 @@
 A response begins with its turn, or behind a wait for its client. It ends with the turn, or where the turn waits for the
 client: for the outputs of functions, or for approvals. A number counts events, and in place of deltas, whose lengths
 depend on the reader, the characters that they bring: a delta has the number of its last character. What a later attempt
-wrote has numbers of a higher band. So numbers grow along a log, are the same on every replica, before and after a
-crash, and a number whose content was taken back is known by its band.
+wrote, and what stands behind a block that was cut off, has numbers of a higher band. So numbers grow along a log, are
+the same on every replica, before and after a crash, and a number whose content was taken back is known by its band.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,8 @@ from app.domain.kinds import SERVER_CALLS, TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.output import output_of
 from app.domain.turns import Turn
 
-BAND = 10**9  # numbers of one attempt
+BAND = 10**9  # numbers of a band
+_CUTS = 1000  # bands of an attempt: one more behind each block that was cut off
 # The stop reasons of answers that are not complete, in OpenAI's words.
 _CUT_OFF = {
     "max_tokens": "max_output_tokens",
@@ -58,11 +59,15 @@ _DELTAS = {
 
 @dataclass(slots=True)
 class _Item:
-    """An item of the output: `block` is the one that began it. `start` is the number of its first character."""
+    """An item of the output. It began at the position `begun`, with a `block` of an `attempt`; `start` is the position
+    of its first character.
+    """
 
     json: Json
     block: int
+    attempt: int
     output_index: int
+    begun: int
     start: int = 0
     done: bool = False
     prefix: bytes = field(default=b"", repr=False)
@@ -93,9 +98,11 @@ class ResponseEvents:
         self._position = 2  # of the next event: a response begins with two
         self._last = -1  # the number of the last event
         self._first_attempt = self._attempt = 1
+        self._cuts = 0  # blocks of this attempt that were cut off
         self._given = 0  # output indexes
         self._items: list[_Item] = []
         self._open: _Item | None = None
+        self._taken_back: list[_Item] = []  # by a reset, until it is known what follows
         self._starts: dict[int, int] = {}
         self._asked: set[tuple[int, str]] = set()
         self._approvals: set[tuple[int, str]] = set()
@@ -145,6 +152,9 @@ class ResponseEvents:
 
     def take(self, event: Event | Notice) -> Iterator[Json]:
         """The events of a mark or a reset. A block may come without deltas: its end has the whole text."""
+        if self._taken_back and isinstance(event, BlockStart) and self._goes_on(event):
+            return
+        yield from self._end_taken_back()
         match event:
             case BlockStart():
                 if (event.round, event.tool_use_id) in self._asked and event.type == TOOL_RESULT:
@@ -162,17 +172,19 @@ class ResponseEvents:
                     (event.round, each.tool_use_id) for each in event.actions if each.kind == "approval"
                 }
                 if self._is_here:
+                    self._reach(event.attempt)
                     yield from self._ask(event)
             case RoundStop():
                 if self._is_here:
+                    self._reach(event.attempt)
                     self._usages.append(event.usage)
                     self._stop_reason = event.stop_reason
             case Reset():
                 if self._is_here:
-                    yield from self._take_back(event)
+                    self._take_back(event)
             case TurnEnd():
                 if self._is_here:
-                    self._attempt = max(self._attempt, event.attempt)
+                    self._reach(event.attempt)
                     yield from self._finish(_state_of(event, self._is_structured))
             case _:
                 pass
@@ -184,7 +196,11 @@ class ResponseEvents:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def _number(self, position: int) -> int:
-        return max(0, self._attempt - self._first_attempt) * BAND + position
+        return (max(0, self._attempt - self._first_attempt) * _CUTS + self._cuts) * BAND + position
+
+    def _reach(self, attempt: int) -> None:
+        if attempt > self._attempt:
+            self._attempt, self._cuts = attempt, 0
 
     def _event(self, type: str, **members: Any) -> Iterator[Json]:
         """The next event, unless the reader has it."""
@@ -210,18 +226,23 @@ class ResponseEvents:
         if item is None:
             return b""
         first, text, before = self._number(item.start + delta.offset), delta.text, b""
+        last = first + len(text) - 1
         if self._after >= 0:
             text = text[max(0, self._after - first + 1) :]
             if not text:
                 return b""
             before = _frames(self._caught_up(first))
-        self._last = first + len(delta.text) - 1
+        elif first <= self._last:  # of a block that was taken back and goes on
+            text = text[self._last - first + 1 :]
+            if not text:
+                return b""
+        self._last = last
         return before + item.prefix % (self._last, to_json(text))
 
     # --- items -------------------------------------------------------------------------------------------------------
 
-    def _add(self, block: int, json: Json) -> Iterator[Json]:
-        item = _Item(json, block, self._given)
+    def _add(self, block: int, attempt: int, json: Json) -> Iterator[Json]:
+        item = _Item(json, block, attempt, self._given, self._position)
         self._given += 1
         yield from self._event("response.output_item.added", output_index=item.output_index, item=dict(json))
         self._items.append(item)
@@ -236,12 +257,12 @@ class ResponseEvents:
         return [dict(item.json) for item in self._items]
 
     def _begin_block(self, start: BlockStart) -> Iterator[Json]:
-        self._attempt = max(self._attempt, start.attempt)
+        self._reach(start.attempt)
         self._starts[start.index] = self._position
         json = self._new_item(start)
         if json is None:
             return
-        yield from self._add(start.index, json)
+        yield from self._add(start.index, start.attempt, json)
         item = self._items[-1]
         if json["type"] == "message":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -286,6 +307,8 @@ class ResponseEvents:
 
     def _end_block(self, block: Block) -> Iterator[Json]:
         item, self._open = self._open, None
+        if block.interrupted:  # readers may have had more of it, so what follows has numbers of its own
+            self._cuts += 1
         if block.type == TOOL_RESULT:
             yield from self._result(block)
         elif item is None:
@@ -335,7 +358,7 @@ class ResponseEvents:
             json = self._server_call(call.type, call.name, arguments, result.index, result.attempt)
             if key in self._approvals:
                 json["approval_request_id"] = approval_id(self._turn(), call)
-            yield from self._add(result.index, json)
+            yield from self._add(result.index, result.attempt, json)
             self._running[key], self._open = self._items[-1], None
         yield from self._answer(key, result.text, is_error=result.is_error)
 
@@ -354,7 +377,7 @@ class ResponseEvents:
             if action.kind == "approval" and call is not None:
                 id = approval_id(self._turn(), call)
                 json = {"type": "mcp_approval_request", "id": id, "server_label": SERVER, **function_of(call)}
-                yield from self._add(call.index, json)
+                yield from self._add(call.index, call.attempt, json)
                 yield from self._done(self._items[-1])
                 self._open = None
 
@@ -367,6 +390,7 @@ class ResponseEvents:
         self._asked.clear()
         self._here += 1
         self._first_attempt = self._attempt = attempt
+        self._cuts = 0
 
     def _finish(self, state: ResponseState) -> Iterator[Json]:
         self._open = None
@@ -384,7 +408,7 @@ class ResponseEvents:
         """The output of a structured turn, which is known to be valid only at the end."""
         turn = self._turn()
         json = {"type": "message", "id": item_id("msg", turn, len(turn.blocks), turn.attempt), "role": "assistant"}
-        yield from self._add(len(turn.blocks), {**json, "status": "in_progress", "content": []})
+        yield from self._add(len(turn.blocks), turn.attempt, {**json, "status": "in_progress", "content": []})
         item, part = self._items[-1], text_part(text)
         place = {**item.place, "content_index": 0}
         yield from self._event("response.content_part.added", **place, part=text_part(""))
@@ -394,18 +418,36 @@ class ResponseEvents:
         yield from self._done(item, status="completed", content=[part])
         self._open = None
 
-    def _take_back(self, reset: Reset) -> Iterator[Json]:
-        """Items of a round that was taken back end as incomplete, and are not in the response. No output index is used
-        again: the SDK's assembling refuses that. What follows was written by a later attempt.
-        """
+    def _take_back(self, reset: Reset) -> None:
+        """Takes the items of the blocks from the reset on out of the response."""
         self._position, self._open = self._starts.get(reset.index, self._position), None
-        dropped = [item for item in self._items if item.block >= reset.index]
+        self._starts = {block: start for block, start in self._starts.items() if block < reset.index}
+        self._taken_back = [item for item in self._items if item.block >= reset.index]
         self._items = [item for item in self._items if item.block < reset.index]
         self._running = {key: item for key, item in self._running.items() if item.block < reset.index}
+
+    def _goes_on(self, start: BlockStart) -> bool:
+        """Whether the block is one that was taken back only because readers had more of its text than was kept. Then
+        it is the same item, and what they have of it does not come again.
+        """
+        item = self._taken_back[0]
+        if item.done or (item.block, item.attempt) != (start.index, start.attempt):
+            return False
+        self._taken_back.clear()
+        self._items.append(item)
+        self._open, self._position = item, item.start
+        self._starts[item.block] = item.begun
+        return True
+
+    def _end_taken_back(self) -> Iterator[Json]:
+        """Items that were taken back end as incomplete, and are not in the response. No output index is used again: the
+        SDK's assembling refuses that. What follows was written by a later attempt.
+        """
         if self._after < 0:
-            for item in dropped:
+            for item in self._taken_back:
                 place = {"output_index": item.output_index, "item": {**item.json, "status": "incomplete"}}
                 yield {"type": "response.output_item.done", "sequence_number": self._last, **place}
+        self._taken_back.clear()
 
 
 def text_part(text: str, annotations: Sequence[Json] = ()) -> Json:
