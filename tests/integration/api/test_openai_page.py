@@ -45,4 +45,4 @@ async def test_a_thread_is_brought_over(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run(server, blocks("python")[1], await server.token("mover"), monkeypatch)
-    assert capsys.readouterr().out.endswith("Hello.\n")
+    assert "Hello.\n" in capsys.readouterr().out
