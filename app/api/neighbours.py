@@ -3,18 +3,21 @@ listens on a Unix socket of its own, where the others reach it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.identity.in_browsers import PARAMETER
+
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientSession
 
 _PATIENCE = 2.0  # seconds for an answer that is not a stream
 # Of one connection, not of the request or answer itself.
@@ -36,8 +39,8 @@ class FromNeighbours:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("client") is None:
-            said = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
-            port, _, host = said.partition(" ")
+            address = dict(scope["headers"]).get(_CLIENT, b"").decode("latin-1")
+            port, _, host = address.partition(" ")
             scope = {**scope, _MARK: True, "client": (host, int(port)) if host else None}
         await self._app(scope, receive, send)
 
@@ -78,6 +81,7 @@ class Neighbours:
     async def pass_on(self, request: Request, neighbour: Neighbour) -> Response | None:
         """The neighbour's answer to a request without a body, piece by piece as it comes; None if it does not live."""
         from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector  # noqa: PLC0415
+        from yarl import URL  # noqa: PLC0415
 
         session = ClientSession(
             connector=UnixConnector(path=str(neighbour.socket)),
@@ -92,9 +96,9 @@ class Neighbours:
         ]
         if request.client is not None:
             headers.append((_CLIENT.decode(), f"{request.client.port} {request.client.host}"))
-        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        target = URL(f"http://neighbour{_target_of(request)}", encoded=True)
         try:
-            answer = await session.request(request.method, f"http://neighbour{target}", headers=headers)
+            answer = await session.request(request.method, target, headers=headers)
         except (ClientError, OSError):
             await session.close()
             return None
@@ -102,12 +106,7 @@ class Neighbours:
             await session.close()
             raise
 
-        async def body() -> AsyncIterator[bytes]:
-            async with session:
-                async for piece in answer.content.iter_any():
-                    yield piece
-
-        return _response(answer, body())
+        return PassedOn(answer, session)
 
     async def ask_all(self, path: str) -> Mapping[int, tuple[int, str]]:
         """The status and the text of each neighbour's answer, by its number. Those that do not answer in time are left
@@ -129,9 +128,27 @@ class Neighbours:
         return dict(filter(None, await asyncio.gather(*map(ask, self.living()))))
 
 
-def _response(answer: "ClientResponse", body: AsyncIterator[bytes]) -> Response:
-    response = StreamingResponse(body, status_code=answer.status)
-    response.raw_headers = [
-        (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
-    ]
-    return response
+class PassedOn(StreamingResponse):
+    """A neighbour's answer. Its connection is closed with that of the client, however that ends."""
+
+    def __init__(self, answer: "ClientResponse", session: "ClientSession") -> None:
+        super().__init__(answer.content.iter_any(), status_code=answer.status)
+        self.raw_headers = [
+            (name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_THE_CONNECTION
+        ]
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._session:
+            await super().__call__(scope, receive, send)
+
+
+def _target_of(request: Request) -> str:
+    """What the client asked for: without the prefix, which each process puts before it, and with the token that was
+    cut out of the query.
+    """
+    path = request.scope["raw_path"].decode("ascii").removeprefix(request.scope.get("root_path", ""))
+    query = [request.scope["query_string"].decode("ascii")]
+    if token := getattr(request.state, PARAMETER, None):
+        query.append(urlencode({PARAMETER: token}))
+    return f"{path}?{'&'.join(filter(None, query))}"

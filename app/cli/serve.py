@@ -112,7 +112,7 @@ def serve(workers: int | None, process: str | None) -> None:
         if count > 1:
             with bound(settings, shared=True) as reserved:
                 welcome = _welcome(settings, reserved.getsockname()[1])
-                sys.exit(runner.run(serve_in_processes(settings, reserved, count, welcome)))
+                sys.exit(runner.run(serve_in_processes(reserved, count, welcome)))
         number, _, folder = (process or "").partition(":")
         runner.run(_serve(settings, ProcessPlace(int(number), Path(folder)) if process else None))
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import structlog
 
-from app.config import Settings
-
 log = structlog.get_logger(__name__)
 
 _PAUSE = 1.0  # seconds before a process that has ended is started again
@@ -23,11 +21,10 @@ _START = "import sys; from app.cli import main; sys.argv[0] = 'turnstream'; main
 
 @dataclass
 class Processes:
-    """`ready` is called once, when all of them listen. A process that ends is started again and takes the place of the
-    one before; where one ends before it was ever ready, which is a matter of settings, all are stopped.
+    """A process that ends is started again and takes the place of the one before; where one ends before it was ever
+    ready, which is a matter of settings, all are stopped.
     """
 
-    settings: Settings
     port: int
     folder: Path
     count: int
@@ -48,7 +45,7 @@ class Processes:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
 
-    def is_ready(self, number: int) -> bool:
+    def note_ready(self, number: int) -> bool:
         """Notes that a process is ready. Returns whether all are, now for the first time."""
         were = len(self._ready)
         self._ready.add(number)
@@ -84,10 +81,10 @@ class Processes:
         return await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.PIPE)
 
 
-async def serve_in_processes(settings: Settings, reserved: socket.socket, count: int, welcome: str) -> int:
+async def serve_in_processes(reserved: socket.socket, count: int, welcome: str) -> int:
     """Runs until a signal, or until no process can start. Returns the exit status. `reserved` keeps the port."""
     folder = Path(tempfile.mkdtemp(prefix="turnstream-"))
-    processes = Processes(settings, reserved.getsockname()[1], folder, count)
+    processes = Processes(reserved.getsockname()[1], folder, count)
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -106,7 +103,7 @@ async def serve_in_processes(settings: Settings, reserved: socket.socket, count:
 
         async def watch(number: int, listener: socket.socket) -> None:
             while True:
-                if await loop.sock_recv(listener, 100) == b"READY=1" and processes.is_ready(number):
+                if await loop.sock_recv(listener, 100) == b"READY=1" and processes.note_ready(number):
                     print(welcome, file=sys.stderr, flush=True)
                     notify_supervisor("READY=1")
 

@@ -8,6 +8,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.domain.identity import Identity
+from app.storage.database import connect
+from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.support.http_client import Client, Said, said
 from tests.support.reading import Reader
@@ -51,7 +54,8 @@ async def model() -> AsyncIterator[Model]:
 async def server(database_url: str, tmp_path: Path, model: Model) -> AsyncIterator[TwoProcesses]:
     # Without a journal only the process that runs a turn has the text of a block that is still open.
     settings = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "TURNSTREAM_JOURNAL_INTERVAL": "3600"}
-    server = TwoProcesses(database_url, tmp_path, settings)
+    browsers = {"TURNSTREAM_ROOT_PATH": "/chat", "TURNSTREAM_URL_TOKENS": "true"}
+    server = TwoProcesses(database_url, tmp_path, settings | browsers)
     await server.start()
     async with Client(server.url) as client:
         await until_both_serve(client)
@@ -61,13 +65,13 @@ async def server(database_url: str, tmp_path: Path, model: Model) -> AsyncIterat
 
 async def begin(client: Client) -> Said:
     answer = await client.json("POST", "/api/turns", 201, json=said("Go"))
-    return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"])
+    return Said(answer["user_turn"], answer["assistant_turn"], answer["stream_url"].removeprefix("/chat"))
 
 
-async def begin_on_both(server: TwoProcesses) -> list[Said]:
+async def begin_on_both(server: TwoProcesses, token: str | None = None) -> list[Said]:
     turns = []
     for _ in range(MANY):
-        async with Client(server.url) as client:  # a connection of its own, which the system gives to either
+        async with Client(server.url, token=token) as client:  # a connection of its own, for either
             turns.append(await begin(client))
     return turns
 
@@ -89,6 +93,23 @@ async def test_a_turn_of_the_other_process_is_read_without_the_journal(server: T
             reader.check_whole(await client.json("GET", turn.url))
         assert {reader.connections for reader in readers} == {1}
     assert await server.terminate() == 0
+
+
+async def test_a_token_in_the_address_is_passed_on(server: TwoProcesses, model: Model, database_url: str) -> None:
+    async with connect(database_url, size=1) as database:
+        token = await Tokens(database).create("page", Identity("ada"))
+    turns = await begin_on_both(server, token)
+    async with Client(server.url, token=token) as owner, Client(server.url) as client:
+        made = await owner.json("POST", "/api/tokens", 200, json={"scopes": ["read"]})
+        readers = [Reader(client, f"{turn.stream_url}?access_token={made['token']}") for turn in turns]
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+            for reader in readers:
+                await reader.until(lambda reader: reader.text() == "first ")
+            model.open("held")
+        for reader, turn in zip(readers, turns, strict=True):
+            reader.check_whole(await owner.json("GET", turn.url))
 
 
 async def test_a_process_that_dies_takes_nothing_along(server: TwoProcesses, model: Model) -> None:
