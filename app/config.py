@@ -61,6 +61,11 @@ class Settings(BaseSettings):
         None,
         description="model parameters that cost more or reach the account, such as `service_tier, betas=NAME`",
     )
+    cell: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]{1,8}$",
+        description="name of the [cell](scaling.md#cells) of this server, which its tokens have in them",
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     workers: int = Field(1, ge=1, le=64, description="processes that serve the port, each a replica; serve --workers")
@@ -211,6 +216,7 @@ class Settings(BaseSettings):
         None, description="claim with roles, such as `realm_access.roles`: a list, or words in one text"
     )
     jwt_plan_claim: str | None = Field(None, description="claim that names the plan of the owner")
+    jwt_cell_claim: str | None = Field(None, description="claim that names the cell of the owner")
     jwt_leeway: float = Field(30, ge=0, le=300, description="difference of clocks that is allowed to the issuer")
     proxy_secret: SecretStr | None = Field(
         None, description="secret by which a proxy proves itself, in X-Turnstream-Proxy-Secret, and may name owners"

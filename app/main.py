@@ -158,7 +158,7 @@ async def running(
         await stack.enter_async_context(background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run))
         yield Services(
             Authenticator(parts.ways),
-            Storage.of(api, database, parts.plans.default.running_turns),
+            Storage.of(api, database, parts.plans.default.running_turns, settings.cell),
             Live(
                 engine.directory,
                 Deliveries() if settings.stream_sender == "direct" else None,

@@ -144,6 +144,13 @@ def shared_database_url(postgres_server: str, template_database: str) -> Iterato
         yield url
 
 
+@pytest.fixture(scope="module")
+def second_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """Another one beside `shared_database_url`."""
+    with _database(postgres_server, template=template_database) as url:
+        yield url
+
+
 @contextmanager
 def _database(server: str, *, template: str) -> Iterator[str]:
     name = f"test_{uuid4().hex}"

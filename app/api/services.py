@@ -66,9 +66,11 @@ class Storage:
     activities: Activities
 
     @classmethod
-    def of(cls, database: Database, everything: Database, most_running: int | None = None) -> Self:
+    def of(
+        cls, database: Database, everything: Database, most_running: int | None = None, cell: str | None = None
+    ) -> Self:
         """`database` is held to the owner of the request where row-level security is on, `everything` is not. An owner
-        without a plan may have `most_running` turns at once.
+        without a plan may have `most_running` turns at once. Tokens are created for `cell`.
         """
         return cls(
             everything,
@@ -88,7 +90,7 @@ class Storage:
             ToolResults(database),
             Documents(database),
             Uploads(database),
-            Tokens(everything),
+            Tokens(everything, cell),
             Activities(everything, most_running),
         )
 

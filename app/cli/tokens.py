@@ -29,7 +29,7 @@ def with_tokens(
 ) -> T:
     async def run() -> T:
         async with opened(settings) as database:
-            return await work(Tokens(database))
+            return await work(Tokens(database, settings.cell))
 
     return asyncio.run(run())
 

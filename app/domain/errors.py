@@ -5,6 +5,7 @@ TurnstreamError
 │   ├── Unauthorized      … has no credential, or one that is not valid
 │   ├── Forbidden         … has a credential that does not allow it
 │   ├── NotFound          … names nothing the caller may see
+│   ├── OfAnotherCell     … is of an owner whose rows another cell has
 │   ├── Conflict          … does not fit the present state
 │   └── TooMany           … must wait: a limit of the owner is reached
 ├── ProviderError         the provider refused or failed
@@ -61,6 +62,17 @@ class NotFound(RequestRefused):
 
     status = 404
     title = "Not found"
+
+
+class OfAnotherCell(RequestRefused):
+    """The request is of an owner of `cell`. It went to `here`, another cell."""
+
+    status = 421
+    title = "The owner is in another cell"
+
+    def __init__(self, cell: str, here: str) -> None:
+        super().__init__(f"The credential of the request is one of the cell {cell}; this server is one of {here}.")
+        self.cell = cell
 
 
 class Conflict(RequestRefused):

@@ -76,8 +76,8 @@ class Parts:
         self.origins = allowed_origins(self.settings)
 
     async def open_ways(self) -> None:
-        tokens = Tokens(self.database)
-        self.stored = StoredTokens(tokens)
+        tokens = Tokens(self.database, self.settings.cell)
+        self.stored = StoredTokens(tokens, self.settings.cell)
         self.ways = await self._stack.enter_async_context(
             open_ways(self.settings, tokens, self.stored, self._given.authenticate)
         )

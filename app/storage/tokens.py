@@ -64,8 +64,8 @@ STORED_TOKEN = "token:"  # noqa: S105
 BROWSER_TOKEN = "browser:"  # noqa: S105
 _KINDS = {"ts": STORED_TOKEN, "tb": BROWSER_TOKEN}
 
-# One spelling for each token, so that lists of leaked tokens find it.
-_FORM = re.compile(r"(?P<prefix>ts|tb)_(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
+# One spelling for each token, so that lists of leaked tokens find it; the cell is hashed with the secret.
+_FORM = re.compile(r"(?P<prefix>ts|tb)_((?P<cell>[a-z0-9]{1,8})_)?(?P<id>[0-9a-f]{32})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,11 @@ class TokenInfo:
 
 
 class Tokens:
-    def __init__(self, database: Database) -> None:
+    """Tokens have the name of the `cell` in which they are created, where it has one."""
+
+    def __init__(self, database: Database, cell: str | None = None) -> None:
         self._database = database
+        self._cell = cell
 
     async def create(self, name: str, identity: Identity) -> str:
         """Creates a token with the owner, scopes, end and plan of `identity`; its secret is returned here only. From
@@ -95,14 +98,14 @@ class Tokens:
             id=id,
             owner=identity.owner,
             name=name,
-            hash=_digest(secret),
+            hash=_digest(secret, self._cell),
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
         )
         if row is None:
             raise Conflict(f"There is already a token named {name}; choose another name.", field="name")
-        return f"ts_{id.hex}_{secret}"
+        return self._written("ts", id, secret)
 
     async def create_for_browser(self, identity: Identity) -> str:
         """Creates a short-lived token for `identity`, whose credential is exchanged for it. Where that is a stored
@@ -114,7 +117,7 @@ class Tokens:
             CREATE_BROWSER_TOKEN,
             id=id,
             owner=identity.owner,
-            hash=_digest(secret),
+            hash=_digest(secret, self._cell),
             scopes=checked_scopes(identity.scopes),
             expires_at=identity.expires_at,
             plan=identity.plan,
@@ -124,7 +127,10 @@ class Tokens:
         )
         if row is None:
             raise Unauthorized("The token of `Authorization` was revoked; send another one.")
-        return f"tb_{id.hex}_{secret}"
+        return self._written("tb", id, secret)
+
+    def _written(self, prefix: str, id: UUID, secret: str) -> str:
+        return "_".join([prefix, *([self._cell] if self._cell else []), id.hex, secret])
 
     async def identities(self, tokens: Collection[str]) -> Mapping[str, Identity]:
         """The identities of those of `tokens` that are valid."""
@@ -134,7 +140,7 @@ class Tokens:
         found = {}
         for token, form in forms.items():
             row = by_id.get((form["prefix"], UUID(hex=form["id"])))
-            if hmac.compare_digest(row["hash"] if row else bytes(32), _digest(form["secret"])) and row:
+            if hmac.compare_digest(row["hash"] if row else bytes(32), _digest(form["secret"], form["cell"])) and row:
                 found[token] = Identity(
                     row["owner"],
                     known_scopes(row["scopes"]),
@@ -180,5 +186,11 @@ def is_well_formed(token: str) -> bool:
     return _FORM.fullmatch(token) is not None
 
 
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+def cell_of(token: str) -> str | None:
+    """The name of the cell in which it was created."""
+    form = _FORM.fullmatch(token)
+    return form["cell"] if form else None
+
+
+def _digest(secret: str, cell: str | None) -> bytes:
+    return hashlib.sha256(f"{cell}_{secret}".encode() if cell else secret.encode()).digest()

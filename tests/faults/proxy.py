@@ -44,7 +44,7 @@ class Proxy:
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
+async def haproxy(folder: Path, addresses: Sequence[str], file: str = "haproxy.cfg") -> AsyncIterator[str]:
     """Its URL."""
     port = free_port()
     changes = {
@@ -53,7 +53,7 @@ async def haproxy(folder: Path, addresses: Sequence[str]) -> AsyncIterator[str]:
         **_replicas(addresses),
     }
     configuration = folder / f"haproxy-{port}.cfg"
-    configuration.write_text(_changed(DEPLOY / "haproxy.cfg", changes))
+    configuration.write_text(_changed(DEPLOY / file, changes))
     async with _running(port, folder, path_of("HAProxy"), "-db", "-f", str(configuration)) as url:
         yield url
 
@@ -91,12 +91,14 @@ async def _running(port: int, folder: Path, *command: str) -> AsyncIterator[str]
 
 
 @asynccontextmanager
-async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) -> AsyncIterator[Proxy]:
+async def nginx(
+    folder: Path, addresses: Sequence[str], read_timeout: int = 60, file: str = "nginx.conf"
+) -> AsyncIterator[Proxy]:
     program = path_of("nginx")
     port = free_port()
     folder = folder / f"nginx-{port}"
     folder.mkdir()
-    (folder / "nginx.conf").write_text(_configuration(port, folder, addresses, read_timeout))
+    (folder / "nginx.conf").write_text(_configuration(file, port, folder, addresses, read_timeout))
     user = "user root; " if os.geteuid() == 0 else ""
     main = f"{user}daemon off; pid {folder}/nginx.pid;"
     process = await asyncio.create_subprocess_exec(
@@ -111,7 +113,7 @@ async def nginx(folder: Path, addresses: Sequence[str], read_timeout: int = 60) 
         await process.wait()
 
 
-def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeout: int) -> str:
+def _configuration(file: str, port: int, folder: Path, addresses: Sequence[str], read_timeout: int) -> str:
     folders = "".join(f"\n    {name}_temp_path {folder}/{name};" for name in _FOLDERS)
     changes = {
         r"listen 80;": f"listen 127.0.0.1:{port};",
@@ -121,7 +123,7 @@ def _configuration(port: int, folder: Path, addresses: Sequence[str], read_timeo
         r"http {": f"http {{{folders}",
         **_replicas(addresses),
     }
-    return _changed(DEPLOY / "nginx.conf", changes)
+    return _changed(DEPLOY / file, changes)
 
 
 def _changed(configuration: Path, changes: Mapping[str, str]) -> str:

@@ -9,10 +9,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from app.api.codec import to_json
-from app.domain.errors import Forbidden, RequestRefused, StorageUnavailable, TooMany, Unauthorized
+from app.domain.errors import Forbidden, OfAnotherCell, RequestRefused, StorageUnavailable, TooMany, Unauthorized
 from app.kit.requirements import sentence
 
 log = structlog.get_logger(__name__)
+
+# Proxies send a refused request on to the cell that it names (docs/deploy/nginx-cells.conf).
+CELL_HEADER = "Turnstream-Cell"
 
 
 class Unavailable(RequestRefused):
@@ -85,6 +88,8 @@ def _headers(error: RequestRefused) -> dict[str, str]:
         case Forbidden(scopes=scopes):  # RFC 6750, 3.1
             needed = f', scope="{" ".join(scopes)}"' if scopes else ""
             return {"WWW-Authenticate": f'Bearer error="insufficient_scope"{needed}'}
+        case OfAnotherCell(cell=cell):
+            return {CELL_HEADER: cell}
         case Unavailable():
             return {"Retry-After": "1"}
         case TooMany():

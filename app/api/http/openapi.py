@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.api.http.endpoint import Endpoint
+from app.api.http.errors import CELL_HEADER
 from app.api.schemas.responses import Problem
 
 Json = dict[str, Any]
@@ -38,6 +39,7 @@ _REASONS = {
     409: "The request does not fit the present state",
     413: "The body is too large",
     415: "The body has the wrong media type",
+    421: "The owner is in another cell",
     422: "A field is not valid",
     429: "A limit of the owner is reached",
     500: "The server failed",
@@ -52,6 +54,7 @@ _HEADERS = {
 _PROBLEM_HEADERS = {
     401: ("WWW-Authenticate", "Bearer"),
     403: ("WWW-Authenticate", "Bearer; where a scope is missing with `scope`: of these one is needed"),
+    421: (CELL_HEADER, "the name of the owner's cell"),
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
@@ -167,7 +170,7 @@ def _answers(endpoint: Endpoint, refs: Refs) -> Iterator[tuple[int, Json]]:
 
 def problems(endpoint: Endpoint) -> set[int]:
     """The refusals that a client must expect: the call's own, and those that every call of its kind has."""
-    common = set() if endpoint.open else {401, 403, 500, 503}
+    common = set() if endpoint.open else {401, 403, 421, 500, 503}
     if endpoint.takes is not None:
         common |= {413, 415}
     if isinstance(endpoint.takes, type):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from starlette.requests import Request
 
 from app.api.identity.way import BELIEVED, bearer_token
-from app.domain.errors import Unauthorized
+from app.domain.errors import OfAnotherCell, Unauthorized
 from app.domain.identity import Identity
-from app.storage.tokens import Tokens, is_well_formed
+from app.storage.tokens import Tokens, cell_of, is_well_formed
 
 # Seconds between two writes of the times at which tokens were used.
 _USES_PAUSE = 60.0
@@ -18,11 +18,12 @@ _MOST_REMEMBERED = 10_000
 
 class StoredTokens:
     """Authenticates tokens. One query at a time looks up all that are asked for meanwhile, so that made-up tokens cost
-    one connection at most.
+    one connection at most. A server of a `cell` refuses unknown ones of other cells by that reason.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, cell: str | None = None) -> None:
         self._tokens = tokens
+        self._cell = cell
         self._known: dict[str, tuple[Identity | None, float]] = {}
         self._asked: set[str] = set()
         self._running: asyncio.Task[Mapping[str, Identity]] | None = None
@@ -34,11 +35,14 @@ class StoredTokens:
         return await self.of_token(token) if token is not None and is_well_formed(token) else None
 
     async def of_token(self, token: str) -> Identity:
-        """Raises Unauthorized."""
+        """Raises Unauthorized and OfAnotherCell."""
         identity, until = self._known.get(token, (None, 0.0))
         if time.monotonic() >= until and is_well_formed(token):
             identity = await self._look_up(token)
         if identity is None:
+            cell = cell_of(token)
+            if self._cell is not None and cell is not None and cell != self._cell:
+                raise OfAnotherCell(cell, self._cell)
             raise Unauthorized(
                 "The token of the request is not known here, was revoked, or has expired; send another one."
             )

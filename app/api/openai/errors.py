@@ -80,7 +80,7 @@ async def refusal(request: Request, error: RequestRefused, rename: Rename = para
     """The response to a refused request: where this server answers with 422, OpenAI answers with 400."""
     ours = await refused(request, error)  # which counts refused logins, and has the headers
     status = 404 if _is_unknown_model(error) else 400 if error.status == 422 else error.status
-    headers = {name: ours.headers[name] for name in ("WWW-Authenticate", "Retry-After") if name in ours.headers}
+    headers = {name: value for name, value in ours.headers.items() if not name.startswith("content-")}
     return Response(to_json(error_json(error, rename)), status, headers, media_type="application/json")
 
 

@@ -8,7 +8,7 @@ import structlog
 from app.api.http.errors import Unavailable
 from app.api.services import admit
 from app.api.streams.response import OpenStream, OwnerStreams
-from app.domain.errors import Forbidden, StorageError, Unauthorized
+from app.domain.errors import Forbidden, OfAnotherCell, StorageError, Unauthorized
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ async def _check(stream: OpenStream) -> None:
             await admit(request, request.state.endpoint)
         if request.state.identity.owner != owner:
             stream.end(Unauthorized("The credential of the request is now that of another owner."))
-    except (Unauthorized, Forbidden) as error:
+    except (Unauthorized, Forbidden, OfAnotherCell) as error:
         stream.end(error)
     except Exception as error:
         if not isinstance(error, StorageError | Unavailable):

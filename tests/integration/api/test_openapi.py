@@ -17,6 +17,8 @@ from app.api.ag_ui.schemas import RunInput
 from app.api.ai_sdk.schemas import UiRequest
 from app.api.events import EVENTS, frame
 from app.api.http.endpoint import Endpoint
+from app.api.identity.authenticator import Authenticator
+from app.api.identity.stored import StoredTokens
 from app.api.plans import OwnerPlans
 from app.api.routes import ENDPOINTS
 from app.api.schemas.requests import BrowserTokenIn, ForkIn
@@ -89,11 +91,14 @@ def operation(document: Document, endpoint: Endpoint) -> Any:
 
 @dataclass(frozen=True)
 class World:
-    """A client with something to talk about, one that comes without a token, and one whose token allows nothing."""
+    """A client with something to talk about, one without a token, one whose token allows nothing, and one whose token
+    is of another cell.
+    """
 
     api: Client
     nobody: Client
     powerless: Client
+    astray: Client
     server: Server
 
     async def fill(self, endpoint: Endpoint) -> str:
@@ -311,6 +316,16 @@ async def without_scope(world: World, endpoint: Endpoint) -> None:
     await world.powerless.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
 
 
+async def of_another_cell(world: World, endpoint: Endpoint) -> None:
+    services = world.server.services
+    stored = StoredTokens(services.storage.tokens, "07")
+    world.server.app.state.services = replace(services, authenticator=Authenticator([stored.identity_of]))
+    try:
+        await world.astray.request(endpoint.method, nothing_there(endpoint), **body_of(endpoint))
+    finally:
+        world.server.app.state.services = services
+
+
 PROVOKED: dict[int, Provoke] = {
     400: unreadable,
     401: without_token,
@@ -319,6 +334,7 @@ PROVOKED: dict[int, Provoke] = {
     409: not_now,
     413: too_large,
     415: wrong_kind,
+    421: of_another_cell,
     422: wrong_field,
     429: too_many,
 }
@@ -329,8 +345,9 @@ async def world(api: Client, server: Server, document: Document) -> AsyncIterato
     async with (
         Client(server.url, document) as nobody,
         Client(server.url, document, await server.token("powerless", "admin")) as powerless,
+        Client(server.url, document, f"ts_08_{'0' * 32}_{'x' * 43}") as astray,
     ):
-        yield World(api, nobody, powerless, server)
+        yield World(api, nobody, powerless, astray, server)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")

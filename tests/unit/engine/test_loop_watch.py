@@ -12,9 +12,11 @@ from app.engine.loop_watch import LoopWatch
 HERE = f"{__name__}.hold_up"
 
 
-def hold_up(seen: threading.Event) -> None:
-    """What no coroutine may do: waits without giving way, until the watch has looked."""
-    assert seen.wait(10)
+def hold_up(seen: threading.Event) -> bool:
+    """What no coroutine may do: waits without giving way, until the watch has looked. It does not look while it still
+    waits for a loop that was held before.
+    """
+    return seen.wait(1)
 
 
 def count(where: str) -> float:
@@ -40,9 +42,10 @@ async def test_what_holds_the_loop_is_named_in_a_metric_and_the_log(monkeypatch:
     with capture_logs() as logs, LoopWatch("tests"):
         while not count(HERE) > before:
             seen.clear()
-            hold_up(seen)
-            await noted.wait()
-    assert {"event": "loop.held", "where": HERE}.items() <= logs[-1].items()
+            noted.clear()
+            if hold_up(seen):
+                await noted.wait()
+    assert any({"event": "loop.held", "where": HERE}.items() <= line.items() for line in logs)
 
 
 async def test_the_watch_ends_with_its_block() -> None:

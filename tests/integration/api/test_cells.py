@@ -1,0 +1,81 @@
+"""Servers of cells: a credential leads to the cell of its owner."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from app.domain.identity import Identity
+from app.storage.tokens import Tokens
+from tests.support.http_client import Client
+from tests.support.http_server import Server, serving
+from tests.support.issuer import AUDIENCE, TestIssuer, issuing
+from tests.support.openapi_document import Document
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def issuer() -> AsyncIterator[TestIssuer]:
+    async with issuing() as issuer:
+        yield issuer
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(issuer: TestIssuer, database_url: str) -> AsyncIterator[Server]:
+    async with serving(
+        database_url, cell="07", jwt_issuer=issuer.url, jwt_audience=AUDIENCE, jwt_cell_claim="app.cell"
+    ) as server:
+        yield server
+
+
+async def refused_to(site: Server, token: str, path: str = "/api/chats") -> str | None:
+    """The cell that a refusal names."""
+    async with Client(site.url, token=token) as client:  # not with the document, which has no dialects
+        answer = await client.get(path)
+        assert answer.status_code == 421, answer.text
+        return answer.headers.get("turnstream-cell")
+
+
+async def status(site: Server, document: Document, token: str) -> int:
+    async with Client(site.url, document, token) as client:
+        return (await client.get("/api/chats")).status_code
+
+
+async def test_a_token_has_the_cell_of_the_server_that_creates_it(site: Server, document: Document) -> None:
+    token = await Tokens(site.services.storage.database, "07").create("ada's", Identity("ada"))
+    assert token.startswith("ts_07_")
+    async with Client(site.url, document, token) as ada:
+        short = (await ada.json("POST", "/api/tokens", json={}))["token"]
+    assert short.startswith("tb_07_")
+    assert [await status(site, document, each) for each in (token, short)] == [200, 200]
+
+
+async def test_a_token_of_another_cell_is_refused_with_its_name(site: Server, document: Document) -> None:
+    database = site.services.storage.database
+    elsewhere = f"ts_08_{'0' * 32}_{'x' * 43}"
+    for path in ("/api/chats", "/v1/models"):
+        assert await refused_to(site, elsewhere, path) == "08"
+    # One whose row was moved here is known, wherever it was created.
+    moved = await Tokens(database, "08").create("moved", Identity("bob"))
+    assert await status(site, document, moved) == 200
+    before_cells = await Tokens(database).create("from before there were cells", Identity("bob"))
+    assert await status(site, document, before_cells) == 200
+
+
+async def test_a_token_has_one_spelling(site: Server, document: Document) -> None:
+    token = await Tokens(site.services.storage.database, "07").create("one spelling", Identity("ada"))
+    assert await status(site, document, token.replace("ts_07_", "ts_")) == 401
+    assert await refused_to(site, token.replace("ts_07_", "ts_08_")) == "08"
+
+
+async def test_a_claim_names_the_cell_of_an_owner(site: Server, issuer: TestIssuer, document: Document) -> None:
+    for claim in ({"cell": "07"}, {}):
+        assert await status(site, document, issuer.token("first", app=claim)) == 200
+    assert await refused_to(site, issuer.token("first", app={"cell": "08"})) == "08"
+
+
+async def test_a_server_without_a_cell_reads_none(server: Server, document: Document) -> None:
+    token = await Tokens(server.services.storage.database, "08").create("with a cell", Identity("ada"))
+    assert await status(server, document, token) == 200
+    assert await status(server, document, f"ts_08_{'0' * 32}_{'x' * 43}") == 401
