@@ -128,23 +128,45 @@ async def test_a_file_removed_during_its_upload_is_neither_sent_nor_kept_and_an_
     await expect(ada.page.locator("#attached .chip")).to_have_text(["c.txt"])
 
 
-async def test_a_message_that_waits_for_its_files_does_not_go_to_a_chat_that_is_opened_meanwhile(
+async def test_a_message_that_waits_for_its_files_goes_to_the_chat_in_which_it_was_written(
     people: SitDown, site: Server, api: Client
 ) -> None:
-    chats = [await use(api, "plain") for _ in range(2)]
+    chats = [await use(api, "plain", title) for title in ("One", "Two")]
     ada = await people(f"{site.url}/#{chats[0]}")
     go = await hold_uploads(ada.page)
+    words, chips = ada.page.locator("#words"), ada.page.locator("#attached .chip")
     await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"))
     await ada.say("Look")
-    await ada.page.fill("#words", "and this")
-    await ada.page.evaluate("(chat) => (location.hash = chat)", chats[1])
-    await ada.page.locator(f'[data-chat="{chats[1]}"] [aria-current=page]').wait_for()
+    await ada.page.locator("#unsent", has_text="Waiting for its files").wait_for()
+    await words.fill("and this")
+    await bring(ada, "paste", "#words", ("b.txt", "text/plain", b"of b"))
+    await ada.page.get_by_role("link", name="Two").click()
+    await expect(words).to_have_value("")
+    await expect(chips).to_have_count(0)
     go.set()
-    await ada.page.get_by_text("You went to another chat meanwhile").wait_for()
-    await expect(ada.page.locator("#words")).to_have_value("Look\nand this")
-    await expect(ada.page.locator("#attached .chip")).to_have_count(1)
-    for chat in chats:
-        assert (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"] == []
+    await ada.page.get_by_role("link", name="One").click()
+    await ada.sees_end()
+    await expect(words).to_have_value("and this")
+    await expect(chips).to_have_text(["b.txt"])
+    paper, look = await said_last(api, chats[0])
+    assert (paper["data"]["title"], look["text"]) == ("a.txt", "Look")
+    assert (await api.json("GET", f"/api/chats/{chats[1]}/turns"))["turns"] == []
+
+
+async def test_a_file_that_was_not_uploaded_before_a_reload_is_reported_and_left_out_if_wanted(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(site.url)
+    await hold_uploads(ada.page)
+    await bring(ada, "paste", "#words", ("a.txt", "text/plain", b"of a"))
+    await ada.say("Look")
+    await ada.page.locator("#unsent", has_text="Waiting for its files").wait_for()
+    await ada.reload()
+    await ada.page.get_by_text("Not sent. Not uploaded before the page was closed: a.txt").wait_for()
+    assert await violations(ada) == []
+    await ada.press("Send without it")
+    await ada.sees_end()
+    assert [block["text"] for block in await said_last(api, ada.chat)] == ["Look"]
 
 
 async def test_a_picture_that_cannot_be_read_is_asked_for_again_and_one_that_is_gone_is_not(

@@ -1,8 +1,13 @@
 """The network goes away and comes back: nothing that a person has written is lost, or lands in another chat."""
 
+import re
+
 import pytest
+from playwright.async_api import Route, expect
 
 from tests.browser.conftest import SitDown
+from tests.browser.person import Person
+from tests.browser.test_talk import use
 from tests.support.http_client import Client
 from tests.support.http_server import Server
 
@@ -48,3 +53,122 @@ async def test_a_new_chat_has_neither_title_nor_marks_of_the_one_before(
     assert await ada.page.locator("[data-export]").first.is_disabled()
     assert await ada.page.locator("#chats [aria-current]").count() == 0
     await ada.context.set_offline(False)
+
+
+async def _said(api: Client, chat: str) -> list[str]:
+    turns = (await api.json("GET", f"/api/chats/{chat}/turns"))["turns"]
+    return [turn["blocks"][0]["text"] for turn in turns if turn["role"] == "user"]
+
+
+async def _go_offline(ada: Person) -> None:
+    ada.expects("Failed to load resource", "ERR_INTERNET_DISCONNECTED")
+    await ada.context.set_offline(True)
+
+
+async def _cut_posts(ada: Person, *, arrive: bool = False) -> None:
+    """Requests that send a message are lost, or arrive and their answers are lost. The page itself can be reloaded."""
+    ada.expects("Failed to load resource")
+
+    async def lose(route: Route) -> None:
+        if arrive and route.request.method == "POST":
+            await route.fetch()
+        await (route.abort() if route.request.method == "POST" else route.continue_())
+
+    await ada.page.route(re.compile(r"/api/(turns|chats/[^/]+/turns)$"), lose)
+
+
+async def test_what_is_sent_without_a_network_is_shown_as_unsent_and_goes_in_its_order(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    turn, other = await api.ask(await api.chat(title="First")), await use(api, "plain", "Other")
+    chat = turn.assistant["chat_id"]
+    ada = await people(site.url, chat)
+    await ada.sees("Hello.")
+    await _go_offline(ada)
+    unsent = ada.page.locator("#unsent .unsent")
+    for words in ("One", "Two"):
+        await ada.say(words)
+    await expect(unsent).to_have_count(2)
+    await unsent.get_by_text("Not sent yet. It goes when the server can be reached.").wait_for()
+    await unsent.get_by_text("It waits for the message before it").wait_for()
+    assert await ada.page.input_value("#words") == ""
+    await ada.page.get_by_role("link", name="Other").click()
+    await expect(unsent).to_have_count(0)
+    await ada.say("Elsewhere")
+    await expect(unsent).to_have_text(re.compile("Elsewhere"))
+    await ada.context.set_offline(False)
+    await ada.sees("Elsewhere")
+    await ada.sees_end()
+    await expect(unsent).to_have_count(0)
+    await ada.page.get_by_role("link", name="First").click()
+    await ada.sees("Two")
+    await ada.sees_end()
+    assert await _said(api, chat) == ["Hi", "One", "Two"]
+    assert await _said(api, other) == ["Elsewhere"]
+
+
+async def test_a_new_chat_begins_with_what_was_sent_without_a_network_also_after_a_reload(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    ada = await people(site.url)
+    await _cut_posts(ada)
+    await ada.say("One")
+    await ada.say("Two")
+    await ada.page.fill("#words", "Three, not sen")
+    await ada.reload()
+    await expect(ada.page.locator("#unsent .unsent")).to_have_count(2)
+    await expect(ada.page.locator("#words")).to_have_value("Three, not sen")
+    assert (await api.json("GET", "/api/chats"))["chats"] == []
+    await ada.page.unroute_all()
+    await ada.page.evaluate("dispatchEvent(new Event('online'))")
+    await ada.sees("Two")
+    await ada.sees_end()
+    await expect(ada.page.locator("#unsent .unsent")).to_have_count(0)
+    await expect(ada.page.locator("#words")).to_have_value("Three, not sen")
+    assert await _said(api, ada.chat) == ["One", "Two"]
+    assert len((await api.json("GET", "/api/chats"))["chats"]) == 1
+
+
+async def test_a_message_whose_answer_was_lost_arrives_once_also_from_another_visit_or_tab(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chat = await use(api, "plain")
+    ada = await people(site.url, chat)
+    await _cut_posts(ada, arrive=True)
+    async with ada.page.expect_event("requestfailed"):
+        await ada.say("Once")
+    await ada.page.close()
+    again = Person(await ada.context.new_page(), ada.context)
+    await again.page.goto(f"{site.url}/#{chat}")
+    await again.sees("Once")
+    await again.sees_end()
+    await expect(again.page.locator("#unsent .unsent")).to_have_count(0)
+    assert await _said(api, chat) == ["Once"]
+    assert len(await again.sees_what_is_stored(api)) == 2
+
+
+async def test_an_unsent_message_is_taken_back_and_drafts_are_kept_for_each_chat(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chats = {title: await use(api, "plain", title) for title in ("One", "Two")}
+    ada = await people(site.url, chats["One"])
+    words = ada.page.locator("#words")
+    await _cut_posts(ada)
+    await ada.say("Draft of one")
+    await ada.press("Edit", ada.page.locator("#unsent"))
+    await expect(words).to_have_value("Draft of one")
+    await ada.page.get_by_role("link", name="Two").click()
+    await expect(words).to_have_value("")
+    await words.fill("Draft of two")
+    await ada.page.click("#new-chat")
+    await expect(words).to_have_value("")
+    await ada.open(chats["Two"])
+    await expect(words).to_have_value("Draft of two")
+    await ada.page.get_by_role("link", name="One").click()
+    await expect(words).to_have_value("Draft of one")
+    await ada.page.unroute_all()
+    await ada.page.keyboard.press("Enter")
+    await ada.sees_end()
+    await ada.reload()
+    await expect(words).to_have_value("")
+    assert await _said(api, chats["One"]) == ["Draft of one"]

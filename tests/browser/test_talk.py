@@ -198,7 +198,7 @@ async def test_a_message_during_an_answer_steers_it_or_is_enqueued(
     assert len(turns) == 4
 
 
-async def test_a_message_that_could_not_be_sent_stays_in_the_field(
+async def test_a_message_that_was_refused_says_why_and_can_be_changed(
     people: SitDown, site: Server, database_url: str
 ) -> None:
     words = "Are you there? " * 100
@@ -206,9 +206,11 @@ async def test_a_message_that_could_not_be_sent_stays_in_the_field(
         ada = await people(strict.url)
         ada.expects("413")
         await ada.say(words)
-        await ada.page.get_by_text("The body must have at most 1,000 bytes").wait_for()
+        await ada.page.get_by_text("Not sent. The body must have at most 1,000 bytes").wait_for()
+        await ada.press("Edit", ada.page.locator("#unsent"))
         assert await ada.page.input_value("#words") == words.strip()
-        await ada.page.close()
+        await ada.say("Are you there?")
+        await ada.sees_end()
 
 
 async def test_a_chat_that_is_deleted_elsewhere_is_closed(people: SitDown, site: Server, api: Client) -> None:

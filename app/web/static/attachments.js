@@ -2,6 +2,8 @@
 // dropped elsewhere become documents.
 
 import { find, h, icon, iconButton } from './dom.js'
+import { nameOf } from './files.js'
+import { isPassing, pause } from './turnstream.js'
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp']
 const ACCEPTED = { images: IMAGES.join(), documents: 'application/pdf,text/*,application/json' }
@@ -15,7 +17,9 @@ export class Attachments {
     this.button = find('#attach')
     this.picker = find('#pick-attachments')
     this.field = find('#words')
-    this.items = []
+    /** @type {Map<string | null, any[]>} the files of the message that is being written, by chat */
+    this.byChat = new Map()
+    this.open(null)
     this.allow({ images: true, documents: true })
     this.button.addEventListener('click', () => this.picker.click())
     this.picker.addEventListener('change', () => {
@@ -41,38 +45,66 @@ export class Attachments {
     for (const file of files) this.#add(file)
   }
 
-  /** Resolves to the attached files, once all are uploaded, and removes their chips. Null if one of them was refused. */
-  async take() {
-    const taken = [...this.items]
-    await Promise.all(taken.map((item) => item.uploaded))
-    if (taken.some((item) => item.refused)) return null
-    const left = taken.filter((item) => this.items.includes(item)) // the person may have removed some meanwhile
-    for (const item of left) this.#remove(item)
-    return left
+  /** Shows the files of the message that is being written to a chat. */
+  open(chat) {
+    this.chat = chat
+    this.chips.replaceChildren(...this.items.map((item) => item.chip))
   }
 
-  /** Attaches files again that were taken and could not be sent. */
+  /** The new chat has begun: what was attached since goes with it. */
+  begin(chat) {
+    this.byChat.set(chat, this.items)
+    this.byChat.delete(null)
+    this.open(chat)
+  }
+
+  /** The attached files; the next message begins without any. They may be removed as long as they are being uploaded. */
+  take() {
+    const taken = this.items
+    this.byChat.delete(this.chat)
+    this.open(this.chat)
+    return taken
+  }
+
+  /** Attaches files again that were taken. Those of an earlier visit have a block and nothing else. */
   putBack(taken) {
-    this.items = [...taken, ...this.items]
-    this.chips.prepend(...taken.map((item) => item.chip))
+    const items = taken
+      .filter((item) => !item.removed && !item.refused)
+      .map((item) => (item.chip ? item : this.#restored(item.block)))
+    this.byChat.set(this.chat, [...items, ...this.items])
+    this.open(this.chat)
+  }
+
+  get items() {
+    return this.byChat.get(this.chat) ?? []
   }
 
   #add(file) {
-    const chip = h('li', { class: 'chip', 'data-state': 'uploading' }, pictureOf(file), h('bdi', {}, file.name))
-    const item = { chip }
+    const item = this.#item(file.name, pictureOf(file), 'uploading')
+    item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, error))
+    this.byChat.set(this.chat, [...this.items, item])
+    this.chips.append(item.chip)
+  }
+
+  #restored(block) {
+    return { ...this.#item(nameOf({ ...block, data: block }), icon('file'), 'ready'), block, id: block.source.id }
+  }
+
+  /** @returns {any} */
+  #item(name, picture, state) {
+    const chip = h('li', { class: 'chip', 'data-state': state }, picture, h('bdi', {}, name))
+    const item = { name, chip }
     const remove = () => {
       this.#remove(item)
       this.#discard(item)
       this.field.focus()
     }
-    chip.append(iconButton('cross', `Do not attach ${file.name}`, remove))
-    item.uploaded = this.#upload(file, item).catch((error) => this.#refuse(item, file, error))
-    this.items.push(item)
-    this.chips.append(chip)
+    chip.append(iconButton('cross', `Do not attach ${name}`, remove))
+    return item
   }
 
   async #upload(file, item) {
-    const { id, media_type, created } = await this.client.insist('POST', '/api/uploads', file)
+    const { id, media_type, created } = await this.#send(file, item)
     Object.assign(item, { id, created })
     const image = IMAGES.includes(media_type)
     if (!this.allowed[image ? 'images' : 'documents'])
@@ -82,23 +114,43 @@ export class Attachments {
     item.chip.dataset.state = 'ready'
   }
 
-  #refuse(item, file, error) {
-    if (!this.items.includes(item)) return
-    item.refused = true
-    this.#remove(item)
+  /** Uploads a file, again until the server can be reached. */
+  async #send(file, item) {
+    for (let tries = 0; ; tries++) {
+      try {
+        return await this.client.request('POST', '/api/uploads', file)
+      } catch (error) {
+        if (!isPassing(error) || item.removed) throw error
+      }
+      await pause(tries)
+    }
+  }
+
+  /** A file of a message that was sent meanwhile is reported with the message. */
+  #refuse(item, error) {
+    if (item.removed) return
+    item.refused = `${item.name}: ${error.message}`
     this.#discard(item)
-    this.report(`${file.name}: ${error instanceof TypeError ? 'the server cannot be reached' : error.message}`)
+    if (!item.chip.closest('#attached')) return
+    this.#remove(item)
+    this.report(item.refused)
   }
 
   /** Deletes an upload that was stored for this message alone. If that fails, the server sweeps it later. */
   async #discard(item) {
     await item.uploaded
-    if (!item.created || this.items.some(({ id }) => id === item.id)) return
-    await this.client.request('DELETE', `/api/uploads/${item.id}?if=unused`).catch(() => {})
+    const shared = [...this.byChat.values()].flat().some(({ id }) => id === item.id)
+    if (item.created && !shared)
+      await this.client.request('DELETE', `/api/uploads/${item.id}?if=unused`).catch(() => {})
   }
 
   #remove(item) {
-    this.items = this.items.filter((other) => other !== item)
+    item.removed = true
+    for (const [chat, items] of this.byChat)
+      this.byChat.set(
+        chat,
+        items.filter((other) => other !== item),
+      )
     item.chip.remove()
   }
 

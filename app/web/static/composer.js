@@ -1,15 +1,18 @@
-// The field in which people write.
+// The field in which people write. Its words and files belong to the chat that is open.
 
 import { find } from './dom.js'
+import { Drafts } from './drafts.js'
 
 export class Composer {
-  /** `send(text, onBusy, files, chat)` resolves to whether it was sent; `chat` is `openChat()` when the person sent it. */
-  constructor({ send, openChat, stop, editLast, attachments }) {
+  /** `send(text, onBusy, attachments)` takes a message to the open chat. */
+  constructor({ send, stop, editLast, attachments }) {
     this.send = send
-    this.openChat = openChat
     this.stop = stop
     this.editLast = editLast
     this.attachments = attachments
+    this.drafts = new Drafts()
+    /** @type {string | null | undefined} null: a new one */
+    this.chat = undefined
     this.form = find('#composer')
     this.field = find('#words')
     this.busy = find('#busy')
@@ -17,7 +20,7 @@ export class Composer {
     this.stopButton = find('#stop')
     this.form.addEventListener('submit', (event) => this.#submit(event))
     this.field.addEventListener('keydown', (event) => this.#key(event))
-    this.field.addEventListener('input', () => this.#fit())
+    this.field.addEventListener('input', () => this.#changed())
     this.stopButton.addEventListener('click', () => this.stop())
   }
 
@@ -31,31 +34,38 @@ export class Composer {
     this.keys.hidden = running
   }
 
-  async #submit(event) {
-    event?.preventDefault()
-    const text = this.field.value.trim()
-    if (this.sending || (!text && !this.attachments.items.length)) return
-    this.sending = true
-    this.field.value = ''
-    this.#fit()
-    const onBusy = new FormData(this.form).get('on_busy')
-    const chat = this.openChat()
-    const files = await this.attachments.take()
-    if (!files || !(await this.#send(text, onBusy, files, chat))) this.#putBack(text, files ?? [])
-    this.sending = false
-    this.#fit()
+  /** Shows the draft of a chat. What was typed before the page was ready belongs to the first one. */
+  open(chat) {
+    const early = this.chat === undefined && this.field.value
+    this.chat = chat
+    this.field.value = early || this.drafts.get(chat)
+    this.attachments.open(chat)
+    this.#changed()
   }
 
-  /** Resolves to true also if nothing is left to send, since the person has removed all files meanwhile. */
-  #send(text, onBusy, files, chat) {
-    const blocks = files.map((file) => file.block)
-    return (!text && !blocks.length) || this.send(text, onBusy, blocks, chat)
+  /** The new chat has begun: what was typed since goes with it. */
+  begin(chat) {
+    this.drafts.put(null, '')
+    this.chat = chat
+    this.attachments.begin(chat)
+    this.#changed()
   }
 
-  /** Puts back a message that was not sent, before what was written since. */
-  #putBack(text, files) {
+  /** Puts back a message that is to be changed, before what was written since. */
+  putBack(text, attachments) {
     this.field.value = [text, this.field.value].filter(Boolean).join('\n')
-    this.attachments.putBack(files)
+    this.attachments.putBack(attachments)
+    this.#changed()
+    this.focus()
+  }
+
+  #submit(event) {
+    event.preventDefault()
+    const text = this.field.value.trim()
+    if (!text && !this.attachments.items.length) return
+    this.field.value = ''
+    this.#changed()
+    this.send(text, new FormData(this.form).get('on_busy'), this.attachments.take())
   }
 
   #key(event) {
@@ -66,6 +76,12 @@ export class Composer {
       event.preventDefault()
       this.editLast()
     }
+  }
+
+  #changed() {
+    if (this.chat === undefined) return
+    this.drafts.put(this.chat, this.field.value)
+    this.#fit()
   }
 
   /** Makes the field as high as its text, in browsers without `field-sizing`. */

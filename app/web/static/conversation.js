@@ -1,6 +1,5 @@
 // The open chat: the path that is shown, kept up to date by the stream of the chat. Knows nothing of the page.
 
-import { PAGE_TOOLS } from './asks.js'
 import { inputOf, isFile } from './files.js'
 import { Subscription } from './subscription.js'
 import { apply, hasEnded, isPassing, pause } from './turnstream.js'
@@ -85,23 +84,33 @@ export class Conversation extends EventTarget {
   }
 
   /**
-   * Sends a message after the path that is shown. `onBusy` is the policy while an answer is running; files cannot steer, so
-   * they are enqueued. `files` are blocks.
+   * The members of the request that sends a message behind what is shown. `onBusy` is the policy while an answer is running.
+   * @returns {Record<string, any>}
    */
-  async send(text, onBusy, files = []) {
-    const blocks = userBlocks(text, files)
-    if (!this.id) return this.#begin(text, blocks)
+  optionsFor(onBusy) {
     const leaf = this.path.at(-1)
-    const busy = this.running && { on_busy: files.length && onBusy === 'steer' ? 'enqueue' : onBusy }
-    const options = { ...(leaf && { parent_id: leaf.id }), ...busy, blocks }
-    const exchange = await this.#ifStillOpen(this.client.say(this.id, text, options))
-    if (exchange?.steered) this.#addPendingSteer(this.turns.get(exchange.assistant_turn.id), text)
-    else this.#addExchange(exchange)
+    return {
+      on_busy: this.running ? onBusy : 'enqueue',
+      ...(leaf && { parent_id: leaf.id }),
+      ...(!this.id && { chat: this.draft }),
+    }
+  }
+
+  /** Shows what a message to this chat, or one that has begun it, has made. */
+  take(exchange, text) {
+    const begun = !this.id
+    this.id = exchange.assistant_turn.chat_id
+    if (exchange.steered) return this.#addPendingSteer(this.turns.get(exchange.assistant_turn.id), text)
+    this.#addExchange(exchange)
+    if (!begun) return
+    this.#emit('chat')
+    this.stream.start(null)
   }
 
   /** Sends another text in place of a user turn, with the same files. */
   async edit(turn, text) {
-    const blocks = userBlocks(text, turn.blocks.filter(isFile).map(inputOf))
+    const files = turn.blocks.filter(isFile).map(inputOf)
+    const blocks = [...files, ...(text ? [{ type: 'text', text }] : [])]
     const options = { parent_id: turn.parent_id, on_busy: 'branch', blocks }
     this.#addExchange(await this.#ifStillOpen(this.client.say(this.id, text, options)))
   }
@@ -149,20 +158,6 @@ export class Conversation extends EventTarget {
   }
 
   // --- responses and events ------------------------------------------------------------------------------------------
-
-  async #begin(text, blocks) {
-    const exchange = await this.#ifStillOpen(this.#sendFirst(text, blocks, this.draft))
-    if (!exchange) return this.#emit('chat')
-    this.id = exchange.assistant_turn.chat_id
-    this.#addExchange(exchange)
-    this.#emit('chat')
-    this.stream.start(null)
-  }
-
-  async #sendFirst(text, blocks, draft) {
-    const tools = [...(await this.client.request('GET', '/api/tools')).tools.map((tool) => tool.name), ...PAGE_TOOLS]
-    return this.client.say(null, text, { chat: draft, blocks, ...(!draft.settings?.tools && { tools }) })
-  }
 
   /** Reads a path, and follows the chat from its cursor. */
   async #read(through) {
@@ -220,6 +215,7 @@ export class Conversation extends EventTarget {
 
   /** Shows a steer until the running answer has taken it in as a block. */
   #addPendingSteer(turn, text) {
+    if (!turn) return // the path is being read, and has it as a block
     turn.pendingSteers = [...(turn.pendingSteers ?? []), text]
     this.#emit('turn', turn)
   }
@@ -265,8 +261,6 @@ export class Conversation extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }))
   }
 }
-
-const userBlocks = (text, files) => [...files, ...(text ? [{ type: 'text', text }] : [])]
 
 /** @returns {any} */
 const EMPTY = () => ({ blocks: [], rounds: [], actions: [], degraded: [], usage: {}, error: null, stop_reason: null })

@@ -8,10 +8,12 @@ import { Documents } from './documents.js'
 import { confirmed, find, findAll, setText } from './dom.js'
 import { exportChat } from './export.js'
 import { markWords } from './marks.js'
+import { Outbox } from './outbox.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
 import { announce, Transcript } from './transcript.js'
 import { hasEnded } from './turnstream.js'
+import { Unsent } from './unsent.js'
 import { Waiting } from './waiting.js'
 
 const BRIEF = 800 // milliseconds: a connection that is back within this is not reported as lost
@@ -22,9 +24,9 @@ const chats = new Chats(client)
 new Settings(client, conversation)
 new Waiting(client, chats)
 const attachments = new Attachments(client, (text) => setText(find('#trouble'), text))
+const outbox = new Outbox(client)
 const composer = new Composer({
   send,
-  openChat: () => conversation.id,
   stop: () => attempt(() => conversation.cancel()),
   editLast,
   attachments,
@@ -44,16 +46,18 @@ const transcript = new Transcript(conversation, {
   fork: (turn) => attempt(async () => (location.hash = await conversation.fork(turn))),
   remove,
 })
+new Unsent(outbox, conversation, (text, files) => composer.putBack(text, files))
 listenToDrops(new Documents(client), attachments)
 
 // --- actions ---------------------------------------------------------------------------------------------------------
 
-function send(text, onBusy = 'steer', files = [], chat = conversation.id) {
-  return attempt(async () => {
-    if (chat !== conversation.id) throw new Error('You went to another chat meanwhile, so nothing was sent.')
-    transcript.sticks = true
-    await conversation.send(text, onBusy, files)
-  })
+function send(text, onBusy = 'steer', files = []) {
+  const { id } = conversation
+  const follows = outbox.of(id).length > 0 // then the turn before it is not known yet
+  const { parent_id, ...options } = conversation.optionsFor(files.length && onBusy === 'steer' ? 'enqueue' : onBusy)
+  transcript.sticks = true
+  setText(find('#trouble'), '')
+  outbox.add(id, text, files, follows || !parent_id ? options : { ...options, parent_id })
 }
 
 function editLast() {
@@ -100,6 +104,7 @@ async function route(anew = false) {
   const [id, through = null] = location.hash.slice(1).split('/')
   if (!anew && id === (conversation.id ?? '') && through === conversation.through) return
   document.body.classList.remove('listing')
+  composer.open(id || null)
   transcript.sticks = true
   chats.mark(id)
   const opened = id ? attempt(() => conversation.open(id, through)) : conversation.close()
@@ -184,6 +189,11 @@ conversation.on('chat', () => {
   showHead()
 })
 conversation.on('deleted', leave)
+outbox.on('sent', ({ chat, text }, exchange) => {
+  if (chat !== conversation.id) return
+  conversation.take(exchange, text)
+  if (!chat) composer.begin(conversation.id)
+})
 chats.addEventListener('changed', showHead)
 chats.addEventListener('deleted', leave)
 
@@ -239,5 +249,6 @@ for (const button of findAll('[data-close]')) button.addEventListener('click', (
 for (const button of findAll('[data-say]')) button.addEventListener('click', () => send(button.textContent.trim()))
 
 await chats.load()
-await route()
+await route(true)
+outbox.resume()
 document.documentElement.dataset.ready = 'yes' // for programs that drive the page

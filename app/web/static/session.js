@@ -10,6 +10,15 @@ const OTHER_TAB = 'entered in another tab'
 
 const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
 
+/**
+ * Where this browser keeps what belongs to the owner of the token, and how its keys begin there: it is kept where the token
+ * is, so that it ends with the tab if the token does.
+ */
+export function shelf() {
+  const storage = sessionStorage.getItem(KEY) === null ? localStorage : sessionStorage
+  return { storage, prefix: `turnstream.of.${digestOf(`${BASE} ${storedToken() ?? ''}`)}.` }
+}
+
 export class Session extends Client {
   constructor() {
     super({ base: BASE, token: storedToken })
@@ -45,9 +54,27 @@ export class Session extends Client {
 
 function storeToken(dialog) {
   const { token, remember } = find('form', dialog).elements
+  const before = shelf()
   sessionStorage.removeItem(KEY)
   localStorage.removeItem(KEY)
   const storage = remember.checked ? localStorage : sessionStorage
   storage.setItem(KEY, token.value.trim())
   token.value = ''
+  carryOver(before, shelf())
+}
+
+/** The token was asked for while its owner was at work: what they have not sent yet goes with them. */
+function carryOver(before, after) {
+  for (const key of Object.keys(before.storage).filter((key) => key.startsWith(before.prefix))) {
+    const value = before.storage.getItem(key)
+    before.storage.removeItem(key)
+    after.storage.setItem(after.prefix + key.slice(before.prefix.length), value)
+  }
+}
+
+/** A short name for a text that must not be part of a key itself (FNV-1a). */
+function digestOf(text) {
+  let hash = 0x811c9dc5
+  for (let place = 0; place < text.length; place++) hash = Math.imul(hash ^ text.charCodeAt(place), 0x01000193)
+  return (hash >>> 0).toString(36)
 }

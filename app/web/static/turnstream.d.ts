@@ -130,6 +130,8 @@ export declare class Client {
  * @param {Turn} turn @param {TurnEvent} event @param {() => string} now
  */
 export declare function apply(turn: Turn, { event, data: { turn: _, ...rest } }: TurnEvent, now?: () => string): void;
+/** A name for a request, by which the server recognises it when it is repeated. */
+export declare function newKey(): string;
 /**
  * Parses a body of server-sent events. An event that was cut off at the end is left out.
  * @param {ReadableStream<Uint8Array>} body @param {() => void} onBytes called for each chunk, comments included

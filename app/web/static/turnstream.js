@@ -294,7 +294,8 @@ async function refusal(response) {
   return new Refused(response.status, await response.json().catch(() => ({})))
 }
 
-function newKey() {
+/** A name for a request, by which the server recognises it when it is repeated. */
+export function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('')
 }
 

@@ -1,0 +1,182 @@
+// Messages on their way. Each is stored in this browser until the server has answered, and is sent again after a lost
+// network or a reload: with the same Idempotency-Key and the same body, so that it arrives once. Knows nothing of the page.
+
+import { PAGE_TOOLS } from './asks.js'
+import { Store } from './store.js'
+import { isPassing, newKey, pause } from './turnstream.js'
+
+/**
+ * @typedef {object} Entry an unsent message
+ * @property {string} key its Idempotency-Key
+ * @property {number} at milliseconds: the order in which messages of a chat are sent
+ * @property {string | null} chat null: the message begins a chat
+ * @property {string} text
+ * @property {any[]} files blocks
+ * @property {string[]} missing names of files that are not uploaded yet
+ * @property {Record<string, any>} options members of the request besides its blocks
+ * @property {string} [reason] why it was refused; it and all behind it wait for the person then
+ * @property {boolean} [away] the server could not be reached
+ */
+
+export class Outbox extends EventTarget {
+  /** Fires `changed`, and `sent` with an entry and the exchange that it made. */
+  constructor(client) {
+    super()
+    this.client = client
+    this.store = new Store('unsent')
+    /** @type {Map<string, any[]>} the attachments of entries that were written on this page */
+    this.attachments = new Map()
+    this.queue = Promise.resolve()
+    addEventListener('storage', () => this.#emit('changed')) // another tab has written or sent one
+    addEventListener('online', () => this.resume()) // and may be closed since
+  }
+
+  /** Calls `listener` with the details of each event of a type. */
+  on(type, listener) {
+    this.addEventListener(type, (event) => listener(.../** @type {CustomEvent} */ (event).detail))
+  }
+
+  /** The unsent messages of a chat, oldest first. @param {string | null} chat @returns {Entry[]} */
+  of(chat) {
+    return this.#all().filter((entry) => entry.chat === chat)
+  }
+
+  /**
+   * Sends a message to a chat, or with null to a new one. `attachments` are uploaded, or on their way. `options`: members
+   * of the request; what they leave out (the turn before) follows from the unsent message before this one.
+   */
+  add(chat, text, attachments, options) {
+    const at = Math.max(Date.now(), ...this.#all().map((entry) => entry.at + 1))
+    const entry = { key: newKey(), at, chat, text, options, ...filesOf(attachments) }
+    this.attachments.set(entry.key, attachments)
+    this.#put(entry)
+    this.#send(chat)
+  }
+
+  /** Takes a message back, and returns its attachments: those of an earlier visit as blocks. @param {Entry} entry */
+  remove(entry) {
+    const attachments = this.attachments.get(entry.key) ?? entry.files.map((block) => ({ block }))
+    this.#drop(entry.key)
+    this.#send(entry.chat)
+    return attachments
+  }
+
+  /** Sends a message that was refused once more, without the files that are missing for good. @param {Entry} entry */
+  retry(entry) {
+    const attachments = this.attachments.get(entry.key)
+    for (const one of attachments ?? []) one.removed ||= Boolean(one.refused)
+    this.#put({ ...entry, ...(attachments ? filesOf(attachments) : { missing: [] }), reason: undefined })
+    this.#send(entry.chat)
+  }
+
+  /** Sends what earlier visits have left. */
+  resume() {
+    for (const chat of new Set(this.#all().map((entry) => entry.chat))) this.#send(chat)
+  }
+
+  /** Sends the messages of a chat, one after the other. Of several tabs one does it. */
+  #send(chat) {
+    const work = async () => {
+      for (let entry = this.of(chat)[0]; entry && !entry.reason; entry = this.of(chat)[0])
+        await this.#deliver(entry.key)
+    }
+    // No locks on a page that is not secure. There the keys alone keep a message from arriving twice.
+    if (navigator.locks) navigator.locks.request(`${this.store.name} ${chat}`, work)
+    else this.queue = this.queue.then(work)
+  }
+
+  /** Sends a message until the server answers, or the message is taken back. */
+  async #deliver(key) {
+    for (let tries = 0, entry; (entry = this.store.get(key)); tries++) {
+      try {
+        entry = await this.#complete(entry)
+        if (!entry) return
+        const { chat, text, files, options } = entry
+        const blocks = [...files, ...(text ? [{ type: 'text', text }] : [])]
+        const path = chat ? `/api/chats/${chat}/turns` : '/api/turns'
+        return this.#arrived(entry, await this.client.request('POST', path, { ...options, blocks }, { key }))
+      } catch (error) {
+        if (error.status === 404 && entry.chat) return this.#drop(key) // the chat was deleted, with all that was in it
+        if (!isPassing(error)) return this.#change(key, { reason: error.message, away: false })
+      }
+      this.#change(key, { away: true })
+      await pause(tries)
+    }
+  }
+
+  /** The entry with its files and tools, stored before it is sent for the first time. Null where nothing is left of it. */
+  async #complete(/** @type {Entry} */ entry) {
+    const attachments = this.attachments.get(entry.key)
+    if (entry.missing.length && !attachments)
+      throw new Error(`Not uploaded before the page was closed: ${entry.missing.join(', ')}`)
+    await Promise.all((attachments ?? []).map((one) => one.uploaded))
+    const { options } = entry
+    const complete = { ...entry, ...(attachments && filesOf(attachments)) }
+    if (!entry.chat && !options.tools && !options.chat.settings?.tools)
+      complete.options = { ...options, tools: await this.#tools() }
+    const refused = attachments?.find((one) => one.refused)
+    if (refused) throw new Error(refused.refused)
+    if (!this.store.get(entry.key)) return null // taken back meanwhile
+    if (!complete.text && !complete.files.length) return this.#drop(entry.key)
+    this.#put(complete)
+    return complete
+  }
+
+  /** The tools of the server and of this page: a chat has those that its first turn declares. */
+  async #tools() {
+    const { tools } = await this.client.request('GET', '/api/tools')
+    return [...tools.map((tool) => tool.name), ...PAGE_TOOLS]
+  }
+
+  /** The next message of the chat follows the answer to this one. */
+  #arrived(entry, exchange) {
+    const { id, chat_id } = exchange.assistant_turn
+    const next = this.of(entry.chat).filter((other) => other.key !== entry.key)
+    for (const [place, other] of next.entries()) {
+      const options = { on_busy: other.options.on_busy, ...(place === 0 && { parent_id: id }) }
+      this.store.put(other.key, { ...other, chat: chat_id, options })
+    }
+    this.store.remove(entry.key)
+    this.attachments.delete(entry.key)
+    this.#emit('sent', entry, exchange)
+    this.#emit('changed')
+    if (!entry.chat) this.#send(chat_id)
+  }
+
+  /** @returns {Entry[]} */
+  #all() {
+    const entries = this.store.entries().map(([, entry]) => entry)
+    return entries.sort((a, b) => a.at - b.at)
+  }
+
+  #change(key, changes) {
+    const entry = this.store.get(key)
+    if (entry) this.#put({ ...entry, ...changes })
+  }
+
+  #put(entry) {
+    this.store.put(entry.key, entry)
+    this.#emit('changed')
+  }
+
+  /** @returns {null} */
+  #drop(key) {
+    this.store.remove(key)
+    this.attachments.delete(key)
+    this.#emit('changed')
+    return null
+  }
+
+  #emit(type, ...detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }))
+  }
+}
+
+/** What is stored of attachments: blocks of those that are uploaded, names of the others. */
+function filesOf(attachments) {
+  const left = attachments.filter((one) => !one.removed)
+  return {
+    files: left.filter((one) => one.block).map((one) => one.block),
+    missing: left.filter((one) => !one.block).map((one) => one.name),
+  }
+}

@@ -1,0 +1,46 @@
+// Values that this browser keeps for the owner between visits.
+
+import { shelf } from './session.js'
+
+export class Store {
+  /** `name`: of the kind of values that it holds. */
+  constructor(name) {
+    this.name = name
+    /** @type {Record<string, any>} values for which the browser has no room: they last as long as the page */
+    this.spilled = {}
+  }
+
+  get(key) {
+    const { storage, prefix } = this.#shelf
+    return this.spilled[key] ?? JSON.parse(storage.getItem(prefix + key) ?? 'null')
+  }
+
+  put(key, value) {
+    const { storage, prefix } = this.#shelf
+    delete this.spilled[key]
+    try {
+      storage.setItem(prefix + key, JSON.stringify(value))
+    } catch {
+      this.spilled[key] = value
+    }
+  }
+
+  remove(key) {
+    const { storage, prefix } = this.#shelf
+    delete this.spilled[key]
+    storage.removeItem(prefix + key)
+  }
+
+  /** All values, with their keys. */
+  entries() {
+    const { storage, prefix } = this.#shelf
+    const stored = Object.keys(storage).filter((key) => key.startsWith(prefix))
+    const keys = new Set([...stored.map((key) => key.slice(prefix.length)), ...Object.keys(this.spilled)])
+    return [...keys].map((key) => /** @type {[string, any]} */ ([key, this.get(key)]))
+  }
+
+  get #shelf() {
+    const { storage, prefix } = shelf()
+    return { storage, prefix: `${prefix}${this.name}.` }
+  }
+}

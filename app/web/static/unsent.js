@@ -1,0 +1,71 @@
+// The messages of the open chat that are not with the server yet, beneath its turns.
+
+import { find, h, icon } from './dom.js'
+import { nameOf } from './files.js'
+
+const BRIEF = 300 // milliseconds: a message that arrives within this is shown as a turn at once
+
+export class Unsent {
+  /** `edit` puts a message back into the field. */
+  constructor(outbox, conversation, edit) {
+    this.outbox = outbox
+    this.conversation = conversation
+    this.edit = edit
+    this.element = find('#unsent')
+    outbox.addEventListener('changed', () => this.draw())
+    conversation.on('path', () => this.draw())
+  }
+
+  draw() {
+    clearTimeout(this.soon)
+    const entries = this.outbox.of(this.conversation.id)
+    const [first] = entries
+    const age = Date.now() - first?.at
+    if (entries.length === 1 && !first.away && !first.reason && !first.missing.length && age < BRIEF) {
+      this.soon = setTimeout(() => this.draw(), BRIEF - age)
+      entries.pop()
+    }
+    const shape = JSON.stringify(entries)
+    if (shape === this.shape) return
+    this.shape = shape
+    this.element.replaceChildren(...entries.map((entry) => this.#message(entry, entry === first)))
+    this.element.scrollIntoView({ block: 'nearest' })
+  }
+
+  #message(entry, isFirst) {
+    const { text, reason } = entry
+    const state = h('p', { class: reason ? 'trouble' : 'hint', role: 'status' }, stateOf(entry, isFirst))
+    const again = entry.missing.length ? 'Send without it' : 'Try again'
+    const buttons = [
+      reason && button(again, () => this.outbox.retry(entry)),
+      (reason || entry.away || !isFirst) && button('Edit', () => this.edit(text, this.outbox.remove(entry))),
+      reason && button('Delete', () => this.outbox.remove(entry)),
+    ]
+    return h(
+      'article',
+      { class: 'turn user unsent', 'aria-label': 'Not sent yet' },
+      this.#files(entry),
+      text && h('div', { class: 'user-text plain', dir: 'auto' }, text),
+      h('div', { class: 'choices' }, state, buttons),
+    )
+  }
+
+  /** The files, with a way to leave one out as long as not all are uploaded. */
+  #files({ key, files, missing }) {
+    const attachments = missing.length ? this.outbox.attachments.get(key) : null
+    const chips = attachments
+      ? attachments.filter((one) => !one.removed).map((one) => one.chip)
+      : [...files.map((block) => nameOf({ ...block, data: block })), ...missing].map(chipOf)
+    return chips.length ? h('ul', { class: 'chips', 'aria-label': 'Attached' }, chips) : null
+  }
+}
+
+const button = (label, onclick) => h('button', { type: 'button', onclick }, label)
+const chipOf = (name) => h('li', { class: 'chip' }, icon('file'), h('bdi', {}, name))
+
+function stateOf({ reason, away, missing }, isFirst) {
+  if (reason) return `Not sent. ${reason}`
+  if (!isFirst) return 'Not sent yet. It waits for the message before it.'
+  if (away) return 'Not sent yet. It goes when the server can be reached.'
+  return missing.length ? 'Waiting for its files …' : 'Sending …'
+}
