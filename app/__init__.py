@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from app.kit.signature import verify as verify
     from app.main import create_app as create_app
     from app.main import lifespan as lifespan
+    from app.telemetry import Metrics as Metrics
     from app.tools.assembly import ToolSettings as ToolSettings
     from app.tools.assembly import open_toolset as open_toolset
     from app.tools.library.documents import Library as Library
@@ -88,6 +89,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     ),
     "app.kit.signature": ("verify",),
     "app.main": ("create_app", "lifespan"),
+    "app.telemetry": ("Metrics",),
     "app.tools.assembly": ("ToolSettings", "open_toolset"),
     "app.tools.library.documents": ("Library", "document_tools"),
     "app.tools.outputs": ("Outputs",),

@@ -46,6 +46,11 @@ class Settings(BaseSettings):
         return self.host in {"127.0.0.1", "::1", "localhost"}
 
     database_url: SecretStr | None = Field(None, description="URL of Postgres; without it an embedded one is used")
+    db_schema: str | None = Field(
+        None,
+        pattern=r"^[a-z_][a-z0-9_]{0,49}$",
+        description="schema of the tables, made if need be; else the first of the user's search path (public)",
+    )
     api_database_url: SecretStr | None = Field(
         None,
         description="URL of the same Postgres for the API, with a role that owns nothing (row-level security)",

@@ -132,6 +132,7 @@ async def running(
             "size": settings.pool_size,
             "statement_timeout": settings.postgres_timeout,
             "statement_cache": settings.statement_cache,
+            "schema": settings.db_schema,
         }
         parts.database = database = await stack.enter_async_context(connect(url, **options))
         api = await stack.enter_async_context(api_database(settings, direct_url, database, **options))

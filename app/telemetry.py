@@ -3,13 +3,14 @@
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
 import msgspec
 import structlog
-from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client.registry import Collector
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +106,16 @@ GC_PAUSE_SECONDS = Histogram(
     ["generation"],
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
 )
+
+
+class Metrics(Collector):
+    """Every metric of turnstream, for a registry of a program that embeds it."""
+
+    def collect(self) -> Iterable[Metric]:
+        return (each for each in REGISTRY.collect() if each.name.startswith("turnstream_"))
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
 
 
 # Without local variables: they may hold secrets.

@@ -8,8 +8,10 @@ import asyncpg
 from alembic import context
 from sqlalchemy import Connection, pool, text
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.schema import CreateSchema
 
-from app.storage.database import plain_url
+from app.storage.database import in_schema, plain_url, schema_of
+from app.storage.migrations import RELATIONS, present_revision, version_table
 from app.storage.row_security import policies_of
 from app.storage.tables import metadata
 
@@ -18,23 +20,36 @@ _DIALECT = "postgresql+asyncpg://"
 
 
 def _url() -> str:
-    url: str | None = context.config.attributes.get("url") or os.environ.get("DATABASE_URL")
-    if not url:
+    url: str | None = context.config.attributes.get("url")
+    if url:
+        return plain_url(url)
+    if not (url := os.environ.get("DATABASE_URL")):
         raise SystemExit("DATABASE_URL is not set")
-    return plain_url(url)
+    schema = os.environ.get("TURNSTREAM_DB_SCHEMA")
+    return in_schema(plain_url(url), schema) if schema else plain_url(url)
 
 
 def _migrate(connection: Connection) -> None:
     # A limit of the database's own would end the wait for a replica that migrates at the same time.
     connection.execute(text("SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)"))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    context.configure(connection=connection, target_metadata=metadata, compare_type=True, transactional_ddl=True)
+    schema, is_there = schema_of(_url()), text("SELECT to_regnamespace(quote_ident(:schema)) IS NOT NULL")
+    if schema is not None and not connection.scalar(is_there, {"schema": schema}):
+        connection.execute(CreateSchema(schema))
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        version_table=version_table({*connection.scalars(text(RELATIONS))}),
+        compare_type=True,
+        transactional_ddl=True,
+    )
     context.run_migrations()
     connection.exec_driver_sql(policies_of(metadata.tables))
 
 
 async def _online() -> None:
     url = _url()
+    await present_revision(url)  # refuses the tables of another program
     # asyncpg reads the URL as it does for the server's own connections, with `sslmode` and whatever else stands in it.
     engine = create_async_engine(_DIALECT, async_creator=lambda: asyncpg.connect(url), poolclass=pool.NullPool)
     async with engine.begin() as connection:

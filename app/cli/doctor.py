@@ -17,10 +17,10 @@ from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, StorageError
 from app.engine.upkeep.webhooks import Receiver, ping_receiver
 from app.llm.demo.provider import DEMO
-from app.setup.databases import check_present, database_name, database_url, session_url
+from app.setup.databases import addressed, check_present, database_name, database_url, session_url
 from app.setup.models import ping_providers
 from app.setup.parts import FROM_SETTINGS, WITH_DATABASE, Given, Parts
-from app.storage.database import Database, Row, Statement, connect, plain_url
+from app.storage.database import Database, Row, Statement, connect
 from app.storage.inspection import inspect_postgres
 from app.storage.migrations import newest_revision, present_revision
 from app.storage.row_security import admit
@@ -151,7 +151,10 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         direct = session_url(settings, url)
         revision = await present_revision(direct)
         facts = await inspect_postgres(direct)
-        opened = await stack.enter_async_context(connect(url, size=2, statement_cache=settings.statement_cache))
+        schema = settings.db_schema if revision else None  # `serve` makes it
+        opened = await stack.enter_async_context(
+            connect(url, size=2, statement_cache=settings.statement_cache, schema=schema)
+        )
     except ConfigError as error:
         yield Finding("database", "fault", str(error))
         return
@@ -177,7 +180,8 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> AsyncIterator[
         differ = f"Postgres is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} this machine"
         yield Finding("clock", "fault", f"{differ}: let both follow one time server (NTP)")
     if settings.api_database_url is not None and revision == newest_revision():
-        role = admit(direct, plain_url(settings.api_database_url.get_secret_value()), grant=False)
+        api_url = addressed(settings, settings.api_database_url.get_secret_value())
+        role = admit(direct, api_url, grant=False)
         for finding in await _tried("API role", role):
             yield finding
     if revision is not None:

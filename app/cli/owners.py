@@ -27,7 +27,6 @@ from app.storage.audit import AuditTrail
 from app.storage.database import Database
 from app.storage.owners import Owners
 from app.storage.runs.queue import NOTIFY
-from app.storage.runs.session import CHANNEL
 from app.storage.turns import CANCEL_TURN
 
 # Seconds that running turns get to end after they were cancelled.
@@ -210,7 +209,7 @@ async def _cancel(database: Database, stored: Owners, owner: str) -> None:
     turns, running = await stored.open_turns(owner)
     for turn in turns:
         await database.row(CANCEL_TURN, turn=turn)
-        await database.row(NOTIFY, channel=CHANNEL, payload=f"{CANCEL} {turn}")
+        await database.row(NOTIFY, payload=f"{CANCEL} {turn}")
     with suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
             while running:

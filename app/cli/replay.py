@@ -80,7 +80,8 @@ async def _replay(
     settings: Settings, identity: UUID, recordings: Recordings, speed: float
 ) -> tuple[Turn, Sequence[Recording], Rerun]:
     check_present(settings)
-    async with database_url(settings) as url, connect(url, size=2, statement_cache=settings.statement_cache) as source:
+    cache, schema = settings.statement_cache, settings.db_schema
+    async with database_url(settings) as url, connect(url, size=2, statement_cache=cache, schema=schema) as source:
         owner, original = await find_turn(source, identity)
         found = recordings.read(identity)
         if original.role == "user" or not original.ended:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.storage.database import Database, connect, plain_url
+from app.storage.database import Database, connect, in_schema, plain_url
 from app.storage.embedded.server import embedded_postgres, is_made
 from app.storage.migrations import upgrade_in_thread
 from app.storage.row_security import admit, embedded_api_url
@@ -19,17 +19,27 @@ from app.storage.row_security import admit, embedded_api_url
 async def database_url(settings: Settings) -> AsyncIterator[str]:
     """The URL of Postgres. The embedded one runs until the end of the block."""
     if settings.database_url is not None:
-        yield plain_url(settings.database_url.get_secret_value())
+        yield addressed(settings, settings.database_url.get_secret_value())
     else:
         async with embedded_postgres(settings.data_dir) as url:
-            yield url
+            yield addressed(settings, url)
 
 
 def session_url(settings: Settings, url: str) -> str:
     """The URL for what must not pass a pooler: migrations, notifications and the lock that shows a replica alive. It is
     `url` unless there is another one.
     """
-    return url if settings.session_url is None else plain_url(settings.session_url.get_secret_value())
+    if settings.session_url is None:
+        return url
+    return addressed(settings, settings.session_url.get_secret_value(), past_pooler=True)
+
+
+def addressed(settings: Settings, url: str, *, past_pooler: bool = False) -> str:
+    """`url` in the driver's form, and with the schema of the tables. To a pooler it does not go: that refuses or
+    forgets it, and the role has it (`connect` sees to that).
+    """
+    plain, pooled = plain_url(url), settings.session_url is not None and not past_pooler
+    return plain if pooled or settings.db_schema is None else in_schema(plain, settings.db_schema)
 
 
 @asynccontextmanager
@@ -64,7 +74,7 @@ async def api_database(settings: Settings, url: str, everything: Database, **opt
     that; else `everything`. `url` is that of the migrated database.
     """
     if settings.api_database_url is not None:
-        api_url = plain_url(settings.api_database_url.get_secret_value())
+        api_url = addressed(settings, settings.api_database_url.get_secret_value())
     elif settings.database_url is None:
         api_url = await embedded_api_url(url)
     else:

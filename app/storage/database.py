@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary
 
 import asyncpg
@@ -227,6 +228,17 @@ def plain_url(url: str) -> str:
     return f"postgresql://{rest}"
 
 
+def in_schema(url: str, schema: str) -> str:
+    """`url` (postgresql://…) with the schema as search path, a parameter of the session, which poolers do not pass."""
+    return f"{url}{'&' if '?' in url else '?'}search_path={schema}"
+
+
+def schema_of(url: str) -> str | None:
+    """The first schema of the search path in `url`, None where it has none."""
+    paths = parse_qs(urlsplit(url).query).get("search_path")
+    return paths[-1].partition(",")[0].strip(' "') if paths else None
+
+
 async def retry_while_unavailable(work: Callable[[], Awaitable[T]]) -> T:
     """Repeats `work` until Postgres can be reached. It must be idempotent: the answer of a try may be lost."""
     wait = _FIRST_WAIT
@@ -248,13 +260,15 @@ async def connect(
     statement_cache: int = 100,
     actor: str = "",
     by_owner: bool = False,
+    schema: str | None = None,
 ) -> AsyncIterator[Database]:
     """A database at `url` (postgresql://…) with up to `size` connections, closed at the end. A statement has
     `statement_timeout` seconds. Each connection keeps up to `statement_cache` statements prepared; a pooler that gives
     each transaction another connection may allow none. `actor` is the operator whom the audit trail names; such a
-    connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). Raises
-    ConfigError where it cannot be opened.
+    connection does not pass a pooler. `by_owner`: its user is one of row-level security (row_security.py). `schema` is
+    where the tables must be found. Raises ConfigError where it cannot be opened, or leads to another schema.
     """
+    name = "TURNSTREAM_API_DATABASE_URL" if by_owner else "DATABASE_URL"
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -267,8 +281,14 @@ async def connect(
             init=partial(_prepare, actor),
         )
     except _ERRORS as error:  # past a pooler Postgres may answer all the same
-        raise ConfigError(f"DATABASE_URL names a database that cannot be used: {error}") from error
+        raise ConfigError(f"{name} names a database that cannot be used: {error}") from error
     try:
+        found = await pool.fetchval("SELECT current_schema()") if schema else None
+        if found != schema:
+            raise ConfigError(
+                f"{name} leads to the schema {found}, and TURNSTREAM_DB_SCHEMA is {schema}: its user needs the search"
+                f" path behind a pooler (ALTER ROLE … IN DATABASE … SET search_path = {schema}; then new connections)."
+            )
         yield Database(pool, statement_timeout, by_owner)
     finally:
         with suppress(TimeoutError):

@@ -15,7 +15,8 @@ _FACTS = """
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int / 10000 AS major,
     current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS standby,
     current_setting('transaction_read_only')::bool AS read_only,
-    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS may_create,
+    coalesce(has_schema_privilege(current_schema(), 'CREATE'), has_database_privilege(current_database(), 'CREATE'))
+        AS may_create,
     current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
     current_setting('synchronous_commit') <> 'off' AS waits_for_disk,
     current_setting('idle_session_timeout') AS idle_timeout,
@@ -49,7 +50,7 @@ class PostgresFacts:
             "it is a standby": ("name the primary in DATABASE_URL", self.standby),
             "it is read-only": ("set default_transaction_read_only to off", self.read_only and not self.standby),
             f"its encoding is {self.encoding}": ("make a database with the encoding UTF8", self.encoding != "UTF8"),
-            "its user may not create tables": ("GRANT CREATE ON SCHEMA to it", not self.may_create),
+            "its user may not create tables": ("GRANT CREATE ON SCHEMA (or ON DATABASE) to it", not self.may_create),
         }
         return {what: remedy for what, (remedy, is_so) in wrong.items() if is_so}
 

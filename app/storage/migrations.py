@@ -4,9 +4,9 @@ imported where there is something to migrate.
 
 import asyncio
 import re
-from contextlib import suppress
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
@@ -21,12 +21,12 @@ _PACKAGE = Path(__file__).parents[1]
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parent / "migrations")
 
 _OURS = re.compile("[0-9]{4}")
-_REVISIONS = "SELECT version_num FROM alembic_version"
-_FIRST_TABLES = ["chats", "turns", "blocks", "rounds", "documents", "tokens"]
-_TABLES = """
+_VERSIONS = "turnstream_alembic_version"
+_USUAL_VERSIONS = "alembic_version"  # the default of Alembic, which databases of earlier versions have
+_FIRST_TABLES = frozenset({"chats", "turns", "blocks", "rounds", "documents", "tokens"})
+RELATIONS: Final = """
 SELECT relname FROM pg_class
-WHERE relkind IN ('r', 'v', 'p', 'm', 'f') AND relnamespace = to_regnamespace(current_schema()) AND relname = ANY($1)
-ORDER BY relname
+WHERE relkind IN ('r', 'v', 'p', 'm', 'f') AND relnamespace = to_regnamespace(current_schema())
 """
 
 
@@ -68,28 +68,47 @@ async def present_revision(url: str) -> str | None:
     try:
         connection = await asyncpg.connect(plain_url(url))
         try:
-            # In this order: the tables of another process that migrates now are committed together with its revision.
-            tables = [each["relname"] for each in await connection.fetch(_TABLES, _FIRST_TABLES)]
-            revisions: list[str] = []
-            with suppress(asyncpg.UndefinedTableError):
-                revisions = [each["version_num"] for each in await connection.fetch(_REVISIONS)]
+            # One snapshot: another process may migrate now, and commits the tables together with their revision.
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                schema = await connection.fetchval("SELECT current_schema()")
+                present = {each["relname"] for each in await connection.fetch(RELATIONS)}
+                revisions = {
+                    table: [each["version_num"] for each in await connection.fetch(f"SELECT version_num FROM {table}")]
+                    for table in (_VERSIONS, _USUAL_VERSIONS)
+                    if table in present
+                }
         finally:
             await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise _unusable(error) from error
-    if (tables and not revisions) or not all(map(_OURS.fullmatch, revisions)):
-        what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"
-        raise ConfigError(
-            f"DATABASE_URL names a database that another program uses: it has {what}. Nothing was changed. Give"
-            " turnstream a database of its own, or a schema by `?search_path=SCHEMA` at the end of the URL."
-        )
-    if unknown := sorted({*revisions} - _known_revisions()):
+    known = [each for each in revisions.get(version_table(present), []) if _OURS.fullmatch(each)]
+    if not known:
+        _refuse_tables_of_others(schema, present, revisions.get(_USUAL_VERSIONS, []))
+    if unknown := sorted({*known} - _known_revisions()):
         raise ConfigError(
             f"DATABASE_URL: the revision {unknown[0]!r} of the database is not known here: a newer turnstream has used"
             " it. Run that version, or let it downgrade the database to a revision that this version knows:"
             " `alembic downgrade REVISION`"
         )
-    return revisions[0] if revisions else None
+    return known[0] if known else None
+
+
+def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:
+    from app.storage.tables import metadata  # noqa: PLC0415
+
+    tables = sorted(present & metadata.tables.keys())
+    if revisions or tables:
+        what = f"the revision {revisions[0]!r} of Alembic" if revisions else f"the tables {', '.join(tables)}"
+        raise ConfigError(
+            f"DATABASE_URL names a database that another program uses: its schema {schema} has {what}. Nothing was"
+            " changed. Set TURNSTREAM_DB_SCHEMA to a schema for turnstream alone, or DATABASE_URL to another database."
+        )
+
+
+def version_table(present: Set[str]) -> str:
+    """Alembic's table in a schema with the tables `present`. An `alembic_version` without ours is another program's."""
+    usual = _VERSIONS not in present and {_USUAL_VERSIONS, *_FIRST_TABLES} <= present
+    return _USUAL_VERSIONS if usual else _VERSIONS
 
 
 def newest_revision() -> str:

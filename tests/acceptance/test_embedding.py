@@ -51,9 +51,9 @@ def shell(commands: str, folder: Path, **environment: str) -> str:
 class Host(Server):
     """The program that has turnstream under a prefix."""
 
-    def __init__(self, database_url: str, folder: Path) -> None:
-        super().__init__(database_url, folder, {"TURNSTREAM_ROOT_PATH": "/chat"})
-        self.command = (sys.executable, "-m", "uvicorn", "host:app", "--port", str(self.port))
+    def __init__(self, database_url: str, folder: Path, app: str = "host:app", **settings: str) -> None:
+        super().__init__(database_url, folder, {"TURNSTREAM_ROOT_PATH": "/chat", **settings})
+        self.command = (sys.executable, "-m", "uvicorn", app, "--port", str(self.port))
         self.address, self.url = self.url, f"{self.url}/chat"
 
 
@@ -99,6 +99,33 @@ async def test_a_program_knows_who_asks_by_a_function_of_its_own(database_url: s
             assert (refused.status_code, refused.json()["detail"]) == (401, "The session has ended; log in again.")
     finally:
         await running.close()
+
+
+async def test_fastapi_has_it_under_a_prefix_with_tools_hooks_users_and_metrics_of_its_own(
+    database_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "harbour.py").write_text(blocks("In FastAPI", "python")[0], encoding="utf-8")
+    running = Host(database_url, tmp_path, "harbour:host", TURNSTREAM_DB_SCHEMA="chat")
+    await running.start()
+    try:
+        async with Client(running.address) as api:
+            api.cookies.set("user", "ada")
+            exchange = await api.json("POST", "/chat/api/turns", 201, json=said('/call high_water {"port": "Dover"}'))
+            assert exchange["stream_url"].startswith("/chat/api/")
+            events = await api.events(exchange["stream_url"])
+            assert "14:07" in str(events)
+            shown = ""
+            while 'harbour_answers_total{user="ada"} 1.0' not in shown:  # hooks are called after the readers
+                shown = (await api.get("/metrics")).text
+            assert 'turnstream_turns_total{status="complete",stop_reason="end_turn"} 1.0' in shown
+            assert "python_info" not in shown, "of the default registry come ours alone"
+            assert (await api.get("/docs")).status_code == 200, "the host's own"
+            api.cookies.set("user", "eve")
+            assert (await api.get("/chat/api/chats")).status_code == 401
+        assert await running.terminate() in {0, -15}
+    finally:
+        await running.close()
+    assert "Traceback" not in running.logs
 
 
 @pytest.mark.needs("curl")

@@ -8,10 +8,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
+from pydantic import SecretStr
 
+from app.config import Settings
+from app.domain.errors import ConfigError
+from app.main import running
 from app.storage.embedded.account import account_for
 from tests.faults.fifty_turns import TURNS, Pooler, check_all_is_well, fifty_turns, until_all
-from tests.faults.postgres import Postgres
+from tests.faults.postgres import Postgres, own_postgres
 from tests.support.programs import path_of
 from tests.support.server_process import free_port
 
@@ -77,3 +81,32 @@ async def test_fifty_turns_are_whole_behind_a_pooler_and_each_leaves_its_webhook
         connection = await asyncpg.connect(site.postgres.url)
         assert await connection.fetchval("SELECT count(*) FROM webhooks") == TURNS
         await connection.close()
+
+
+async def test_a_schema_is_found_behind_a_pooler_if_its_user_has_the_search_path(tmp_path: Path) -> None:
+    async with own_postgres(tmp_path) as postgres:
+        connection = await asyncpg.connect(postgres.url)
+        pooled = pgbouncer(tmp_path, "transaction")
+        async with pooled(postgres) as given:
+            with pytest.raises(ConfigError, match=r"leads to the schema public, .* SET search_path = chat"):
+                await _start(given)
+        await connection.execute("ALTER ROLE postgres IN DATABASE postgres SET search_path = chat")
+        async with pooled(postgres) as given:
+            await _start(given)
+        tables = "SELECT count(*) FROM pg_tables WHERE schemaname = $1"
+        assert [await connection.fetchval(tables, schema) > 0 for schema in ("chat", "public")] == [True, False]
+        await connection.close()
+
+
+async def _start(given: Mapping[str, str]) -> None:
+    settings = Settings(
+        _env_file=None,
+        database_url=SecretStr(given["DATABASE_URL"]),
+        session_url=SecretStr(given["TURNSTREAM_SESSION_URL"]),
+        statement_cache=0,
+        db_schema="chat",
+        model="demo",
+        port=free_port(),
+    )
+    async with running(settings):
+        pass

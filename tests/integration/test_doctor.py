@@ -139,19 +139,6 @@ async def test_it_changes_nothing_where_serve_would(empty_database_url: str, tmp
     assert not (tmp_path / ".data").exists()
 
 
-async def test_a_database_of_another_program_is_refused_in_right_words(empty_database_url: str) -> None:
-    connection = await asyncpg.connect(empty_database_url)
-    await connection.execute("CREATE TABLE documents (id int)")
-    (fault,) = faults(await found(settings(empty_database_url)))
-    assert "another program uses: it has the tables documents. Nothing was changed." in fault
-    await connection.execute("CREATE TABLE alembic_version (version_num text); DROP TABLE documents")
-    await connection.execute("INSERT INTO alembic_version VALUES ('ae1027a6acf')")
-    with pytest.raises(ConfigError, match="another program uses: it has the revision 'ae1027a6acf' of Alembic"):
-        async with running(settings(empty_database_url)):
-            pass
-    await connection.close()
-
-
 async def test_too_few_connections_and_a_wrong_address_are_faults(database_url: str) -> None:
     checks = await found(settings(database_url, pool_size=5_000))
     assert [each.status for each in checks["connections"]] == ["fault"]

@@ -15,7 +15,7 @@ from app.kit.ids import new_id
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
 from app.storage.database import connect
-from app.storage.runs.session import CHANNEL, ReplicaSession
+from app.storage.runs.session import ReplicaSession
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
@@ -416,7 +416,7 @@ async def test_a_session_that_died_silently_does_not_keep_the_next_one_from_list
         for count, session in enumerate(sessions, 1):
             tasks.append(asyncio.create_task(session.run()))
             await asyncio.wait_for(_listens(other.connection, count), 10)
-        await other.connection.execute("SELECT pg_notify($1, 'ring')", CHANNEL)
+        await other.connection.execute("NOTIFY turnstream, 'ring'")
         await asyncio.wait_for(received.wait(), 10)
     for task in tasks:
         task.cancel()
@@ -487,7 +487,7 @@ async def test_a_full_replica_notifies_others_and_full_replicas_do_not_notify_fo
             payloads.append(args[-1])
             received.set()
 
-        await other.connection.add_listener(CHANNEL, receive)
+        await other.connection.add_listener("turnstream", receive)
         first = await harness.ask()
         here.worker.wake()
         await pause.reached.wait()
@@ -499,7 +499,7 @@ async def test_a_full_replica_notifies_others_and_full_replicas_do_not_notify_fo
             await second.reached.wait()
             payloads.clear()
             for number in range(20):
-                await other.connection.execute(f"NOTIFY {CHANNEL}, '{QUEUED}'")
+                await other.connection.execute(f"NOTIFY turnstream, '{QUEUED}'")
                 while len(payloads) <= number:  # noqa: ASYNC110, the driver calls no coroutine
                     await asyncio.sleep(0.001)
             assert payloads == [QUEUED] * 20, "a notification that was received is not sent on"

@@ -27,22 +27,23 @@ SELECT relname, relpersistence, attname, format_type(atttypid, atttypmod) AS typ
 FROM pg_attribute
 JOIN pg_class ON pg_class.oid = attrelid AND relkind = 'r' AND relnamespace = 'public'::regnamespace
 LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-WHERE attnum > 0 AND NOT attisdropped AND relname <> 'alembic_version'
+WHERE attnum > 0 AND NOT attisdropped AND relname <> 'turnstream_alembic_version'
 ORDER BY relname, attname
 """
 CONSTRAINTS = """
 SELECT conrelid::regclass::text AS relation, conname, pg_get_constraintdef(oid) FROM pg_constraint
 WHERE connamespace = 'public'::regnamespace AND contype <> 't'
-  AND conrelid NOT IN (0, coalesce(to_regclass('alembic_version'), 0))
+  AND conrelid NOT IN (0, coalesce(to_regclass('turnstream_alembic_version'), 0))
 ORDER BY 1, 2
 """
 INDEXES = """
-SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1
+SELECT indexname, indexdef FROM pg_indexes
+WHERE schemaname = 'public' AND tablename <> 'turnstream_alembic_version' ORDER BY 1
 """
 REST = """
-SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname !~ '^alembic_version'
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname !~ '^turnstream_alembic'
 UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'alembic_version$'
+UNION ALL SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace AND typname !~ 'turnstream_alembic'
 """
 MIGRATE = "import sys; from app.storage.migrations import upgrade; upgrade(sys.argv[1])"
 
@@ -75,7 +76,8 @@ def test_there_is_one_newest_revision_and_the_names_of_the_files_tell_it() -> No
 
 async def test_alembic_finds_nothing_to_change(database_url: str) -> None:
     def differences(connection: Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
+        options = {"compare_type": True, "version_table": "turnstream_alembic_version"}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
     migrated = engine(database_url)
     async with migrated.connect() as connection:
@@ -97,7 +99,7 @@ async def test_migrations_make_what_the_tables_say_checks_and_expressions_includ
 def test_down_to_nothing_and_up_again_leaves_no_trace(database_url: str) -> None:
     before = schema(database_url)
     downgrade(database_url, "base")
-    assert asyncio.run(look(database_url, REST, "SELECT * FROM alembic_version")) == [[], []]
+    assert asyncio.run(look(database_url, REST, "SELECT * FROM turnstream_alembic_version")) == [[], []]
     upgrade(database_url)
     assert schema(database_url) == before
     upgrade(database_url)
@@ -123,7 +125,7 @@ async def test_a_database_of_this_version_is_not_given_to_alembic(
 
 
 async def test_a_database_of_a_newer_version_is_refused_with_what_to_do(database_url: str) -> None:
-    await _execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    await _execute(database_url, "UPDATE turnstream_alembic_version SET version_num = '9999'")
     with pytest.raises(ConfigError, match=r"'9999'.*newer turnstream.*alembic downgrade"):
         await upgrade_in_thread(database_url)
 
@@ -150,7 +152,7 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
         await locker.waiting(2)
         await locker.connection.execute("SELECT pg_sleep(0.5)")  # for longer than a statement has
     assert [await process.wait() for process in both] == [0, 0]
-    for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM alembic_version"):
+    for query in (COLUMNS, CONSTRAINTS, INDEXES, "SELECT * FROM turnstream_alembic_version"):
         assert await look(empty_database_url, query) == await look(database_url, query)
 
 

@@ -80,6 +80,10 @@ CHECKED = {
     ("docs/embedding.md", "Beside your own routes", "python"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "sh"): BESIDE,
     ("docs/embedding.md", "Beside your own routes", "text"): BESIDE,
+    ("docs/embedding.md", "In FastAPI", "python"): (
+        "tests/acceptance/test_embedding.py::"
+        "test_fastapi_has_it_under_a_prefix_with_tools_hooks_users_and_metrics_of_its_own"
+    ),
     ("docs/embedding.md", "Your own users", "python"): (
         "tests/acceptance/test_embedding.py::test_a_program_knows_who_asks_by_a_function_of_its_own"
     ),
@@ -133,6 +137,9 @@ CHECKED = {
         "Plans",
         "toml",
     ): "tests/unit/setup/test_plans.py::test_the_file_is_that_of_the_page",
+    ("docs/operations.md", "A schema of its own", "sql"): (
+        "tests/faults/test_poolers.py::test_a_schema_is_found_behind_a_pooler_if_its_user_has_the_search_path"
+    ),
     ("docs/operations.md", "Deployment", "sh"): "needs a container engine",
     ("docs/protocol.md", "The request", "http"): "the forms of a request; test_openapi.py compares all paths",
     ("docs/protocol.md", "The wire format", "text"): "frames as they are on the wire, shortened",
@@ -280,8 +287,9 @@ def test_examples_in_python_need_no_more_than_make_run_installs(block: Block) ->
     }
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE))
     homes = packages_distributions()
-    foreign = imports - sys.stdlib_module_names - {"app"}
-    assert [name for name in foreign if not {home.lower() for home in homes.get(name, ())} & locked] == []
+    foreign = imports - sys.stdlib_module_names - {"app", "fastapi"}  # who embeds turnstream there has it
+    names = {name: {home.lower().replace("_", "-") for home in homes.get(name, ())} for name in foreign}
+    assert [name for name in foreign if not names[name] & locked] == []
 
 
 @pytest.mark.needs("Node")

@@ -87,7 +87,7 @@ TAKE_OVER = Statement(
     """
 )
 LEAVE = Statement("DELETE FROM replicas WHERE id = :replica RETURNING id")
-NOTIFY = Statement("SELECT pg_notify(:channel, :payload)")
+NOTIFY = Statement(f"SELECT pg_notify({CHANNEL}, :payload)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +161,4 @@ class Queue:
 
     async def notify(self, payload: str) -> None:
         """Notifies every replica, this one too."""
-        await self._database.row(NOTIFY, channel=CHANNEL, payload=payload)
+        await self._database.row(NOTIFY, payload=payload)

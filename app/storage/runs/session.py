@@ -10,7 +10,8 @@ from app.storage.database import keep_alive
 
 log = structlog.get_logger(__name__)
 
-CHANNEL = "turnstream"
+# In SQL: the channel of the notifications. Another installation in the same database has another schema.
+CHANNEL = "'turnstream' || CASE current_schema() WHEN 'public' THEN '' ELSE '.' || left(current_schema(), 50) END"
 _RECONNECT = 0.2  # seconds
 _PROBE = 5.0  # seconds; within them a broken session is noticed
 
@@ -55,7 +56,8 @@ class ReplicaSession:
         try:
             # Shared: Postgres may still hold the lock for the session before, if that one broke without closing.
             await connection.execute("SELECT pg_advisory_lock_shared($1)", self._key, timeout=_PROBE)
-            await connection.add_listener(CHANNEL, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
+            channel = await connection.fetchval(f"SELECT {CHANNEL}", timeout=_PROBE)
+            await connection.add_listener(channel, lambda _c, _pid, _channel, payload: self._on_notify(str(payload)))
             self._on_open()
             while not ended.is_set():
                 try:
