@@ -24,7 +24,7 @@ NPM := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.vers
 NODE_TOOLS := $(if $(NPM),node_modules/installed.stamp)
 TYPES := app/web/static/turnstream.d.ts
 GENERATED_TYPES := node_modules/.types/$(TYPES)
-JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/node/*.mjs eslint.config.js
+JAVASCRIPT := app/web/static/*.js tests/javascript/*.js tests/javascript/*.mjs tests/node/*.mjs eslint.config.js
 
 .PHONY: help run test cover live image check bench migrations lock upgrade fmt clean vendor check-format check-lint check-types check-floors check-javascript
 

@@ -27,6 +27,7 @@ MODULES: Mapping[str, str] = {
     "doctor": "app.cli.doctor",
     "replay": "app.cli.replay",
     "compare": "app.cli.compare",
+    "conformance": "app.cli.conformance",
 }
 
 

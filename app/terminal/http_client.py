@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -13,9 +13,11 @@ import msgspec
 
 from app.terminal.assembler import ENDS, Json
 from app.terminal.errors import ConnectionLost, RequestRejected, ServerUnreachable
+from app.terminal.sse import FrameParser, StreamFrame
 
-# All in seconds. The server sends a comment every 15 s, so a stream that is silent for longer than this is dead.
-_STREAM_TIMEOUT: Final = 40.0
+# All in seconds.
+_HEARTBEAT: Final = 15.0  # of a server that does not say otherwise
+_MISSED: Final = 3  # heartbeats without a byte, after which a stream is dead
 _RESPONSE_TIMEOUT: Final = 20.0
 _CONNECT_TIMEOUT: Final = 10.0
 _LONGEST_PAUSE: Final = 5.0
@@ -127,23 +129,27 @@ class Client:
     @asynccontextmanager
     async def stream(
         self, chat: str, turn: str, cursor: str | None
-    ) -> AsyncIterator[AsyncIterator[httpx2.ServerSentEvent] | None]:
+    ) -> AsyncIterator[AsyncIterator[StreamFrame] | None]:
         """Yields the events after `cursor` until the connection ends; None where the turn has no more."""
         path = f"/api/chats/{chat}/turns/{turn}/stream"
-        headers = {"Last-Event-ID": cursor} if cursor else {}
-        timeout = httpx2.Timeout(_STREAM_TIMEOUT, connect=_CONNECT_TIMEOUT)
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": cursor} if cursor else {})}
+        # How long a stream may be silent, its own heartbeat says.
+        timeout = httpx2.Timeout(_RESPONSE_TIMEOUT, connect=_CONNECT_TIMEOUT, read=None)
         with self._errors_translated():
-            async with self._http.sse(path, headers=headers, timeout=timeout, max_event_size=None) as source:
+            async with asyncio.timeout(_RESPONSE_TIMEOUT):
+                request = self._http.build_request("GET", path, headers=headers, timeout=timeout)
+                response = await self._http.send(request, stream=True)
+            async with aclosing(response):
                 self._has_connected = True
-                if source.response.status_code == 204:
+                if response.status_code == 204:
                     yield None
                     return
-                if source.response.status_code != 200:
-                    await source.response.aread()
-                    _raise_for_status(source.response)
-                if not source.response.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise self._not_turnstream(source.response)
-                yield aiter(source)
+                if response.status_code != 200:
+                    await response.aread()
+                    _raise_for_status(response)
+                if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise self._not_turnstream(response)
+                yield _frames(response)
 
     # --- one call --------------------------------------------------------------------------------------------------
 
@@ -193,9 +199,24 @@ class Client:
             ) from None
         except httpx2.ConnectError:
             raise ServerUnreachable(f"no server answers at {self.server}") from None
+        except TimeoutError:
+            raise ConnectionLost(f"{self.server} has gone silent") from None
         except httpx2.RequestError as error:
             self._has_connected = True
             raise ConnectionLost(f"the connection to {self.server} was lost ({type(error).__name__})") from None
+
+
+async def _frames(response: httpx2.Response) -> AsyncIterator[StreamFrame]:
+    """The events of a body. Raises TimeoutError when it has gone silent."""
+    silence = _MISSED * float(response.headers.get("turnstream-heartbeat", _HEARTBEAT))
+    chunks, parser = response.aiter_bytes(), FrameParser()
+    while True:
+        async with asyncio.timeout(silence):
+            chunk = await anext(chunks, None)
+        if chunk is None:
+            return
+        for frame in parser.feed(chunk):
+            yield frame
 
 
 def _raise_for_status(response: httpx2.Response) -> None:

@@ -101,6 +101,7 @@ async def test_a_silent_stream_is_kept_alive_by_comments(database_url: str) -> N
     async with serving(database_url, heartbeat=0.01) as server, Client(server.url) as client:
         new = await asked(client, server, [Pause()])
         async with client.stream("GET", new.stream_url) as response:
+            assert response.headers["turnstream-heartbeat"] == "0.01"
             comments = (line async for line in response.aiter_lines() if line.startswith(":"))
             assert [await anext(comments), await anext(comments)]
 

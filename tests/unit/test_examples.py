@@ -49,6 +49,7 @@ CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
 APPROVAL = f"{TOOLS_PAGE}test_the_example_of_an_approval_with_another_input_works"
 OPENAI_PAGE = "tests/integration/api/test_openai_page.py::"
 AG_UI = "tests/node/test_ag_ui.py::test_the_examples_of_the_page_work_as_they_stand"
+CONFORMANCE = "tests/contracts/test_conformance.py::"
 HERE = "tests/unit/test_examples.py::"
 MODELS = "tests/unit/test_models_page.py::"
 
@@ -71,6 +72,10 @@ CHECKED = {
     ("docs/api.md", "The settings of a chat", "json"): f"{HERE}test_the_settings_of_the_page_are_accepted",
     ("docs/architecture.md", "Architecture", "text"): "a drawing",
     ("docs/benchmarks.md", "Benchmarks", "sh"): "takes minutes, and rewrites the page; the bench has tests of its own",
+    ("docs/conformance.md", "Clients", "sh"): f"{CONFORMANCE}test_a_client_with_the_usual_mistakes_is_found_out",
+    ("docs/conformance.md", "Clients", "text"): (
+        f"{CONFORMANCE}test_the_client_of_the_page_holds_every_duty_of_a_client"
+    ),
     ("docs/contributing.md", "Live tests", "text"): (
         "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
     ),

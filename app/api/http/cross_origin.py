@@ -10,6 +10,7 @@ _EXPOSED = (
     "ETag",
     "Location",
     "Retry-After",
+    "Turnstream-Heartbeat",
     "WWW-Authenticate",
     "X-Request-ID",
     "X-Resumable-Stream-ID",

@@ -206,6 +206,7 @@ def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Js
         "headers": {
             "Cache-Control": _header("no-store, no-transform"),
             "X-Accel-Buffering": _header("no"),
+            "Turnstream-Heartbeat": _header("seconds between two comments of a stream without events"),
         },
         "content": {
             STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in models.items()}}

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.http.connection import OUTLET, Outlet
-from app.api.streams.response import END, HEADERS, HELLO, FrameResponse, OpenStream, OwnerStreams, end_body
+from app.api.streams.response import END, HELLO, FrameResponse, OpenStream, OwnerStreams, end_body, headers_of
 from app.stream.delivery import Deliveries, Delivery
 from app.stream.reader import TurnReader
 from app.telemetry import STREAMS_OPEN
@@ -36,7 +36,7 @@ class TurnResponse(Response):
         """Times and `streams` are those of a `FrameResponse`, which is sent without `deliveries`."""
         self.status_code = 200
         self.background = None
-        self.init_headers(HEADERS)
+        self.init_headers(headers_of(heartbeat))
         self._reader = reader
         self._first = first
         self._deliveries = deliveries

@@ -26,6 +26,11 @@ _END_TIMEOUT = 1.0  # seconds to send the end of a body, at a shutdown too; a cl
 END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
+def headers_of(heartbeat: float) -> dict[str, str]:
+    """By the pause between heartbeats, in seconds, a client knows when a connection has gone silent."""
+    return {**HEADERS, "Turnstream-Heartbeat": f"{heartbeat:g}"}
+
+
 class OwnerStreams:
     """The open streams on this replica by owner. A stream that is asked for by itself is refused beyond those of the
     owner's plan.
@@ -115,7 +120,7 @@ class FrameResponse(EventSourceResponse):
         is open, and may end it with its credential: `last_frame` then completes the body. `first` are the first
         bytes, for clients that do not take a `retry` alone.
         """
-        super().__init__(self._events(), headers=HEADERS, ping=heartbeat, sep="\n")
+        super().__init__(self._events(), headers=headers_of(heartbeat), ping=heartbeat, sep="\n")
         self._frames = frames
         self._streams = streams
         self._last_frame = last_frame

@@ -8,16 +8,20 @@ export declare const hasEnded: (turn: {
  * @param {Block[]} blocks
  */
 export declare function joined(blocks: Block[]): Block[];
-/** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
+/**
+ * A request that the server refused: `status`, `message`, in `errors` the fields that are wrong, in `retryAfter` the seconds
+ * after which it may be repeated, where the server names them.
+ */
 export declare class Refused extends Error {
     status: number;
     errors: any[];
-    /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem */
+    retryAfter: number;
+    /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem @param {number} retryAfter */
     constructor(status: number, problem?: {
         title?: string;
         detail?: string;
         errors?: any[];
-    });
+    }, retryAfter?: number);
 }
 export declare class Client {
     #private;
@@ -146,7 +150,8 @@ export declare function retryDelay(/** @type {number} */ tries: number, random?:
  */
 export declare const isPassing: (error: unknown) => boolean;
 /**
- * Waits for the retry delay; shorter when the network comes back or the page is shown again.
- * @param {number} tries @param {AbortSignal} [signal]
+ * Waits for the retry delay, or for as long as the refusal `error` names; shorter when the network comes back or the page is
+ * shown again.
+ * @param {number} tries @param {AbortSignal} [signal] @param {any} [error]
  */
-export declare function pause(tries: number, signal?: AbortSignal): Promise<any>;
+export declare function pause(tries: number, signal?: AbortSignal, error?: any): Promise<any>;

@@ -7,7 +7,8 @@ const ENDED = new Set(['complete', 'cancelled', 'error'])
 const MAX_TRIES = 7
 const MAX_TOKENS = 3 // of one request: one that is new and refused too is no reason to go on for ever
 const MAX_DELAY = 15_000 // milliseconds between two tries
-const SILENCE = 45_000 // milliseconds: three heartbeats of the server (one each 15 s) without a byte
+const HEARTBEAT = 15 // seconds between two bytes of a server that does not say otherwise
+const MISSED = 3 // heartbeats without a byte, after which a connection is dead
 
 /** @param {{status: Status}} turn */
 export const hasEnded = (turn) => ENDED.has(turn.status)
@@ -29,13 +30,17 @@ export function joined(blocks) {
   return passages
 }
 
-/** A request that the server refused: `status`, `message`, and in `errors` the fields that are wrong. */
+/**
+ * A request that the server refused: `status`, `message`, in `errors` the fields that are wrong, in `retryAfter` the seconds
+ * after which it may be repeated, where the server names them.
+ */
 export class Refused extends Error {
-  /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem */
-  constructor(status, problem = {}) {
+  /** @param {number} status @param {{title?: string, detail?: string, errors?: any[]}} problem @param {number} retryAfter */
+  constructor(status, problem = {}, retryAfter = 0) {
     super(problem.detail || problem.title || `The server answered ${status}.`)
     this.status = status
     this.errors = problem.errors ?? []
+    this.retryAfter = retryAfter
   }
 }
 
@@ -85,8 +90,8 @@ export class Client {
         return await this.request(method, path, body, { key, signal })
       } catch (error) {
         if (!isPassing(error) || tries === MAX_TRIES) throw error
+        await pause(tries - 1, signal, error)
       }
-      await pause(tries - 1, signal)
     }
   }
 
@@ -208,6 +213,8 @@ export class Client {
    */
   async *#follow(path, last, { cursor, signal, connection = () => {} } = {}) {
     for (let tries = 0; ; tries++) {
+      const start = Date.now()
+      let failure
       try {
         for await (const event of this.connect(path, { cursor, signal, connection })) {
           if (event.id) cursor = event.id
@@ -216,13 +223,14 @@ export class Client {
           yield event
           if (last.has(event.event)) return
         }
-        tries = 0 // the server ends each connection after a while
       } catch (error) {
         if (error === NO_MORE_EVENTS) return
-        if (signal?.aborted || (error instanceof Refused && error.status < 500)) throw error
+        if (signal?.aborted || (error instanceof Refused && error.status < 500 && error.status !== 429)) throw error
+        failure = error
         connection('lost')
       }
-      await pause(tries, signal)
+      if (Date.now() - start > MAX_DELAY) tries = 0 // the server ends each connection after a while, also a quiet one
+      await pause(tries, signal, failure)
     }
   }
 
@@ -238,6 +246,7 @@ export class Client {
       const headers = cursor ? { 'Last-Event-ID': cursor } : {}
       const response = await this.#fetch(path, { headers, signal: watchdog.signal })
       if (response.status === 204) throw NO_MORE_EVENTS
+      watchdog.expect(Number(response.headers.get('Turnstream-Heartbeat')) || HEARTBEAT)
       connection('open')
       yield* parseEvents(/** @type {ReadableStream<Uint8Array>} */ (response.body), () => watchdog.reset())
     } finally {
@@ -291,7 +300,8 @@ const pathOf = (chat, turn) => `/api/chats/${chat}/turns/${turn}`
 
 /** @param {Response} response */
 async function refusal(response) {
-  return new Refused(response.status, await response.json().catch(() => ({})))
+  const after = Number(response.headers.get('Retry-After')) || 0
+  return new Refused(response.status, await response.json().catch(() => ({})), after)
 }
 
 /** A name for a request, by which the server recognises it when it is repeated. */
@@ -339,11 +349,20 @@ class Watchdog {
   /** @param {AbortSignal} [signal] */
   constructor(signal) {
     this.signal = signal ? AbortSignal.any([signal, this.#ending.signal]) : this.#ending.signal
-    this.timer = setInterval(() => this.#check(), 5_000)
+    this.expect(HEARTBEAT)
   }
 
-  #check() {
-    if (Date.now() - this.#last > SILENCE) this.#ending.abort(new TypeError('The connection has gone silent.'))
+  /** @param {number} seconds at most between two bytes of a connection that lives */
+  expect(seconds) {
+    clearInterval(this.timer)
+    const silence = MISSED * seconds * 1000
+    this.timer = setInterval(() => this.#check(silence), silence / 9)
+    this.reset()
+  }
+
+  /** @param {number} silence in milliseconds */
+  #check(silence) {
+    if (Date.now() - this.#last > silence) this.#ending.abort(new TypeError('The connection has gone silent.'))
   }
 
   reset() {
@@ -361,17 +380,20 @@ export function retryDelay(/** @type {number} */ tries, random = Math.random()) 
   return Math.min(MAX_DELAY, 400 * 2 ** tries) * (0.5 + random / 2)
 }
 
+const PASSING = new Set([502, 503, 504]) // the server is not ready, or a proxy cannot reach it
+
 /**
  * Whether a request that failed so may succeed later: the server could not be reached, or is not ready.
  * @param {unknown} error
  */
-export const isPassing = (error) => (error instanceof Refused ? error.status === 503 : error instanceof TypeError)
+export const isPassing = (error) => (error instanceof Refused ? PASSING.has(error.status) : error instanceof TypeError)
 
 /**
- * Waits for the retry delay; shorter when the network comes back or the page is shown again.
- * @param {number} tries @param {AbortSignal} [signal]
+ * Waits for the retry delay, or for as long as the refusal `error` names; shorter when the network comes back or the page is
+ * shown again.
+ * @param {number} tries @param {AbortSignal} [signal] @param {any} [error]
  */
-export function pause(tries, signal) {
+export function pause(tries, signal, error) {
   return new Promise((resolve, reject) => {
     const ends = new AbortController()
     /** @param {EventTarget | undefined} target @param {string} name @param {() => void} listener */
@@ -382,7 +404,8 @@ export function pause(tries, signal) {
       ends.abort()
       settle(value)
     }
-    const timer = setTimeout(finish, retryDelay(tries), resolve)
+    const after = 1000 * (error?.retryAfter ?? 0)
+    const timer = setTimeout(finish, after + retryDelay(after ? 0 : tries), resolve)
     listen(globalThis, 'online', () => finish(resolve))
     listen(globalThis.document, 'visibilitychange', () => finish(resolve))
     listen(signal, 'abort', () => finish(reject, signal?.reason))

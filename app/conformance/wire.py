@@ -1,0 +1,88 @@
+"""The wire form of docs/protocol.md: events as bytes and back, and the assembling of a turn. Written for the kit alone,
+so that it shares no mistake with a server or client that it examines.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+ENDS = {"turn_complete": "complete", "turn_cancelled": "cancelled", "turn_error": "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A server-sent event. One without an id is a notice; one without a name an id alone, as begins a feed."""
+
+    id: str | None
+    name: str
+    data: Json
+
+    def frame(self) -> bytes:
+        lines = [f"id: {self.id}"] if self.id is not None else []
+        lines += [f"event: {self.name}", f"data: {json.dumps(self.data, ensure_ascii=False, separators=(',', ':'))}"]
+        return ("\n".join(lines) + "\n\n").encode()
+
+
+class Parser:
+    """Bytes to events, however they are cut. Also counts the comments. Raises ValueError for what is no event."""
+
+    def __init__(self) -> None:
+        self.comments = 0
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        *frames, self._rest = (self._rest + chunk).split(b"\n\n")
+        for frame in frames:
+            lines = frame.decode().split("\n")
+            self.comments += sum(line.startswith(":") for line in lines)
+            fields = dict(line.split(": ", 1) for line in lines if line and not line.startswith(":"))
+            if "data" in fields or "id" in fields:
+                yield Event(fields.get("id"), fields.get("event", ""), json.loads(fields.get("data", "{}")))
+
+
+class Disorder(ValueError):
+    """Events do not fit those before them."""
+
+
+def assemble(events: Iterable[Event], blocks: Iterable[Json] = ()) -> tuple[list[Json], str]:
+    """Returns the blocks and the status that the events lead to, from `blocks`. Raises Disorder."""
+    found, status = [dict(block) for block in blocks], "running"
+    for event in events:
+        data = event.data
+        match event.name:
+            case "block_start":
+                if data["index"] != len(found):
+                    raise Disorder(f"block {data['index']} began where block {len(found)} was next")
+                found.append({**data, "text": ""})
+            case "block_delta":
+                have = len(found[data["index"]]["text"])
+                if data["index"] != len(found) - 1 or data["offset"] != have:
+                    raise Disorder(f"text for offset {data['offset']} of block {data['index']} came at {have}")
+                found[-1]["text"] += data["text"]
+            case "block_stop":
+                found[data["index"]].pop("open", None)
+                found[data["index"]] |= data
+            case "reset":
+                del found[data["index"] :]
+            case end if end in ENDS:
+                status = ENDS[end]
+            case _:
+                pass
+    return found, status
+
+
+def difference(blocks: Sequence[Json], expected: Sequence[Json]) -> str:
+    """The first difference in what every client must have of a block, as a sentence; empty if there is none."""
+    for index, (one, other) in enumerate(zip(blocks, expected, strict=False)):
+        for member in ("type", "text", "input", "is_error"):
+            if one.get(member) != other.get(member):
+                return f"`{member}` of block {index} is {_short(one.get(member))}, not {_short(other.get(member))}"
+    return "" if len(blocks) == len(expected) else f"there are {len(blocks)} blocks, not {len(expected)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"

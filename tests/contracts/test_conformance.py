@@ -1,0 +1,142 @@
+"""The conformance kit, and those that it examines first: the clients of the project."""
+
+import asyncio
+import json
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import commands
+from app.conformance.client import ScriptedServer, Session, StreamBody, command, examine, scripted_server, visitor
+from app.conformance.report import Report
+from app.conformance.scenarios import SCENARIOS, Stream
+from app.terminal.assembler import Assembler
+from app.terminal.errors import RequestRejected
+from app.terminal.http_client import Client, TurnFollower
+from tests.support.programs import path_of
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 50  # seconds, for a machine that is busy with other tests; the longest scenario takes seven
+
+
+async def terminal(url: str, session: Session) -> None:
+    """The client of `turnstream chat`, without its terminal."""
+    client, state = Client(url, "secret"), Assembler()
+    chat, turn = str(session.chat), str(session.turn)
+    try:
+        if session.scenario.posts is not None:
+            state = Assembler.of((await client.post_turn(chat, "When is high tide?", None, "key"))["assistant_turn"])
+        async with aclosing(TurnFollower(client, chat, turn).events()) as events:
+            async for event in events:
+                state.apply(event.name, event.data)
+        if state.end is None:
+            state = Assembler.of(await client.turn(chat, turn))
+    except RequestRejected:
+        pass
+    finally:
+        await client.aclose()
+    session.reported.set_result({"status": (state.end or "").removeprefix("turn_"), "blocks": state.blocks})
+
+
+# A client as many would write it: it takes an id before its event is complete, knows no reset and no refusal, and comes
+# back at once.
+NAIVE = """
+import httpx2, json, sys
+url, chat, turn = sys.argv[1:]
+blocks, status, cursor = [], "running", None
+while status == "running":
+    headers, rest = {"Last-Event-ID": cursor} if cursor else {}, ""
+    try:
+        with httpx2.stream("GET", f"{url}/api/chats/{chat}/turns/{turn}/stream", headers=headers) as response:
+            if response.status_code == 204:
+                break
+            for text in response.iter_text():
+                *lines, rest = (rest + text).split("\\n")
+                for name, _, value in (line.partition(": ") for line in lines):
+                    if name == "id":
+                        cursor = value
+                    elif name == "event":
+                        event = value
+                    elif name == "data" and event.startswith("block_"):
+                        data = json.loads(value)
+                        if event == "block_start":
+                            blocks.append({**data, "text": ""})
+                        else:
+                            data["text"] = blocks[data["index"]]["text"] + data.get("text", "")
+                            blocks[data["index"]].update(data)
+                    elif name == "data" and event in {"turn_complete", "turn_cancelled", "turn_error"}:
+                        status = event.removeprefix("turn_")
+    except httpx2.TransportError:
+        pass
+print(json.dumps({"status": status, "blocks": blocks}))
+"""
+
+
+def held(report: Report) -> None:
+    assert report.exit_code == 0, report.as_text()
+    assert {result.status for result in report.results} == {"held"}
+
+
+async def test_the_terminal_client_holds_every_duty_of_a_client() -> None:
+    async with scripted_server(0, PATIENCE) as (url, server):
+        held(await examine(url, server, terminal, "turnstream chat"))
+
+
+@pytest.mark.needs("Node")
+async def test_the_client_of_the_page_holds_every_duty_of_a_client() -> None:
+    script = ROOT / "tests/javascript/conformance.mjs"
+    async with scripted_server(0, PATIENCE) as (url, server):
+        node = await asyncio.create_subprocess_exec(path_of("Node"), str(script), url)
+        report = await examine(url, server, visitor, "of its own")
+        assert await node.wait() == 0
+    held(report)
+    page = (ROOT / "docs/conformance.md").read_text(encoding="utf-8")
+    assert [line for line in report.as_text().splitlines() if line[:60].rstrip() not in page] == []
+
+
+async def test_a_client_with_the_usual_mistakes_is_found_out(tmp_path: Path) -> None:
+    script = tmp_path / "naive.py"
+    script.write_text(NAIVE, encoding="utf-8")
+    chosen = {
+        "a turn is assembled": "",
+        "cut between an id and its event": "After the event 1-9-0 the client came back with the cursor 1-10-0",
+        "a reset, in the midst of a block": "In what the client assembled",
+        "streams that end at once": "each is to be longer than the one before",
+        "403": "2 requests for the stream, not 1",
+        "a POST that is refused": "needs --post",
+    }
+    async with scripted_server(0, 20) as (url, server):
+        server.sessions = {promise: server.sessions[promise] for promise in chosen}
+        customer = command(f"{sys.executable} {script} {{url}} {{chat}} {{turn}}", None)
+        report = await examine(url, server, customer, "naive")
+    texts = {result.promise: result.text for result in report.results}
+    assert [promise for promise, text in chosen.items() if text not in texts[promise]] == [], report.as_text()
+    assert (report.exit_code, report.as_text().splitlines()[-1]) == (1, "1 held, 4 failed, 1 skipped")
+    suite = ET.fromstring(report.as_junit())
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["skipped"]) == ("6", "4", "1")
+    assert [each["promise"] for each in json.loads(report.as_json())["results"]] == list(chosen)
+
+
+async def test_each_cut_of_a_scenario_lies_in_its_stream() -> None:
+    for session in ScriptedServer(PATIENCE).sessions.values():
+        rest = list(session.events)
+        for answer in session.scenario.answers:
+            if isinstance(answer, Stream):
+                body = StreamBody(rest, answer, session.scenario.retry)
+                assert body.held_back or answer.cut is None
+                ids = [event.id for event in rest]
+                rest = rest[ids.index(body.last_id) + 1 :] if body.last_id else rest
+
+
+def test_the_numbers_of_scenarios_are_promises_of_the_protocol() -> None:
+    protocol = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    assert [each.rule for each in SCENARIOS if f"**{each.rule}.**" not in protocol] == []
+
+
+def test_what_makes_no_sense_together_is_wrong_usage() -> None:
+    result = CliRunner().invoke(commands, ["conformance", "client", "--post", "curl {url}"])
+    assert (result.exit_code, "--post needs a COMMAND too" in result.output) == (2, True)

@@ -1,0 +1,27 @@
+// The page's client module as a client of the conformance kit: `node conformance.mjs URL` goes through all scenarios.
+
+import { apply, Client, Refused } from '../../app/web/static/turnstream.js'
+
+const [url] = process.argv.slice(2)
+const client = new Client({ base: url, token: () => 'secret' })
+
+async function assembled({ kind, chat, turn: id }) {
+  let turn = { blocks: [], rounds: [], actions: [] }
+  try {
+    if (kind === 'post') {
+      const exchange = await client.say(chat, 'When is high tide?')
+      id = exchange.assistant_turn.id
+      turn = exchange.assistant_turn
+    }
+    for await (const event of client.follow(chat, id)) apply(turn, event)
+    if (!['complete', 'cancelled', 'error'].includes(turn.status)) turn = await client.turn(chat, id)
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error
+  }
+  return turn
+}
+
+const scenarios = await client.request('GET', '/scenarios')
+await Promise.all(
+  scenarios.map(async (scenario) => client.request('POST', `/reports/${scenario.chat}`, await assembled(scenario))),
+)
