@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from app.api.ai_sdk import endpoints as ai_sdk
 from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.http.endpoint import Endpoint, Handler, Query
-from app.api.http.openapi import openapi
+from app.api.http.openapi import Version, openapi
 from app.api.schemas.requests import (
     BrowserTokenIn,
     ChatChanges,
@@ -55,16 +56,20 @@ from app.api.services import admit, path_for
 from app.api.streams import chat as chat_stream
 from app.api.streams import feed as feed_stream
 from app.api.streams import turn as turn_stream
+from app.domain.errors import RequestRefused
 from app.tracing import TRACING
 
 
 async def get_openapi(request: Request) -> Response:
-    return Response(_document(path_for(request, "") or "/"), media_type="application/json")
+    version = request.query_params.get("version", "3.1")
+    if version not in get_args(Version):
+        raise RequestRefused("`version` of OpenAPI must be 3.1 or 3.2.", field="version")
+    return Response(_document(path_for(request, "") or "/", version), media_type="application/json")
 
 
 @cache
-def _document(server: str) -> bytes:
-    return to_json({**openapi(ENDPOINTS), "servers": [{"url": server}]})
+def _document(server: str, version: Version) -> bytes:
+    return to_json({**openapi(ENDPOINTS, version), "servers": [{"url": server}]})
 
 
 def _limit(default: int, most: int) -> Query:
@@ -484,7 +489,15 @@ ENDPOINTS = (
         open=True,
     ),
     Endpoint("GET /metrics", health.metrics, "Prometheus metrics", gives="text/plain", problems=(500,), open=True),
-    Endpoint("GET /openapi.json", get_openapi, "This document", gives="application/json", open=True),
+    Endpoint(
+        "GET /openapi.json",
+        get_openapi,
+        "This document",
+        gives="application/json",
+        problems=(422,),
+        queries=(Query("version", "of OpenAPI: `3.1`, or `3.2`, which has a schema for the items of streams"),),
+        open=True,
+    ),
 )
 
 

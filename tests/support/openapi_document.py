@@ -49,9 +49,10 @@ class Document:
         return reference.rpartition("/")[2]
 
     def check_event(self, name: str, data: Any, stream: str = "Stream") -> None:
-        events = self.json["components"]["responses"][stream]["content"][STREAM]["x-events"]
-        assert name in events, f"an event {name} is not in the document"
-        self._valid(data, events[name])
+        """`data` are those of an event with this name."""
+        schema = self.resolved(self.json["components"]["responses"][stream]["content"][STREAM]["x-itemSchema"])
+        assert name in schema["discriminator"]["mapping"], f"an event {name} is not in the document"
+        self._valid({"event": name, "data": data}, {"$ref": schema["discriminator"]["mapping"][name]})
 
     def resolved(self, value: Json) -> Json:
         """`value`, or what it refers to."""

@@ -2,20 +2,27 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
 from importlib.metadata import metadata
-from typing import Any, cast
+from operator import or_
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
 from app.api.http.endpoint import Endpoint
 from app.api.http.errors import CELL_HEADER
+from app.api.schemas.fields import Absent, without_defaults
 from app.api.schemas.responses import Problem
 
 Json = dict[str, Any]
+# Version 3.1 has no word for the items of a stream. Not all generators of clients read 3.2.
+Version = Literal["3.1", "3.2"]
 
 JSON = "application/json"
+TEXT = "text/plain"
+BYTES = "application/octet-stream"
 PROBLEM = "application/problem+json"
 STREAM = "text/event-stream"
 
@@ -64,6 +71,24 @@ _TEXTS = {
     "tool_use_id": "the id of a call",
     "id": "the chat's own id, or any that the client made for it",
 }
+# By the module of the handler.
+_TAGS = {
+    "chats": ("Chats", "Conversations: their titles, system prompts and settings"),
+    "search": ("Search", "How texts are indexed for the search, which is a query of the list of chats"),
+    "turns": ("Turns", "Messages and answers: to post, read, cancel, generate again, copy and delete them"),
+    "streams": ("Streams", "Server-sent events of a turn, of a chat, and of all chats of an owner"),
+    "actions": ("Actions", "Calls of tools: decisions about those that wait, permissions, whole results"),
+    "waiting": ("Waiting calls", "The calls of all chats that wait for the owner"),
+    "ai_sdk": ("AI SDK", "The same chats in the protocol of Vercel's AI SDK"),
+    "ag_ui": ("AG-UI", "The same chats in the protocol AG-UI"),
+    "usage": ("Usage", "What the calls of models have used"),
+    "tokens": ("Tokens", "Short-lived tokens for browsers"),
+    "catalog": ("Catalog", "The models and tools of this server"),
+    "documents": ("Documents", "Texts of the owner that tools can read"),
+    "uploads": ("Uploads", "Files that turns refer to"),
+    "health": ("Health", "What supervisors and monitoring ask"),
+    "routes": ("Description", "This document"),
+}
 _ABOUT_EVENTS = "Server-sent events, each with JSON as its data and the cursor behind it as its id. "
 _STREAMS = {
     "Stream": (f"{_ABOUT_EVENTS}The stream ends after the last event of the turn.", EVENTS),
@@ -77,7 +102,28 @@ _STREAMS = {
 }
 
 
-def openapi(endpoints: Sequence[Endpoint]) -> Json:
+class _Frame(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_defaults)
+
+    id: Annotated[str | Absent, Field(description="the cursor behind the event; notices have none")] = None
+
+
+def _event_schema(stream: str, events: Mapping[str, type[BaseModel]]) -> type[BaseModel]:
+    """The schema of any event of the stream, as a client has it when it has parsed the data."""
+    frames = []
+    for name, model in events.items():
+        fields: dict[str, Any] = {"event": (Literal[name], ...), "data": (model, ...)}
+        frames.append(create_model(f"{model.__name__}Frame", __base__=_Frame, **fields))
+    root: Any = (reduce(or_, frames), Field(discriminator="event"))
+    return create_model(f"{stream}Event", __base__=RootModel, __doc__=f"An event of the stream `{stream}`.", root=root)
+
+
+@cache  # not at the start of the server, which it would delay
+def _event_schemas() -> Mapping[str, type[BaseModel]]:
+    return {stream: _event_schema(stream, events) for stream, (_, events) in _STREAMS.items() if events}
+
+
+def openapi(endpoints: Sequence[Endpoint], version: Version = "3.1") -> Json:
     """The document, as JSON values."""
     refs, schemas = _schemas(endpoints)
     paths: Json = {}
@@ -86,7 +132,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> Json:
         paths.setdefault(endpoint.path.replace(":path}", "}"), {})[endpoint.method.lower()] = operation
     about = metadata("turnstream")
     return {
-        "openapi": "3.1.0",
+        "openapi": f"{version}.0",
         "info": {
             "title": "turnstream",
             "version": about["Version"],
@@ -94,10 +140,11 @@ def openapi(endpoints: Sequence[Endpoint]) -> Json:
             "description": _ABOUT,
         },
         "security": [{"bearer": []}, {}],
+        "tags": [{"name": name, "description": description} for name, description in _TAGS.values()],
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": _shared_answers(endpoints, refs),
+            "responses": _shared_answers(endpoints, refs, version),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -107,7 +154,7 @@ Refs = dict[type[BaseModel], Json]
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    events = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values()]
+    events = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *_event_schemas().values()]
     modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):
@@ -121,7 +168,7 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
 def _operation(endpoint: Endpoint, refs: Refs) -> Json:
     operation: Json = {
         "operationId": endpoint.handler.__name__,
-        "tags": [endpoint.handler.__module__.split(".")[2]],
+        "tags": [_TAGS[endpoint.handler.__module__.split(".")[2]][0]],
         "summary": endpoint.summary,
         "parameters": list(_parameters(endpoint)),
         "responses": {str(status): answer for status, answer in sorted(_answers(endpoint, refs))},
@@ -129,7 +176,10 @@ def _operation(endpoint: Endpoint, refs: Refs) -> Json:
     if endpoint.takes is not None:
         fields = endpoint.takes.model_fields.values() if isinstance(endpoint.takes, type) else ()
         required = any(field.is_required() for field in fields)
-        operation["requestBody"] = {"required": required, "content": _content(endpoint.takes, refs)}
+        content = _content(endpoint.takes, refs)
+        if isinstance(endpoint.takes, str):
+            content |= _content(BYTES, refs)  # the server looks at the bytes, not at their declared type
+        operation["requestBody"] = {"required": required, "content": content}
     if endpoint.open:
         operation["security"] = []
     return operation
@@ -184,11 +234,16 @@ def _content(body: type[BaseModel] | str | None, refs: Refs) -> Json:
     if isinstance(body, type):
         return {JSON: {"schema": refs[body]}}
     assert body is not None
-    return {body: {"schema": {"type": "object" if body == JSON else "string"}}}
+    schema: Json = {"type": "string"}
+    if body == JSON:
+        schema = {"type": "object"}
+    elif body != TEXT:
+        schema |= {"format": "binary", "contentMediaType": body}
+    return {body: {"schema": schema}}
 
 
-def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
-    shared = {name: _stream(about, events, refs) for name, (about, events) in _STREAMS.items()}
+def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs, version: Version) -> Json:
+    shared = {name: _stream(name, refs, version) for name in _STREAMS}
     for status in sorted({status for endpoint in endpoints for status in problems(endpoint)}):
         answer: Json = {"description": _REASONS[status], "content": {PROBLEM: {"schema": refs[Problem]}}}
         if status in _PROBLEM_HEADERS:
@@ -198,20 +253,33 @@ def _shared_answers(endpoints: Sequence[Endpoint], refs: Refs) -> Json:
     return shared
 
 
-def _stream(about: str, models: Mapping[str, type[BaseModel]], refs: Refs) -> Json:
-    """OpenAPI 3.1 cannot describe the items of a stream: the description is for people, `x-events` for programs."""
-    events = "\n".join(f"- `{name}`: {' '.join((model.__doc__ or '').split())}" for name, model in models.items())
+def _stream(name: str, refs: Refs, version: Version) -> Json:
+    about, models = _STREAMS[name]
+    events = "\n".join(f"- `{event}`: {' '.join((model.__doc__ or '').split())}" for event, model in models.items())
+    content: Json = {"schema": {"type": "string"}}
+    if models and version == "3.1":
+        content["x-itemSchema"] = refs[_event_schemas()[name]]
+    elif models:
+        content = {"itemSchema": {"oneOf": [_sent(event, refs[model]) for event, model in models.items()]}}
     return {
-        "description": f"{about} Events, with their data in `x-events`:\n\n{events}" if models else about,
+        "description": f"{about} Events:\n\n{events}" if models else about,
         "headers": {
             "Cache-Control": _header("no-store, no-transform"),
             "X-Accel-Buffering": _header("no"),
             "Turnstream-Heartbeat": _header("seconds between two comments of a stream without events"),
         },
-        "content": {
-            STREAM: {"schema": {"type": "string"}, "x-events": {name: refs[model] for name, model in models.items()}}
-        },
+        "content": {STREAM: content},
     }
+
+
+def _sent(event: str, data: Json) -> Json:
+    """The fields of a server-sent event, which are texts. The one of its data is JSON."""
+    fields = {
+        "id": {"type": "string"},
+        "event": {"const": event},
+        "data": {"type": "string", "contentMediaType": JSON, "contentSchema": data},
+    }
+    return {"type": "object", "required": ["event", "data"], "properties": fields}
 
 
 def _header(description: str) -> Json:

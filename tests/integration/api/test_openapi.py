@@ -65,6 +65,21 @@ async def test_the_document_is_valid_and_says_which_version_it_describes(documen
     assert document.json["info"]["version"] == version("turnstream")
 
 
+async def test_a_later_version_of_openapi_describes_the_items_of_streams(api: Client, document: Document) -> None:
+    later = await api.json("GET", "/openapi.json?version=3.2")
+    validate(later)
+    assert later["openapi"] == "3.2.0"
+    for name, stream in later["components"]["responses"].items():
+        items = stream["content"].get("text/event-stream", {}).get("itemSchema", {"oneOf": []})["oneOf"]
+        frames = document.json["components"]["schemas"].get(f"{name}Event", {"discriminator": {"mapping": {}}})
+        assert {item["properties"]["event"]["const"] for item in items} == frames["discriminator"]["mapping"].keys()
+
+
+async def test_a_version_of_openapi_that_is_not_offered_is_refused(api: Client) -> None:
+    problem = await api.json("GET", "/openapi.json?version=2.0", 422)
+    assert problem["errors"] == [{"field": "version", "message": "`version` of OpenAPI must be 3.1 or 3.2."}]
+
+
 async def test_every_endpoint_is_in_the_document_under_a_name_of_its_own(document: Document) -> None:
     written = {(method.upper(), path) for path, item in document.json["paths"].items() for method in item}
     assert written == {(endpoint.method, path_of(endpoint)) for endpoint in ENDPOINTS}
@@ -293,7 +308,7 @@ async def wrong_kind(world: World, endpoint: Endpoint) -> None:
 async def wrong_field(world: World, endpoint: Endpoint) -> None:
     path = filled(endpoint, {"{path:path}": "a/"}) if "{path" in endpoint.path else await world.fill(endpoint)
     content = b"[]" if endpoint.takes else b""
-    await world.api.request(endpoint.method, path, params={"limit": "0"}, content=content, headers=JSON)
+    await world.api.request(endpoint.method, path, params={"limit": "0", "version": "0"}, content=content, headers=JSON)
 
 
 async def too_many(world: World, endpoint: Endpoint) -> None:

@@ -1,0 +1,36 @@
+"""A client with the types that openapi-typescript makes of the document, and the server."""
+
+import json
+import shutil
+from subprocess import run
+
+import httpx2
+import pytest
+
+from tests.node.conftest import FOLDER, ScriptServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# Within the folder of the packages, so that they are found.
+GENERATED = FOLDER / "node_modules" / ".generated"
+STRICT = ["--strict", "--module", "nodenext", "--target", "es2023", "--lib", "es2023,dom", "--skipLibCheck"]
+
+
+async def test_a_client_with_generated_types_posts_follows_and_reads(node: str, server: ScriptServer) -> None:
+    shutil.rmtree(GENERATED, ignore_errors=True)
+    GENERATED.mkdir()
+    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as client:
+        (GENERATED / "openapi.json").write_bytes((await client.get("/openapi.json")).content)
+    shutil.copy(FOLDER / "generated.mts", GENERATED)
+    # Members with a default may be left out of requests.
+    types = ["openapi-typescript", "openapi.json", "--output", "api.d.ts", "--default-non-nullable=false"]
+    for program, *options in (types, ["tsc", *STRICT, "generated.mts"]):
+        command = [str(FOLDER / "node_modules/.bin" / program), *options]
+        done = run(command, cwd=GENERATED, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = run(
+        [node, "generated.mjs", server.url], cwd=GENERATED, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = {"assembled": True, "failed": 1, "last": "That is it.", "status": "complete", "refused": 404}
+    assert json.loads(done.stdout) == found
