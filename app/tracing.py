@@ -6,8 +6,8 @@ set up (`opentelemetry-instrument`, or an embedding program); without one its AP
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from importlib.metadata import version
+from time import time_ns
 from typing import Any, Literal
 
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
@@ -96,13 +96,11 @@ class Tracing:
                 recorded.failed(getattr(error, "type", type(error).__name__))
                 raise
 
-    def past(self, name: str, start: datetime, end: datetime, **attributes: Any) -> None:
-        """A span of something that is over, inside the present one."""
+    def past(self, name: str, seconds: float) -> None:
+        """A span of something that took `seconds` and has just ended, inside the present one."""
         if self._tracer is not None:
-            span = self._tracer.start_span(
-                name, start_time=int(start.timestamp() * 1e9), attributes=_dotted(attributes)
-            )
-            span.end(int(end.timestamp() * 1e9))
+            end = time_ns()
+            self._tracer.start_span(name, start_time=end - int(seconds * 1e9)).end(end)
 
     def outgoing(self) -> dict[str, str]:
         """The headers that carry the present span to another server; none where nothing is traced."""

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -20,6 +19,7 @@ from app.domain.chats import Chat, OnBusy
 from app.domain.errors import Conflict, NotFound, RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Role, Turn
+from app.kit.clock import CLOCK
 from app.kit.text import unstorable
 from app.storage.exchanges import Exchange, IdempotencyKey, Target
 
@@ -60,7 +60,7 @@ async def post_by_chat(services: Services, new: NewTurn, target: Target, key: Id
         with suppress(NotFound):
             return await post_message(services, new, target, key)
         with suppress(Conflict):  # another request has just created it
-            now = datetime.now(UTC)
+            now = CLOCK.now()
             created = Chat(target.chat, target.owner, None, None, {}, created_at=now, updated_at=now)
             return await post_in_new_chat(services, new, created, key)
     raise Conflict(f"Chat {target.chat} is created and deleted all the time; try again later.")

@@ -1,6 +1,6 @@
 """The handler of short-lived tokens: a credential is exchanged for one that allows less, for a browser."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +12,7 @@ from app.api.services import begin, identity_of
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
 from app.domain.identity import OF_A_PERSON, Identity, checked_scopes
+from app.kit.clock import CLOCK
 from app.storage.database import OWNER
 from app.storage.tokens import BROWSER_TOKEN
 
@@ -40,7 +41,7 @@ async def create_token(request: Request) -> Response:
         await services.storage.turns.get(owner, sent.chat, sent.turn)
     elif sent.chat is not None:
         await services.storage.chats.get(owner, sent.chat)
-    end = datetime.now(UTC) + timedelta(seconds=sent.seconds or min(_USUAL_LIFE, longest))
+    end = CLOCK.now() + timedelta(seconds=sent.seconds or min(_USUAL_LIFE, longest))
     end = min(end, identity.expires_at or end)
     if sent.plan is not None:
         identity.require("admin")

@@ -1,7 +1,6 @@
 """Handlers of turns: post, read, cancel, generate again."""
 
 import asyncio
-from datetime import UTC, datetime
 from uuid import UUID
 
 from starlette.requests import Request
@@ -19,6 +18,7 @@ from app.domain.chats import Chat
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
 from app.domain.why import reasons
+from app.kit.clock import CLOCK
 from app.kit.ids import new_id
 from app.storage.chat_changes import ChatState, place_of
 from app.storage.exchanges import Exchange, Parent, Target
@@ -41,7 +41,7 @@ async def create_turn_in_new_chat(request: Request) -> Response:
     new, body = await read_body(request, NewTurnInNewChat)
     key = idempotency_key_of(request, body)
     settings = services.resolver.changed_settings({}, new.chat.settings, "chat.settings")
-    now = datetime.now(UTC)
+    now = CLOCK.now()
     chat = Chat(new_id(), owner, new.chat.title, new.chat.system_prompt, settings, created_at=now, updated_at=now)
     exchange = await post_in_new_chat(services, new, chat, key)
     return _exchange_response(request, services, owner, exchange)

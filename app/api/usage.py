@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import date
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +12,7 @@ from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
 from app.api.services import begin, identity_of
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
+from app.kit.clock import CLOCK
 from app.storage.charges import Charges, UsageGroup, UsageSum
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
@@ -20,7 +21,7 @@ _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 async def get_usage(request: Request) -> Response:
     services, owner = begin(request)
     limit = limit_of(request, default=100, most=1000)
-    today = datetime.now(UTC).date()
+    today = CLOCK.now().date()
     since, until = _day_in(request, "since", today.replace(day=1)), _day_in(request, "until", today)
     if until < since:
         raise RequestRefused("`until` must not be a day before `since`.", field="until")

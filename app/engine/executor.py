@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import assert_never
@@ -52,6 +51,7 @@ from app.engine.retries import StallTimeout
 from app.engine.spending import BudgetSpent, most_cost, most_tokens
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
+from app.kit.clock import CLOCK
 from app.kit.text import sentence
 from app.llm.conversation.summaries import as_summary
 from app.storage.database import retry_while_unavailable
@@ -127,13 +127,13 @@ class Executor:
         if await self._tidy("error", keep=True):
             await self._call_after_round()
         round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
-        begun = replace(round, started_at=datetime.now(UTC))
+        begun = replace(round, started_at=CLOCK.now())
         await self._recorder.begin_round(replace(begun, stop_reason=None))
         await self._recorder.seal_round(begun, [answer])
         await self._recorder.end("complete", ASSEMBLED)
 
     async def _next_step(self) -> Step:
-        now = datetime.now(UTC)
+        now = CLOCK.now()
         step = next_step(self.turn, self._context.ancestors, now=now)
         if not isinstance(step, CallModel | Shorten | Compact):
             return step
@@ -334,7 +334,7 @@ class Executor:
         """
         if self._context.updated.is_set() or self._context.hooks.want(AfterRound):
             return None
-        return next_step(self._sealed_turn(round, unwritten), self._context.ancestors, now=datetime.now(UTC))
+        return next_step(self._sealed_turn(round, unwritten), self._context.ancestors, now=CLOCK.now())
 
     def _sealed_turn(self, round: Round, unwritten: Sequence[Block]) -> Turn:
         turn = self.turn

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce, wraps
 from time import monotonic, perf_counter
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
@@ -20,6 +20,7 @@ from app.domain.rounds import Round, add_usage
 from app.domain.steps import VOIDED
 from app.domain.turns import Status, Turn, TurnError, check_transition
 from app.domain.why import Stage
+from app.kit.clock import CLOCK
 from app.storage.runs.record import Records, SettledCall
 from app.stream.live import LiveView
 from app.telemetry import PERSIST_SECONDS
@@ -306,7 +307,7 @@ class Recorder:
 
     def _sealed(self, round: Round, recoveries: int) -> tuple[Round, Turn]:
         """The last round sealed, and the turn with its sums."""
-        sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=datetime.now(UTC))
+        sealed = replace(round, sealed_by=self.turn.attempt, sealed_at=CLOCK.now())
         return sealed, replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
 
     def _show_sealed(self, sealed: Round, unwritten: Sequence[Block], turn: Turn) -> None:

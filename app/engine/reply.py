@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from time import perf_counter
 from typing import Any, assert_never
 
@@ -18,6 +18,7 @@ from app.engine.frame_clock import FrameClock
 from app.engine.last_block import LastBlock
 from app.engine.recorder import Recorder
 from app.engine.retries import StallTimeout
+from app.kit.clock import CLOCK
 from app.llm.accumulator import Accumulator, Change
 from app.llm.conversation.seam import Seam
 from app.llm.provider import ModelRequest, Part, Unknown
@@ -163,7 +164,7 @@ class Reply:
             usage=message.usage,
             request_id=message.request_id,
             data=message.data,
-            started_at=datetime.now(UTC),
+            started_at=CLOCK.now(),
         )
 
     def _delta(self, text: str) -> None:
@@ -172,7 +173,7 @@ class Reply:
 
     def _count(self, text: str) -> None:
         if self._first_delta_at is None:
-            self._first_delta_at = datetime.now(UTC)
+            self._first_delta_at = CLOCK.now()
             self.seconds_to_first_delta = perf_counter() - self._opened
             self._observe_first_delta(self._first_delta_at)
         self._chars_left -= len(text)

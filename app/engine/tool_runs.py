@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from time import perf_counter
@@ -31,6 +31,7 @@ from app.engine.recorder import Settlement
 from app.engine.side_calls import SideCalls, prompt_for
 from app.engine.tool_gate import CallKey, RunCall, SettleUnrun, ToolGate, key_of, with_approval, with_grants
 from app.engine.turn_context import TurnContext
+from app.kit.clock import CLOCK
 from app.kit.media import IMAGES, media_type_of
 from app.storage.database import retry_while_unavailable
 from app.storage.tool_cache import CachedResult
@@ -100,7 +101,7 @@ class ToolRuns:
         else none. `sealed` is the turn as it will be. They must be started next, or be settled.
         """
         gate = ToolGate(sealed, self._toolset, self._started_before, self._tasks.keys())
-        if self._context.spending.limits_calls or gate.asks(calls, datetime.now(UTC)):
+        if self._context.spending.limits_calls or gate.asks(calls, CLOCK.now()):
             return ()
         if not all(isinstance(gate.decide(call), RunCall) for call in calls):
             return ()
@@ -109,7 +110,7 @@ class ToolRuns:
 
     async def answer(self, calls: Sequence[Block], refusal: str | None) -> None:
         """Gives every call of a round its result, or asks a person for it."""
-        if refusal is None and (asks := self._gate.asks(calls, datetime.now(UTC))):
+        if refusal is None and (asks := self._gate.asks(calls, CLOCK.now())):
             if any(ask.tool_digest is not None for ask in asks):
                 find = partial(self._context.grants.of_chat, self._recorder.turn.chat_id)
                 asks = with_grants(asks, calls, await retry_while_unavailable(find))
@@ -292,7 +293,7 @@ class ToolRuns:
 
     async def _run(self, call: Block, input_json: str) -> Outcome:
         await self._context.call_hooks(BeforeTool(self._context.owner, self._recorder.turn, call, input_json))
-        started_at, start = datetime.now(UTC), perf_counter()
+        started_at, start = CLOCK.now(), perf_counter()
         label = self._label(call)
         with (
             TOOLS_RUNNING.track_inprogress(),
@@ -357,7 +358,7 @@ class ToolRuns:
             kind="elicitation",
             digest=sha256(f"{id} {text}".encode()).hexdigest(),
             attempt=attempt,
-            expires_at=datetime.now(UTC) + timedelta(seconds=question.seconds),
+            expires_at=CLOCK.now() + timedelta(seconds=question.seconds),
             question=text,
         )
         await self._recorder.ask([ask])

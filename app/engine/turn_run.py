@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal, assert_never
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from app.engine.tool_gate import CallKey
 from app.engine.tool_runs import ToolRuns
 from app.engine.turn_context import TurnContext
 from app.engine.warm_paths import WarmPaths
+from app.kit.clock import CLOCK
 from app.llm.conversation.messages import KnownEntries
 from app.storage.accounts import Accounts
 from app.storage.charges import Charges
@@ -129,7 +129,7 @@ class TurnRun:
             ) as span,
         ):
             if turn.attempt == 1 and turn.created_at is not None:
-                TRACING.past("queue", turn.created_at, datetime.now(UTC))
+                TRACING.past("queue", (CLOCK.now() - turn.created_at).total_seconds())
             recorder = Recorder(Records(services.database, services.replica, turn.id, turn.attempt), view)
             storage = services.database
             uploads, cache, grants = Uploads(storage), ToolCache(storage), Grants(storage)

@@ -2,8 +2,9 @@
 
 import os
 import threading
-import time
 from uuid import UUID
+
+from app.kit.clock import CLOCK
 
 
 class _Clock:
@@ -14,7 +15,7 @@ class _Clock:
         self._last = 0
 
     def next(self) -> int:
-        milliseconds = time.time_ns() // 1_000_000
+        milliseconds = int(CLOCK.seconds() * 1000)
         fresh = milliseconds << 74 | int.from_bytes(os.urandom(10)) >> 7
         with self._lock:
             self._last = max(fresh, self._last + 1)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakValueDictionary
@@ -21,6 +21,7 @@ import asyncpg
 import structlog
 
 from app.domain.errors import ConfigError, StatementRefused, StorageError, StorageUnavailable
+from app.kit.clock import CLOCK
 from app.telemetry import POOL_IN_USE, POOL_WAIT_SECONDS
 
 log = structlog.get_logger(__name__)
@@ -280,6 +281,9 @@ async def connect(
             statement_cache_size=statement_cache,
             init=partial(_prepare, actor),
         )
+        async with pool.acquire() as connection:  # before the first id is made
+            asked = monotonic()
+            CLOCK.learn(await connection.fetchval("SELECT clock_timestamp()"), asked, monotonic())
     except _ERRORS as error:  # past a pooler Postgres may answer all the same
         raise ConfigError(f"{name} names a database that cannot be used: {error}") from error
     try:

@@ -1,10 +1,11 @@
 """Retention: the removal of rows by their age, in small steps, and the replica that does it."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final, Literal
 from uuid import UUID
 
+from app.kit.clock import CLOCK
 from app.storage.database import LONG, Database, Statement
 
 Aged = Literal["uploads", "idempotency_keys"]
@@ -135,7 +136,7 @@ class AgedRows:
 
     async def step(self) -> int | None:
         """How many rows it has deleted; None where none was old."""
-        first = int((datetime.now(UTC) - self._age).timestamp() * 1000)
+        first = int((CLOCK.now() - self._age).timestamp() * 1000)
         before = UUID(int=max(0, first) << 80)
         rows = await self._database.rows(DELETE_AGED[self._table], before=before, age=self._age, most=_STEP)
         return len(rows) or None

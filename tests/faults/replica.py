@@ -1,4 +1,4 @@
-"""`python -m tests.faults.replica`: `turnstream serve`, with one tool that has effects, which a test can count."""
+"""`python -m tests.faults.replica`: `turnstream serve`, with tools whose effects a test can count, and that wait."""
 
 import os
 from functools import partial
@@ -20,6 +20,12 @@ async def act(word: str, context: ToolContext) -> str:
     return response.text
 
 
+@tool(approval="always", approval_expiry=300)
+async def ask() -> str:
+    """Is allowed by a person."""
+    return "ok"
+
+
 if __name__ == "__main__":
-    vars(serve)["running"] = partial(running, toolset=Toolset([act], max_parallel=500))
+    vars(serve)["running"] = partial(running, toolset=Toolset([act, ask], max_parallel=500))
     serve.serve()

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,16 +35,20 @@ class Replica(Server):
 async def two_replicas(
     database_url: str, folder: Path, model: Model, **settings: str
 ) -> AsyncIterator[tuple[Replica, Replica]]:
-    given = {
-        "ANTHROPIC_API_KEY": "none",
-        "ANTHROPIC_BASE_URL": model.url,
-        "PYTHONPATH": str(ROOT),
-        **settings,
-    }
-    pair = Replica(database_url, folder, given), Replica(database_url, folder, given)
+    async with replicas_with(database_url, folder, model, settings, settings) as (one, other):
+        yield one, other
+
+
+@asynccontextmanager
+async def replicas_with(
+    database_url: str, folder: Path, model: Model, *settings: Mapping[str, str]
+) -> AsyncIterator[Sequence[Replica]]:
+    """A replica for each of the `settings`."""
+    usual = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": model.url, "PYTHONPATH": str(ROOT)}
+    replicas = [Replica(database_url, folder, {**usual, **each}) for each in settings]
     try:
-        await asyncio.gather(*(one.start() for one in pair))
-        yield pair
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        yield replicas
     finally:
-        for one in pair:
-            await one.close()
+        for replica in replicas:
+            await replica.close()

@@ -23,6 +23,7 @@ PROGRAMS: Mapping[str, Program] = {
     "PgBouncer": Program(("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
     "HAProxy": Program(("haproxy", "/usr/sbin/haproxy"), "haproxy"),
     "Caddy": Program(("caddy",), "caddy"),
+    "faketime": Program(("faketime",), "faketime"),
     "promtool": Program(("promtool",), "prometheus"),
     "buildah": Program(("buildah",), "buildah"),
     "debootstrap": Program(("debootstrap", "/usr/sbin/debootstrap"), "debootstrap"),

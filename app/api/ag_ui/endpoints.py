@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +45,7 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
+from app.kit.clock import CLOCK
 from app.storage.actions import Decision
 from app.storage.exchanges import Parent, Target
 
@@ -85,7 +86,7 @@ async def connect_agent(request: Request) -> Response:
     run = Run(sent.thread_id, sent.run_id, sent.state)
     newest = await services.storage.turns.newest(owner, chat)
     turn = await services.storage.turns.get(owner, chat, newest) if newest else None
-    if turn is not None and (turn.ended_at is None or turn.ended_at > datetime.now(UTC) - _RECENTLY):
+    if turn is not None and (turn.ended_at is None or turn.ended_at > CLOCK.now() - _RECENTLY):
         return run_stream(services, owner, turn, run, sent.messages, uploads, continues=True)
     path = await services.storage.turns.path(owner, chat, turn.id) if turn else []
     return response(services, _at_rest(run, path, sent.messages, uploads))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -36,6 +36,7 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.errors import RequestRefused
 from app.domain.identity import Identity
 from app.domain.turns import Turn
+from app.kit.clock import CLOCK
 from app.storage.actions import Decision
 from app.storage.exchanges import Exchange, IdempotencyKey, Parent, Target
 
@@ -67,7 +68,7 @@ async def resume_answer(request: Request) -> Response:
     id = await chat_of(services, identity_of(request), request.path_params["id"])
     newest = await services.storage.turns.newest(owner, id)
     turn = await services.storage.turns.get(owner, id, newest) if newest else None
-    if turn is None or (turn.ended_at is not None and turn.ended_at < datetime.now(UTC) - _RECENTLY):
+    if turn is None or (turn.ended_at is not None and turn.ended_at < CLOCK.now() - _RECENTLY):
         return Response(status_code=204)
     services.streams.check(owner)
     return await passed_on(request, turn) or ui_stream(services, owner, turn)

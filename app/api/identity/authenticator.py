@@ -1,13 +1,13 @@
 """Authentication: the identity of a request, by the first of several ways that knows its credential."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from starlette.requests import Request
 
 from app.api.identity.way import Authenticate, bearer_token
 from app.domain.errors import Unauthorized
 from app.domain.identity import Identity
+from app.kit.clock import CLOCK
 
 
 class Authenticator:
@@ -21,7 +21,7 @@ class Authenticator:
         for way in self._ways:
             identity = await way(request)
             if identity is not None:
-                if identity.has_expired(datetime.now(UTC)):
+                if identity.has_expired(CLOCK.now()):
                     raise Unauthorized("The credential of the request has expired; send a new one.")
                 return identity
         if bearer_token(request) is None:

@@ -14,6 +14,7 @@ from app.api.identity.issuer_keys import IssuerKeys, Jwk
 from app.api.identity.way import LoginScopes, bearer_token, identity_from
 from app.domain.errors import OfAnotherCell, Unauthorized
 from app.domain.identity import Identity
+from app.kit.clock import CLOCK
 
 # The algorithms that may be allowed, with the type of their keys. Each has a private and a public key: with a shared
 # key every server that checks tokens could make them, and a public key could be taken for a shared one.
@@ -24,6 +25,14 @@ KEY_TYPES: Final = {
 }
 _LONGEST_TOKEN: Final = 16_384
 _MOST_REMEMBERED: Final = 10_000
+# The library does not know the clock of the database, nor that a token may be for one of several audiences.
+_OPTIONS: Final[jwt.types.Options] = {
+    "require": ["exp", "iss"],
+    "verify_aud": False,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
 _LATEST: Final = 253_370_764_800  # the year 9999: what is later cannot be written as a date
 
 
@@ -97,13 +106,25 @@ class JwtTokens:
             jwt.PyJWK(dict(key), algorithm).key,
             algorithms=[algorithm],
             issuer=self._issuer.name,
-            leeway=self._issuer.leeway,
-            options={"require": ["exp", "iss"], "verify_aud": False},
+            options=_OPTIONS,
         )
+        self._check_times(claims)
         sent = _claim(claims, self._issuer.audience_claim)
         if not self._issuer.audiences.intersection(_texts(sent)):
             raise ValueError(f"it is for another audience (`{self._issuer.audience_claim}` is {sent!r})")
         return claims
+
+    def _check_times(self, claims: Mapping[str, Any]) -> None:
+        """Raises ValueError for a token that has expired, or is not valid yet."""
+        now, leeway = CLOCK.seconds(), self._issuer.leeway
+        try:
+            times = {name: int(claims[name]) for name in ("exp", "nbf", "iat") if name in claims}
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError("`exp`, `nbf` and `iat` must be numbers") from None
+        if times["exp"] <= now - leeway:
+            raise ValueError("it has expired")
+        if max(times.get("nbf", 0), times.get("iat", 0)) > now + leeway:
+            raise ValueError("it is not yet valid")
 
     def _identity_of(self, claims: Mapping[str, Any]) -> Identity:
         issuer = self._issuer

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID
 
 from starlette.requests import Request
@@ -23,6 +22,7 @@ from app.domain.asks import Ask, AskAnswer
 from app.domain.chats import Chat, title_from
 from app.domain.errors import NotFound, RequestRefused
 from app.domain.turns import Turn
+from app.kit.clock import CLOCK
 from app.kit.ids import new_id
 from app.kit.offload import offload
 from app.storage.actions import Decision
@@ -82,7 +82,7 @@ class Posting:
             raise RequestRefused(detail, field="input")
         new = new_turn(services, self._options, self._input, follows=place.origin is not None)
         if place.chat is None:
-            now = datetime.now(UTC)
+            now = CLOCK.now()
             chat = Chat(new_id(), owner, None, None, {}, created_at=now, updated_at=now)
             if not self._input.last_answer:
                 return (await post_in_new_chat(services, new, chat, self._key)).assistant_turn

@@ -1,7 +1,6 @@
 """The watch over open streams: each is authenticated again every few seconds, and ends with its credential."""
 
 import asyncio
-from datetime import UTC, datetime
 
 import structlog
 
@@ -9,6 +8,7 @@ from app.api.http.errors import Unavailable
 from app.api.services import admit
 from app.api.streams.response import OpenStream, OwnerStreams
 from app.domain.errors import Forbidden, OfAnotherCell, StorageError, Unauthorized
+from app.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
 
@@ -48,5 +48,5 @@ async def _check(stream: OpenStream) -> None:
     except Exception as error:
         if not isinstance(error, StorageError | Unavailable):
             log.warning("stream.unchecked", exc_info=error)
-        if stream.identity.has_expired(datetime.now(UTC)):
+        if stream.identity.has_expired(CLOCK.now()):
             stream.end(Unauthorized("The credential of the request has expired; send a new one."))

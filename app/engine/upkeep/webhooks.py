@@ -5,8 +5,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from time import monotonic, time
+from time import monotonic
 
 import aiohttp
 import msgspec
@@ -14,6 +13,7 @@ import structlog
 
 from app.domain.errors import StorageUnavailable
 from app.engine.hooks import Hooks, TurnEnded
+from app.kit.clock import CLOCK
 from app.kit.ids import new_id
 from app.kit.signature import headers_of
 from app.storage.database import retry_while_unavailable
@@ -143,7 +143,7 @@ class WebhookDeliveries(Hooks):
 
 async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, body: bytes) -> int | str:
     """The status of the answer, or the class of the error. The error's message is not used: it may have the URL."""
-    signature = headers_of(receiver.secret, id, int(time()), body)
+    signature = headers_of(receiver.secret, id, int(CLOCK.seconds()), body)
     headers = {"content-type": "application/json", "user-agent": "turnstream", **signature, **TRACING.outgoing()}
     try:
         async with http.post(receiver.url, data=body, headers=headers, allow_redirects=False) as response:
@@ -154,7 +154,7 @@ async def post_signed(http: aiohttp.ClientSession, receiver: Receiver, id: str, 
 
 async def ping_receiver(receiver: Receiver) -> int | str:
     """Sends the event `ping`, which is about no turn, and returns the same as `post_signed`."""
-    body = msgspec.json.encode({"type": "ping", "timestamp": datetime.now(UTC), "data": {}})
+    body = msgspec.json.encode({"type": "ping", "timestamp": CLOCK.now(), "data": {}})
     timeout = aiohttp.ClientTimeout(total=WebhookPolicy().timeout)
     async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as http:
         return await post_signed(http, receiver, f"ping-{new_id()}", body)

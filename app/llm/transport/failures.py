@@ -10,7 +10,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from app.domain.errors import PermanentError, ProviderError, TooLong, TransientError
+from app.kit.clock import CLOCK
 
 log = structlog.get_logger(__name__)
 
@@ -304,7 +305,7 @@ def _until(value: str) -> float | None:
         date = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - CLOCK.now()).total_seconds())
 
 
 def _waits(failures: list[Any]) -> Iterator[float | None]:

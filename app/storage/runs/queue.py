@@ -4,9 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 from uuid import UUID
 
 from app.domain.errors import StorageError
+from app.kit.clock import CLOCK
 from app.storage.database import Database, Statement
 from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
@@ -62,7 +64,7 @@ RENEW_LEASE = Statement(
     INSERT INTO replicas (id, address, session, lease_until, webhooks)
     VALUES (:replica, :address, :session, now() + :lease, :webhooks)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
-    RETURNING id
+    RETURNING clock_timestamp() AS time
     """
 )
 GET_PEERS = Statement(
@@ -137,7 +139,9 @@ class Queue:
         return {row["id"]: row["cancel_requested"] for row in rows}
 
     async def renew_lease(self, seconds: float) -> None:
-        await self._database.row(
+        """Renews the lease, and learns the time of Postgres."""
+        asked = monotonic()
+        row = await self._database.row(
             RENEW_LEASE,
             replica=self.replica,
             address=self._address,
@@ -145,6 +149,8 @@ class Queue:
             lease=timedelta(seconds=seconds),
             webhooks=self._webhooks,
         )
+        assert row is not None
+        CLOCK.learn(row["time"], asked, monotonic())
 
     async def peers(self) -> Sequence[Peer]:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)

@@ -1,6 +1,5 @@
 """The HTTP client of tools. URLs are untrusted: no request reaches an internal address, and answers are limited."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -17,6 +16,7 @@ from aiohttp import (
 )
 from yarl import URL
 
+from app.kit.clock import CLOCK
 from app.kit.signature import headers_of
 from app.tools.http.addresses import AddressRefused, Allowed, UrlRefused
 from app.tracing import TRACING
@@ -89,7 +89,7 @@ class HttpClient:
     """Reads up to `max_answer_bytes` of an answer, after decompression. It sets no timeout: the caller does."""
 
     def __init__(
-        self, allowed: Allowed, max_answer_bytes: int = 1_000_000, clock: Callable[[], float] = time.time
+        self, allowed: Allowed, max_answer_bytes: int = 1_000_000, clock: Callable[[], float] = CLOCK.seconds
     ) -> None:
         self._allowed = allowed
         self._max_answer_bytes = max_answer_bytes

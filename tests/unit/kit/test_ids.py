@@ -5,6 +5,7 @@ from uuid import RFC_4122
 
 import pytest
 
+from app.kit.clock import CLOCK
 from app.kit.ids import new_id
 
 
@@ -36,7 +37,7 @@ def test_ids_of_several_threads_are_all_different_and_grow_in_each() -> None:
 
 def test_ids_grow_though_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = new_id()
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    monkeypatch.setattr(CLOCK, "seconds", lambda: 0.0)
     first, second = new_id(), new_id()
     assert before < first < second
     assert (first.version, first.variant) == (7, RFC_4122)

@@ -1,0 +1,31 @@
+"""The time of the database: the clocks of machines differ, so rows are written and aged by the clock of Postgres."""
+
+from datetime import UTC, datetime
+from time import monotonic, time
+
+
+class DatabaseClock:
+    """The time of Postgres as its last answer showed it, carried on by the monotonic clock. Before the first answer it
+    is the time of this machine.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = time() - monotonic()  # of the monotonic clock, in seconds
+
+    def seconds(self) -> float:
+        """Since 1970."""
+        return monotonic() + self._ahead
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.seconds(), UTC)
+
+    def learn(self, read: datetime, asked: float, answered: float) -> None:
+        """Postgres has `read` its clock between two times of the monotonic clock. An estimate that agrees with that
+        stays, so a slow answer does not move it.
+        """
+        at = read.timestamp()
+        self._ahead = min(max(self._ahead, at - answered), at - asked)
+
+
+# One for the process: so is its machine's clock, whose error this makes good.
+CLOCK = DatabaseClock()

@@ -1,0 +1,109 @@
+"""A replica whose clock is ten minutes ahead, or behind, beside one whose clock is right."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.faults.model import Call, Gate, Model, Step, Use, model_api
+from tests.faults.replicas import replicas_with
+from tests.support.effort import FULL
+from tests.support.http_client import Client, Json, said, turn_url
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("faketime")]
+
+# A test takes a minute at most, however loaded the machine is.
+NEAR = timedelta(minutes=5)
+# The lease is one that a loaded machine does not let expire.
+SETTINGS = {"TURNSTREAM_CONCURRENT_TURNS": "1", "TURNSTREAM_LEASE": "30"}
+
+
+def script(call: Call) -> Iterable[Step]:
+    if call.words == "ask" and call.rounds == 0:
+        return ("I ask. ", Use("ask", {}))
+    return ("It ", Gate("middle"), "ends.")
+
+
+def clock_off_by(seconds: int) -> dict[str, str]:
+    """Settings of a process. Intervals are as they were."""
+    return {
+        "LD_PRELOAD": "/usr/$LIB/faketime/libfaketime.so.1",
+        "FAKETIME": f"{seconds:+}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+@pytest.mark.parametrize("seconds", [600, -600] if FULL else [600])
+async def test_a_wrong_clock_neither_reorders_the_queue_nor_falsifies_times(
+    database_url: str, tmp_path: Path, seconds: int
+) -> None:
+    async with (
+        model_api(script) as model,
+        replicas_with(database_url, tmp_path, model, SETTINGS, SETTINGS | clock_off_by(seconds)) as (
+            right,
+            wrong,
+        ),
+    ):
+        connection = await asyncpg.connect(database_url)
+        now: datetime = await connection.fetchval("SELECT now()")
+        await connection.close()
+        async with Client(right.url) as of_right, Client(wrong.url) as of_wrong:
+            turns = await _run_in_the_order_of_the_queue(model, of_wrong, of_right)
+            for turn in turns:
+                await _check_times(of_right, turn, now)
+            for client in (of_right, of_wrong):  # each has run one of the first two turns, at least
+                assert 0 < await _seconds_to_first_deltas(client) < NEAR.total_seconds()
+            await _asks_and_tokens_expire_in_time(of_wrong, of_right, now)
+
+
+async def _run_in_the_order_of_the_queue(model: Model, of_wrong: Client, of_right: Client) -> list[Json]:
+    """Each replica runs one turn; the next ones wait, and are run in the order in which they were posted."""
+    running = [await _post(client, name) for client, name in ((of_wrong, "first"), (of_right, "second"))]
+    await model.until_reached("middle", 2)
+    names = ("a", "b", "c", "d")
+    waiting = [await _post(client, name) for client, name in zip((of_wrong, of_right) * 2, names, strict=True)]
+    model.open("middle", ["first"])  # its replica goes on with the others
+    for count, name in enumerate(names, 3):
+        await model.until_reached("middle", count)
+        assert model.calls[-1].words == name
+        model.open("middle", [name])
+    model.open("middle", ["second"])
+    return running + waiting
+
+
+async def _check_times(client: Client, turn: Json, now: datetime) -> None:
+    """Those that the rows and the id have are the times of Postgres."""
+    await client.events(f"{turn_url(turn)}/stream")
+    (round,) = (await client.json("GET", turn_url(turn)))["rounds"]
+    for name in ("started_at", "first_delta_at", "sealed_at"):
+        assert abs(datetime.fromisoformat(round[name]) - now) < NEAR, name
+    made = datetime.fromtimestamp((UUID(turn["id"]).int >> 80) / 1000, UTC)
+    assert abs(made - now) < NEAR
+
+
+async def _seconds_to_first_deltas(client: Client) -> float:
+    metrics = (await client.get("/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+    return next(sample.value for sample in samples if sample.name == "turnstream_first_delta_seconds_sum")
+
+
+async def _asks_and_tokens_expire_in_time(of_wrong: Client, of_right: Client, now: datetime) -> None:
+    turn = await _post(of_wrong, "ask", tools=["ask"])
+    async with of_wrong.follow(f"{turn_url(turn)}/stream") as events:
+        await anext(event async for event in events if event.name == "action_required")
+    (call,) = (await of_wrong.json("GET", "/api/waiting"))["calls"]
+    token = await of_wrong.json("POST", "/api/tokens", json={"seconds": 300})
+    for expires_at in (call["expires_at"], token["expires_at"]):
+        assert abs(datetime.fromisoformat(expires_at) - now - timedelta(seconds=300)) < NEAR
+    for client in (of_wrong, of_right):
+        await client.json("GET", "/api/chats", headers={"Authorization": f"Bearer {token['token']}"})
+
+
+async def _post(client: Client, words: str, **body: Any) -> Json:
+    posted: Json = (await client.json("POST", "/api/turns", 201, json={**said(words), **body}))["assistant_turn"]
+    return posted

@@ -1,0 +1,31 @@
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+import pytest
+
+from app.kit.clock import DatabaseClock
+
+HOUR = timedelta(hours=1)
+
+
+def test_before_postgres_has_answered_it_is_the_time_of_this_machine() -> None:
+    before, read, after = datetime.now(UTC), DatabaseClock().now(), datetime.now(UTC)
+    assert before - timedelta(seconds=1) < read < after + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("skew", [HOUR, -HOUR])
+def test_an_answer_of_postgres_sets_it_to_within_the_time_that_the_answer_took(skew: timedelta) -> None:
+    clock, asked = DatabaseClock(), monotonic()
+    at = datetime.now(UTC) + skew
+    clock.learn(at, asked, asked + 0.25)
+    off = abs(clock.seconds() - monotonic() + asked - at.timestamp())
+    assert off <= 0.25 + 1e-6
+
+
+def test_a_slow_answer_that_agrees_does_not_move_it() -> None:
+    clock, asked = DatabaseClock(), monotonic()
+    at = datetime.now(UTC) + HOUR
+    clock.learn(at, asked, asked)
+    learned = clock.seconds() - monotonic()
+    clock.learn(at + timedelta(seconds=3), asked, asked + 30)  # it was read 3 s after it was asked for
+    assert clock.seconds() - monotonic() == pytest.approx(learned, abs=0.01)
