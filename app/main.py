@@ -19,6 +19,7 @@ from app.api.identity.authenticator import Authenticator
 from app.api.identity.way import Authenticate
 from app.api.neighbours import Neighbours
 from app.api.openai.routes import openai_routes
+from app.api.overview import Overview
 from app.api.plans import OwnerPlans
 from app.api.resolve import Defaults, Resolver
 from app.api.routes import routes
@@ -188,6 +189,7 @@ async def running(
             ),
             owner_plans,
             streams,
+            Overview(database, parts.models, parts.plans.default.running_turns),
             engine.refusals.note,
             engine.failed,
             is_ready=lambda: not worker.draining,

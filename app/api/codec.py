@@ -12,6 +12,7 @@ from app.domain.events import RequiredAction
 from app.domain.kinds import TEXT, THINKING, TOOL_RESULT, TOOL_USE
 from app.domain.results import count_files
 from app.domain.turns import TurnError
+from app.storage.charges import UsageSum
 
 # Members of the provider's object that a block has under names of its own, or that carry nothing for a client.
 _SENT_ELSEWHERE = frozenset({"type", "id", "name", "input", "text", "thinking", "tool_use_id"})
@@ -106,3 +107,8 @@ def block_json(block: Block) -> dict[str, Any]:
     data: dict[str, Any] = {"index": block.index, "round": block.round, "type": block.type}
     data |= identity_json(block.type, block.tool_use_id, block.name)
     return data | {"text": block.text} | block_details(block)
+
+
+def figures_json(used: UsageSum) -> dict[str, Any]:
+    tokens = {f"{kind}_tokens": count for kind, count in asdict(used.tokens).items()}
+    return {"calls": used.calls, **tokens, "cost": used.cost, "unpriced": used.unpriced}

@@ -18,6 +18,7 @@ from app.api.codec import (
     to_json,
 )
 from app.api.schemas.fields import Absent, without_defaults
+from app.api.schemas.operations import HourOut, NowOut, SpendOut
 from app.api.schemas.responses import BlockMembers, BlockOut, ChatOut, DegradedOut, ErrorOut, WantedOut
 from app.domain import events as domain
 from app.domain.cursor import Cursor
@@ -364,5 +365,28 @@ FEED_EVENTS: Mapping[str, type[BaseModel]] = {
     "chat_deleted": FeedChatDeletedEvent,
     "turn": FeedTurnEvent,
     "reset": FeedResetEvent,
+    "access_ended": AccessEndedNotice,
+}
+
+
+# --- what operators watch ---------------------------------------------------------------------------------------------
+
+
+class NowEvent(NowOut):
+    """The replicas and the open turns, every two seconds."""
+
+
+class HourEvent(HourOut):
+    """The figures of the last hour, every ten seconds."""
+
+
+class SpendEvent(SpendOut):
+    """What was spent today, where it has changed, once in a minute."""
+
+
+OVERVIEW_EVENTS: Mapping[str, type[BaseModel]] = {
+    "now": NowEvent,
+    "hour": HourEvent,
+    "spend": SpendEvent,
     "access_ended": AccessEndedNotice,
 }

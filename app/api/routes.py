@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api import actions, catalog, chats, documents, health, search, tokens, turns, uploads, usage, waiting
+from app.api import actions, admin, catalog, chats, documents, health, search, tokens, turns, uploads, usage, waiting
 from app.api.ag_ui import endpoints as ag_ui
 from app.api.ag_ui.schemas import AgUiStopped, AgUiThreadOut, RunInput
 from app.api.ai_sdk import endpoints as ai_sdk
@@ -16,6 +16,7 @@ from app.api.ai_sdk.schemas import UiChatOut, UiRequest, UiStopped
 from app.api.codec import to_json
 from app.api.http.endpoint import Endpoint, Handler, Query
 from app.api.http.openapi import Version, openapi
+from app.api.schemas.operations import ActedTurnOut, OverviewOut, ReplicaOut
 from app.api.schemas.requests import (
     BrowserTokenIn,
     ChatChanges,
@@ -477,6 +478,45 @@ ENDPOINTS = (
         gives=UploadDeleted,
         problems=(404, 409),
         queries=(Query("if", "`unused`: only where no turn refers to it"),),
+    ),
+    Endpoint(
+        "GET /api/admin/overview",
+        admin.get_overview,
+        "Replicas and open turns of all owners, the last hour's figures, what was spent today",
+        gives=OverviewOut,
+        scopes=("admin",),
+    ),
+    Endpoint(
+        "GET /api/admin/stream",
+        admin.stream_overview,
+        "Follow the overview: all parts of it, then each that has changed",
+        gives="text/event-stream",
+        events="Overview",
+        scopes=("admin",),
+    ),
+    Endpoint(
+        "POST /api/admin/turns/{turn}/stop",
+        admin.stop_turn,
+        "Cancel a turn of any owner; one that has ended stays as it is",
+        gives=ActedTurnOut,
+        problems=(404,),
+        scopes=("admin",),
+    ),
+    Endpoint(
+        "POST /api/admin/turns/{turn}/requeue",
+        admin.requeue_turn,
+        "Take a running turn from its replica and put it back into the queue",
+        gives=ActedTurnOut,
+        problems=(404, 409),
+        scopes=("admin",),
+    ),
+    Endpoint(
+        "POST /api/admin/replicas/{replica}/drain",
+        admin.drain_replica,
+        "Let a replica take no more turns and hand back those that outlast the grace period; its streams go on",
+        gives=ReplicaOut,
+        problems=(404,),
+        scopes=("admin",),
     ),
     Endpoint("GET /healthz", health.healthz, "The process is alive", gives="text/plain", open=True),
     Endpoint(

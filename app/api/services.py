@@ -12,6 +12,7 @@ from starlette.requests import Request
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
 from app.api.neighbours import Neighbours
+from app.api.overview import Overview
 from app.api.plans import OwnerPlans
 from app.api.resolve import Resolver
 from app.api.streams.response import OwnerStreams
@@ -29,6 +30,7 @@ from app.storage.documents import Documents
 from app.storage.exchanges import Exchanges
 from app.storage.grants import Grants
 from app.storage.histories import Histories
+from app.storage.operations import Operations
 from app.storage.search import Search
 from app.storage.tokens import Tokens
 from app.storage.turn_counts import TurnCounts
@@ -64,6 +66,7 @@ class Storage:
     uploads: Uploads
     tokens: Tokens
     activities: Activities
+    operations: Operations
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class Storage:
             Uploads(database),
             Tokens(everything, cell),
             Activities(everything, most_running),
+            Operations(everything),
         )
 
 
@@ -134,9 +138,10 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`note_refusal` counts a request that was not authorised, by its address and what was sent as proof. `drain` takes
-    this replica out of service. `failed` is set when a part of the server has failed for good, so that the process must
-    be stopped and started again. `neighbours` are the other processes of the server, where it has several.
+    """`overview` is what operators see, of all owners. `note_refusal` counts a request that was not authorised, by its
+    address and what was sent as proof. `drain` takes this replica out of service. `failed` is set when a part of the
+    server has failed for good, so that the process must be stopped and started again. `neighbours` are the other
+    processes of the server, where it has several.
     """
 
     authenticator: Authenticator
@@ -146,6 +151,7 @@ class Services:
     http: HttpSettings
     plans: OwnerPlans
     streams: OwnerStreams
+    overview: Overview
     note_refusal: Callable[[str, str], None]
     failed: asyncio.Event
     is_ready: Callable[[], bool]

@@ -1,19 +1,19 @@
 """Handler of what an owner's model calls have used and cost."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import date
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.codec import figures_json
 from app.api.http.reading import limit_of
 from app.api.schemas.responses import UsageFigures, UsageGroupOut, UsageOut
 from app.api.services import begin, identity_of
 from app.api.views import json_response
 from app.domain.errors import Forbidden, RequestRefused
 from app.kit.clock import CLOCK
-from app.storage.charges import Charges, UsageGroup, UsageSum
+from app.storage.charges import Charges, UsageGroup
 
 _GROUPS: Sequence[UsageGroup] = ("day", "model", "chat")
 
@@ -40,19 +40,16 @@ async def get_usage(request: Request) -> Response:
         UsageOut(
             since=since,
             until=until,
-            total=UsageFigures(**_figures(total)),
+            total=UsageFigures(**figures_json(total)),
             groups=[
-                UsageGroupOut(day=group.day, model=group.model, chat=group.chat, owner=group.owner, **_figures(group))
+                UsageGroupOut(
+                    day=group.day, model=group.model, chat=group.chat, owner=group.owner, **figures_json(group)
+                )
                 for group in groups[:limit]
             ],
             more=len(groups) > limit,
         )
     )
-
-
-def _figures(row: UsageSum) -> dict[str, float | None]:
-    tokens = {f"{kind}_tokens": count for kind, count in asdict(row.tokens).items()}
-    return {"calls": row.calls, **tokens, "cost": row.cost, "unpriced": row.unpriced}
 
 
 def _day_in(request: Request, name: str, default: date) -> date:

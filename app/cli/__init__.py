@@ -21,6 +21,8 @@ MODULES: Mapping[str, str] = {
     "owners": "app.cli.owners",
     "turns": "app.cli.turns",
     "why": "app.cli.turns",
+    "replicas": "app.cli.replicas",
+    "drain": "app.cli.replicas",
     "usage": "app.cli.usage",
     "audit": "app.cli.audit",
     "migrate": "app.cli.migrate",

@@ -17,7 +17,6 @@ from app.api.identity.way import BELIEVED
 from app.cli.tokens import checked_name
 from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound
-from app.engine.worker import CANCEL
 from app.kit.tar import END, tar_member, tar_members, tar_places
 from app.lab.recordings import Recordings
 from app.setup.databases import database_name, open_database, open_present_database
@@ -26,7 +25,7 @@ from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, Ow
 from app.storage.audit import AuditTrail
 from app.storage.database import Database
 from app.storage.owners import Owners
-from app.storage.runs.queue import NOTIFY
+from app.storage.runs.queue import CANCEL, NOTIFY
 from app.storage.turns import CANCEL_TURN
 
 # Seconds that running turns get to end after they were cancelled.

@@ -24,17 +24,12 @@ from app.llm.provider import Provider
 from app.storage.accounts import Accounts
 from app.storage.charges import Charges
 from app.storage.database import FINAL_WRITE_TIMEOUT, Database
-from app.storage.runs.queue import Queue
+from app.storage.runs.queue import CANCEL, DRAIN, QUEUED, UPDATED, Queue
 from app.stream.directory import Directory
 from app.telemetry import TURNS_RUNNING
 from app.tools.toolset import Toolset
 
 log = structlog.get_logger(__name__)
-
-# The notifications between replicas. The last two are followed by the id of a turn.
-QUEUED = "queued"  # there may be a turn to claim
-CANCEL = "cancel"
-UPDATED = "told"  # the rows have an answer or words of a user
 
 # The most turns of one claim: a burst is shared between replicas, and between iterations of the event loop.
 _CLAIM = 50
@@ -124,11 +119,13 @@ class Worker:
 
     def receive(self, payload: str) -> None:
         """Handles a notification of another replica."""
-        kind, _, turn = payload.partition(" ")
+        kind, _, id = payload.partition(" ")
         if kind == QUEUED:
             # Not `wake`: full replicas would pass the notification on to each other without end.
             self._woken.set()
-        elif kind in {CANCEL, UPDATED} and (run := self._runs.get(UUID(turn))):
+        elif kind == DRAIN and UUID(id) == self._queue.replica:
+            self.begin_drain()
+        elif kind in {CANCEL, UPDATED} and (run := self._runs.get(UUID(id))):
             if kind == CANCEL:
                 run.stop("cancel")
             else:
@@ -156,6 +153,13 @@ class Worker:
             await self._queue.notify(payload)
 
     # --- shutdown ----------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Drains as an operator has ordered. The process stays: its readers read on, and no supervisor starts another
+        one that takes turns again.
+        """
+        if self._group is not None and not self._draining:
+            self._group.create_task(self.drain(), name="drain")
 
     async def drain(self) -> None:
         """Claims no more turns, gives the running ones the grace period, and returns the rest to the queue, which costs

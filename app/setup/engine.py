@@ -137,7 +137,7 @@ async def started(
         chat_wakeups.broadcast.wake_all()
         feed.broadcast.wake_all()
 
-    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake, look)
+    monitor = ReplicaMonitor(queue, journal, Actions(database), settings.lease, worker.wake, look, worker.begin_drain)
 
     def receive(payload: str) -> None:
         monitor.receive(payload)

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.domain.errors import NotFound
+from app.domain.turns import Status
 from app.domain.why import Activity, LifeEvent, OpenAsk, RunningCall, TurnState
 from app.storage.database import Database, Row, Statement
 from app.storage.rows import OPEN_STATUSES, WAITS
@@ -58,7 +59,11 @@ _STATE = f"""
         LEFT JOIN turns AS before ON before.id = question.parent_id AND before.status IN {OPEN_STATUSES}
 """
 OPEN_TURNS = Statement(
-    f"{_STATE} WHERE turns.status IN {OPEN_STATUSES} ORDER BY turns.created_at, turns.id LIMIT :limit"
+    f"""
+    {_STATE}
+    WHERE turns.status IN {OPEN_STATUSES} AND (CAST(:status AS text) IS NULL OR turns.status = :status)
+    ORDER BY turns.created_at, turns.id LIMIT :limit
+    """
 )
 TURN_STATE = Statement(f"{_STATE} WHERE turns.id = :turn AND turns.role = 'assistant'")
 # Rows alone: it works for a turn that ended long ago, and on any replica.
@@ -104,9 +109,10 @@ class Activities:
     async def report(self, replica: UUID, turns: Mapping[UUID, Activity]) -> None:
         await self._database.row(REPORT_ACTIVITY, replica=replica, turns=msgspec.json.encode(turns).decode())
 
-    async def open(self, limit: int) -> Sequence[TurnState]:
-        """The open turns of all owners, oldest first."""
-        return await self._states(await self._database.rows(OPEN_TURNS, limit=limit, most=self._most))
+    async def open(self, limit: int, status: Status | None = None) -> Sequence[TurnState]:
+        """The open turns of all owners, oldest first; those of one status alone where it is given."""
+        rows = await self._database.rows(OPEN_TURNS, limit=limit, status=status, most=self._most)
+        return await self._states(rows)
 
     async def of(self, turn: UUID) -> TurnState:
         """Raises NotFound."""

@@ -11,7 +11,8 @@ from app.storage.rows import from_json, to_json
 NOTE = Statement(
     """
     INSERT INTO audit (kind, owner, actor, detail)
-    SELECT :kind, CAST(:owner AS text), nullif(current_setting('turnstream.actor', true), ''), CAST(detail AS json)
+    SELECT :kind, CAST(:owner AS text),
+        coalesce(CAST(:actor AS text), nullif(current_setting('turnstream.actor', true), '')), CAST(detail AS json)
     FROM unnest(CAST(:details AS text[])) AS detail
     """
 )
@@ -59,7 +60,8 @@ class AuditTrail:
 
     async def note(self, kind: str, owner: str | None, *details: Mapping[str, Any]) -> None:
         """Writes an entry for each of `details`."""
-        await self._database.rows(NOTE, kind=kind, owner=owner, details=[to_json(each) for each in details])
+        values = {"kind": kind, "owner": owner, "actor": None, "details": [to_json(each) for each in details]}
+        await self._database.rows(NOTE, **values)
 
     async def page(
         self, owner: str | None, kind: str | None, days: float, limit: int, before: int = _NEWEST

@@ -187,6 +187,7 @@ turns = Table(
     Index("ix_turns_queue", "created_at", "id", postgresql_where=literal_column("status = 'queued'")),
     Index("ix_turns_running", "replica", postgresql_where=literal_column("status = 'running'")),
     Index("ix_turns_open", "chat_id", postgresql_where=literal_column("status IN ('queued', 'running', 'waiting')")),
+    Index("ix_turns_failed", "ended_at", postgresql_where=literal_column("status = 'error'")),
 )
 
 # Turns that were deleted from a chat that is still there, for the readers of the chat and of the owner's feed. `place`
@@ -268,7 +269,7 @@ charges = Table(
     Column("charged_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     CheckConstraint("kind IN ('round', 'summary', 'title')", name="kind"),
     Index("ix_charges_owner_charged_at", "owner", "charged_at"),
-    Index("ix_charges_charged_at", "charged_at", postgresql_using="brin"),
+    Index("ix_charges_charged_at", "charged_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
 )
 
 # What an owner with a plan has used of its rates: in the minute, day and month (of UTC) that began at these times, of
@@ -552,6 +553,8 @@ replicas = Table(
     Column("lease_until", DateTime(timezone=True), nullable=False),
     # The kinds of webhooks that turns leave while this replica lives.
     Column("webhooks", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # When an operator has ordered that it drains.
+    Column("draining_since", DateTime(timezone=True)),
 )
 
 # What the replicas report about the turns that they run, every few seconds: for people who ask, and for nothing else.

@@ -10,11 +10,11 @@ import pytest
 from app.domain.turns import Limits, RecoveryPolicy, Turn
 from app.engine import worker
 from app.engine.tool_gate import OUTCOME_UNKNOWN
-from app.engine.worker import QUEUED
 from app.kit.ids import new_id
 from app.llm.provider import Part
 from app.llm.scripted import Pause, Reply, ScriptedProvider, Step, message_of, text, tool_use
 from app.storage.database import connect
+from app.storage.runs.queue import QUEUED
 from app.storage.runs.session import ReplicaSession
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool

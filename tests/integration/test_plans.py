@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from app.kit.ids import new_id
-from app.storage import chat_changes, chats, exchanges, search, turns, uploads
+from app.storage import activities, chat_changes, chats, exchanges, operations, search, turns, uploads
 from app.storage.database import Statement
 from app.storage.runs import queue
 
@@ -22,7 +22,8 @@ LONG_CHAT = 2_500  # exchanges, one behind the other
 CHATS = 4_500
 EXCHANGES = 5  # of each of the other chats
 OWNERS = 90
-BIG = {"turns", "blocks", "rounds", "chats", "search_texts", "search_chats"}
+RECENT = 200  # exchanges of the long chat whose calls were charged within the hour
+BIG = {"turns", "blocks", "rounds", "chats", "charges", "tool_calls", "search_texts", "search_chats"}
 LOAD = f"""
 SET session_replication_role = replica;
 CREATE FUNCTION id_of(kind text, chat int, number int) RETURNS uuid IMMUTABLE LANGUAGE sql
@@ -43,6 +44,18 @@ INSERT INTO turns (id, chat_id, parent_id, role, status, request, attempt, stop_
     FROM exchange;
 INSERT INTO rounds (turn_id, number, attempt, messages, started_at, sealed_by, sealed_at, stop_reason)
     SELECT id_of('assistant', chat, number), 1, 1, 1, at, 1, at, 'end_turn' FROM exchange;
+INSERT INTO charges (turn_id, call, kind, owner, chat_id, model, input_tokens, cache_read_tokens, cache_write_tokens,
+        output_tokens, cost, charged_at)
+    SELECT id_of('assistant', chat, number), '1.1', 'round', 'owner-' || chat % {OWNERS}, id_of('chat', chat, 0), 'm',
+        1, 0, 0, 1, 0.1, at - interval '60 days' FROM exchange WHERE chat > 0 OR number <= {LONG_CHAT - RECENT}
+    ORDER BY at;
+INSERT INTO charges (turn_id, call, kind, owner, chat_id, model, input_tokens, cache_read_tokens, cache_write_tokens,
+        output_tokens, cost, charged_at)
+    SELECT id_of('assistant', 0, number), '1.1', 'round', 'owner-0', id_of('chat', 0, 0), 'm', 1, 0, 0, 1, 0.1,
+        now() - (({LONG_CHAT} - number) * 10) * interval '1 second'
+    FROM generate_series({LONG_CHAT - RECENT + 1}, {LONG_CHAT}) AS number;
+INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at, settled_at)
+    SELECT id_of('assistant', chat, number), 1, 'c', 'dig', 1, 'settled', at, at FROM exchange;
 INSERT INTO blocks (turn_id, index, round, attempt, type, text)
     SELECT id_of('user', chat, number), 0, 0, 0, 'text', repeat('Is it far? ', 10) FROM exchange;
 INSERT INTO blocks (turn_id, index, round, attempt, type, text)
@@ -131,6 +144,13 @@ CASES: Mapping[str, tuple[Statement, Mapping[str, Any], int]] = {
         searched(OWNER, "word1", "nothing"),
         400,
     ),
+    # Of the last hour, with the pages of the ledger that one entry of its index stands for.
+    "the calls of an hour, by minutes": (operations.GET_MINUTES, {}, 300),
+    "the sampled calls of an hour": (operations.GET_SAMPLE, {}, 300 + 4 * RECENT),
+    "the slow tools of an hour": (operations.GET_TOOLS, {}, 300 + 5 * RECENT),
+    "the failed turns of an hour": (operations.GET_FAILURES, {}, 20),
+    "the replicas": (operations.GET_REPLICAS, {}, 50),
+    "the open turns of a status": (activities.OPEN_TURNS, {"status": "waiting", "limit": 50, "most": None}, 50),
     "the sweep of uploads": (uploads.SWEEP, {"kept": 3600.0}, 50),
 }
 

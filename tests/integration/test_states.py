@@ -66,6 +66,7 @@ WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10, "most": 5}]),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
     "RELEASE_TURN": Write({("running", "queued")}),
+    "REQUEUE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
     "ARRIVE": Write({("waiting", "queued")}),
     "EXPIRE_ASKS": Write({("waiting", "queued")}, [{"answer": ANSWER}]),

@@ -43,6 +43,7 @@ TOKEN = "tests/acceptance/test_pages.py::test_a_token_opens_the_stream_as_the_pa
 RUNBOOKS = "tests/acceptance/test_runbooks.py::test_the_commands_of_the_runbooks_work_as_written"
 BACKUP = "tests/acceptance/test_pages.py::test_the_embedded_database_is_dumped_and_restored_as_the_page_says"
 USAGE = "tests/integration/api/test_usage.py::test_operators_see_the_usage_of_all_owners"
+OPERATORS = "tests/integration/api/test_admin.py::test_the_commands_list_replicas_and_drain_one"
 DOCUMENTS = "tests/acceptance/test_pages.py::test_documents_are_imported_and_put_as_the_page_says"
 TOOLS_PAGE = "tests/integration/test_tools_page.py::"
 CLIENT_TOOL = f"{TOOLS_PAGE}test_the_example_of_a_client_tool_works"
@@ -127,6 +128,7 @@ CHECKED = {
     ("docs/openai.md", "The OpenAI SDKs", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
     ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",
+    ("docs/admin.md", "For operators", "sh"): OPERATORS,
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Doctor", "text"): (
         "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
 from app.storage.tables import metadata
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 SOURCES = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "app").rglob("*.py"))}
-ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS}
+ALL_EVENTS = {*EVENTS, *CHAT_EVENTS, *FEED_EVENTS, *OVERVIEW_EVENTS}
 TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 # Words of everyday speech where the field has its own: decode, append, notify, return, name, must.

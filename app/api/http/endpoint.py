@@ -43,7 +43,7 @@ class Endpoint:
     queries: tuple[Query, ...] = ()
     headers: tuple[str, ...] = ()
     streams: bool = False
-    events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream", "AgUiRun"] = "Stream"
+    events: Literal["Stream", "ChatStream", "Feed", "UiMessageStream", "AgUiRun", "Overview"] = "Stream"
     open: bool = False
     scopes: tuple[Scope, ...] = ()
     reach: Literal["owner", "chat", "turn", "handler"] = "owner"

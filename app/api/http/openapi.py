@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS
+from app.api.events import CHAT_EVENTS, EVENTS, FEED_EVENTS, OVERVIEW_EVENTS
 from app.api.http.endpoint import Endpoint
 from app.api.http.errors import CELL_HEADER
 from app.api.schemas.fields import Absent, without_defaults
@@ -65,7 +65,7 @@ _PROBLEM_HEADERS = {
     429: ("Retry-After", "seconds to wait before the next try"),
     503: ("Retry-After", "seconds to wait before the next try"),
 }
-_IDS = {"chat", "grant", "turn", "upload"}
+_IDS = {"chat", "grant", "replica", "turn", "upload"}
 _TEXTS = {
     "path": "the document's path, such as notes/today.md; its slashes need not be encoded",
     "tool_use_id": "the id of a call",
@@ -86,6 +86,7 @@ _TAGS = {
     "catalog": ("Catalog", "The models and tools of this server"),
     "documents": ("Documents", "Texts of the owner that tools can read"),
     "uploads": ("Uploads", "Files that turns refer to"),
+    "admin": ("Operators", "All replicas and owners: what runs and waits, figures, and acts"),
     "health": ("Health", "What supervisors and monitoring ask"),
     "routes": ("Description", "This document"),
 }
@@ -97,6 +98,10 @@ _STREAMS = {
         CHAT_EVENTS,
     ),
     "Feed": (f"{_ABOUT_EVENTS}An event may come again after a reconnect; each is the whole state.", FEED_EVENTS),
+    "Overview": (
+        "Server-sent events, each with JSON as its data. They have no ids: each is the whole of its part.",
+        OVERVIEW_EVENTS,
+    ),
     "UiMessageStream": ("Chunks of the AI SDK's UI message stream, protocol v1. They have neither names nor ids.", {}),
     "AgUiRun": ("Events of one run of AG-UI, protocol 1.0. They have neither names nor ids.", {}),
 }
@@ -154,7 +159,8 @@ Refs = dict[type[BaseModel], Json]
 
 
 def _schemas(endpoints: Sequence[Endpoint]) -> tuple[Refs, Json]:
-    events = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *_event_schemas().values()]
+    of_streams = [*EVENTS.values(), *CHAT_EVENTS.values(), *FEED_EVENTS.values(), *OVERVIEW_EVENTS.values()]
+    events = [*of_streams, *_event_schemas().values()]
     modes: dict[type[BaseModel], JsonSchemaMode] = dict.fromkeys([Problem, *events], "validation")
     for endpoint in endpoints:
         if isinstance(endpoint.takes, type):

@@ -26,7 +26,8 @@ SWEEP = 60.0  # seconds between two searches for turns whose replica has no row 
 
 class ReplicaMonitor:
     """Watches the other replicas. `lease` is in seconds. `wake` is called when there are turns to claim; `is_known`,
-    once, when every other replica knows of this one, and notifies it.
+    once, when every other replica knows of this one, and notifies it; `drain`, at each renewal of the lease, while an
+    operator's order to drain stands in the row.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ReplicaMonitor:
         lease: float,
         wake: Callable[[], None],
         is_known: Callable[[], None] = lambda: None,
+        drain: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
         self._journal = journal
@@ -44,6 +46,7 @@ class ReplicaMonitor:
         self._lease = lease
         self._wake = wake
         self._is_known = is_known
+        self._drain = drain
         self._alone_until = 0.0
         self._known_at: float | None = None
         self._missed: dict[UUID, float] = {}
@@ -93,7 +96,8 @@ class ReplicaMonitor:
 
     async def _look(self, now: float) -> None:
         if now - self._renewed > self._lease / 3:
-            await self._queue.renew_lease(self._lease)
+            if await self._queue.renew_lease(self._lease):
+                self._drain()  # the notification may have been lost
             self._renewed = now
         if expired := await self._actions.expire():
             log.info("asks.expired", turns=[str(turn) for turn in expired])

@@ -105,6 +105,11 @@ class Models:
             provider = _WithoutFiles(provider, unreadable)
         return provider if model.upstream is None else _WithUpstreamId(provider, model.upstream)
 
+    def provider_name(self, name: str) -> str | None:
+        """None if no provider serves it."""
+        found = self._find(name)
+        return None if found is None else found[0].provider.name
+
     def label(self, name: str) -> str:
         """The id of a listed model; `other` for a name that a client has chosen, of which there may be any number."""
         found = self._find(name)

@@ -14,6 +14,12 @@ from app.storage.rows import OPEN_STATUSES
 from app.storage.runs.session import CHANNEL
 from app.storage.webhooks import WebhookKind
 
+# The notifications between replicas. The ids that follow are of a turn, and for the last one of the replica it is for.
+QUEUED = "queued"  # there may be a turn to claim
+CANCEL = "cancel"
+UPDATED = "told"  # the rows have an answer or words of a user
+DRAIN = "drain"
+
 # A turn that was enqueued behind an open one is not claimed before that one has ended.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
@@ -64,7 +70,7 @@ RENEW_LEASE = Statement(
     INSERT INTO replicas (id, address, session, lease_until, webhooks)
     VALUES (:replica, :address, :session, now() + :lease, :webhooks)
     ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until
-    RETURNING clock_timestamp() AS time
+    RETURNING clock_timestamp() AS time, draining_since IS NOT NULL AS draining
     """
 )
 GET_PEERS = Statement(
@@ -138,8 +144,10 @@ class Queue:
         rows = await self._database.rows(GET_CLAIMED, replica=self.replica)
         return {row["id"]: row["cancel_requested"] for row in rows}
 
-    async def renew_lease(self, seconds: float) -> None:
-        """Renews the lease, and learns the time of Postgres."""
+    async def renew_lease(self, seconds: float) -> bool:
+        """Renews the lease, and learns the time of Postgres. Returns whether an operator has ordered that this replica
+        drains.
+        """
         asked = monotonic()
         row = await self._database.row(
             RENEW_LEASE,
@@ -151,6 +159,8 @@ class Queue:
         )
         assert row is not None
         CLOCK.learn(row["time"], asked, monotonic())
+        is_draining: bool = row["draining"]
+        return is_draining
 
     async def peers(self) -> Sequence[Peer]:
         rows = await self._database.rows(GET_PEERS, replica=self.replica, address=self._address)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from app.api.http.endpoint import Endpoint
 from app.api.routes import ENDPOINTS
+from app.domain.identity import SCOPES
 from app.llm.scripted import Pause
 from tests.support.http_client import Client, said
 from tests.support.http_server import Server, pausing
@@ -163,7 +164,7 @@ def joined(path: str, name: str) -> str:
 @pytest_asyncio.fixture(loop_scope="session")
 async def plain(server: Server) -> AsyncIterator[Client]:
     """A client without the checks against the document, which cost more than the requests."""
-    async with Client(server.url, None, await server.token("plain")) as client:
+    async with Client(server.url, None, await server.token("plain", *SCOPES)) as client:
         yield client
 
 
@@ -212,7 +213,7 @@ async def test_a_body_that_cannot_be_read_is_refused_in_a_sentence(
 async def test_every_wrong_id_of_a_path_is_named_in_a_sentence(plain: Client) -> None:
     right = await ids_of(plain)
     for endpoint in ENDPOINTS:
-        for name in {"chat", "turn", "upload"} & set(re.findall("{(.+?)}", endpoint.path)):
+        for name in {"chat", "replica", "turn", "upload"} & set(re.findall("{(.+?)}", endpoint.path)):
             for wrong in ("x", str(uuid4())):
                 body: dict[str, Any] = {"content": b"{}", "headers": JSON} if endpoint.takes else {}
                 if endpoint.takes and endpoint.path.endswith("/turns"):

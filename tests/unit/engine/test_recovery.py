@@ -27,15 +27,17 @@ class Rows:
         self.found: list[UUID] = []
         self.expired: list[UUID] = []
         self.renewed = 0
+        self.draining = False
         self.swept = 0
         self.notified: list[str] = []
 
     async def notify(self, payload: str) -> None:
         self.notified.append(payload)
 
-    async def renew_lease(self, seconds: float) -> None:
+    async def renew_lease(self, seconds: float) -> bool:
         assert seconds == LEASE
         self.renewed += 1
+        return self.draining
 
     async def peers(self) -> Sequence[Peer]:
         return self.peers_now
@@ -228,3 +230,20 @@ async def test_the_lease_is_renewed_long_before_it_expires_and_orphans_are_swept
     gaps: list[Any] = [later - earlier for earlier, later in zip([start, *renewals], renewals, strict=False)]
     assert max(gaps) < LEASE / 2
     assert (rows.taken_over, rows.swept) == ([[], []], 1)
+
+
+async def test_an_order_to_drain_is_read_with_the_renewal_of_the_lease(clock: Clock) -> None:
+    rows, ordered = Rows(), list[float]()
+    monitor = ReplicaMonitor(
+        cast("Queue", rows),
+        cast("Journal", rows),
+        cast("Actions", rows),
+        LEASE,
+        lambda: None,
+        drain=lambda: ordered.append(clock.now),
+    )
+    await monitor.start()
+    for rows.draining, count in ((False, 0), (True, 1)):
+        clock.now += LEASE / 2
+        await monitor._look(clock.now)
+        assert len(ordered) == count

@@ -1,0 +1,50 @@
+"""Handlers for operators: what happens on all replicas and for all owners, and what is done about it."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.http.reading import id_of
+from app.api.overview import replica_out
+from app.api.schemas.operations import ActedTurnOut
+from app.api.services import Services, begin, identity_of
+from app.api.streams.response import FrameResponse
+from app.api.views import json_response
+from app.storage.operations import ActedTurn
+
+
+async def get_overview(request: Request) -> Response:
+    services, _ = begin(request)
+    parts = await services.overview.parts()
+    body = b",".join(b'"%b":%b' % (name.encode(), part) for name, part in parts.items())
+    return Response(b"{%b}" % body, media_type="application/json")
+
+
+async def stream_overview(request: Request) -> Response:
+    services, owner = begin(request)
+    services.streams.check(owner)
+    frames = services.overview.frames(await services.overview.parts())
+    return FrameResponse(frames, services.http.stream_life, services.http.heartbeat, services.streams)
+
+
+async def stop_turn(request: Request) -> Response:
+    services, _ = begin(request)
+    actor = identity_of(request).credential
+    return _acted(services, await services.storage.operations.stop(id_of(request, "turn"), actor))
+
+
+async def requeue_turn(request: Request) -> Response:
+    services, _ = begin(request)
+    actor = identity_of(request).credential
+    return _acted(services, await services.storage.operations.requeue(id_of(request, "turn"), actor))
+
+
+async def drain_replica(request: Request) -> Response:
+    services, _ = begin(request)
+    actor = identity_of(request).credential
+    return json_response(replica_out(await services.storage.operations.drain(id_of(request, "replica"), actor)))
+
+
+def _acted(services: Services, turn: ActedTurn) -> Response:
+    services.live.wake()
+    services.live.notify(turn.owner, turn.chat)
+    return json_response(ActedTurnOut(turn=turn.id, chat=turn.chat, owner=turn.owner, status=turn.status))

@@ -1,0 +1,38 @@
+"""`turnstream replicas` and `turnstream drain`."""
+
+import asyncio
+from uuid import UUID
+
+import click
+
+from app.config import read_settings
+from app.setup.databases import open_present_database
+from app.storage.operations import Operations, ReplicaState
+
+_COLUMNS = ("replica", "address", "state", "lease", "running", "since")
+
+
+@click.command()
+def replicas() -> None:
+    """List the replicas, with tabs between the columns; what is left of a lease is in seconds, times are UTC."""
+
+    async def find() -> list[ReplicaState]:
+        async with open_present_database(read_settings()) as database:
+            return list(await Operations(database).replicas())
+
+    click.echo("\t".join(_COLUMNS))
+    for each in asyncio.run(find()):
+        lease, since = f"{each.lease_left:.0f}", f"{each.since:%Y-%m-%d %H:%M}"
+        click.echo("\t".join([str(each.id), each.address, each.state, lease, str(each.running), since]))
+
+
+@click.command()
+@click.argument("replica", type=click.UUID)
+def drain(replica: UUID) -> None:
+    """Let REPLICA take no more turns, and hand back those that outlast the grace period. Its process stays."""
+
+    async def order() -> ReplicaState:
+        async with open_present_database(read_settings()) as database:
+            return await Operations(database).drain(replica)
+
+    click.echo(f"{asyncio.run(order()).address} drains.")

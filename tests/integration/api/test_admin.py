@@ -1,0 +1,212 @@
+"""What operators see of all owners and replicas, what they do, and that the audit trail has it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner, Result
+
+from app.api.overview import Overview
+from app.cli import commands
+from app.domain.errors import NotFound, PermanentError
+from app.domain.identity import SCOPES
+from app.llm.models.catalog import Models, ProviderModels
+from app.llm.scripted import Pause, ScriptedProvider, message_of, text, tool_use
+from app.storage.audit import AuditTrail
+from app.storage.database import Database, Statement, connect
+from app.tools.tool import tool
+from app.tools.toolset import Toolset
+from tests.integration.api.test_openapi import LOOK, until
+from tests.support.http_client import Client, Event, Said
+from tests.support.http_server import Server, pausing, serving
+from tests.support.openapi_document import Document
+from tests.support.server_process import clean_environment
+
+PAGE = Path(__file__).parents[3] / "docs" / "admin.md"
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def operator(server: Server, document: Document) -> AsyncIterator[Client]:
+    async with Client(server.url, document, await server.token("operator", "admin"), "operator") as client:
+        yield client
+
+
+async def now_when(operator: Client, fits: Callable[[Any], bool]) -> Any:
+    """The first state of the stream that `fits`."""
+    async with operator.follow("/api/admin/stream") as events:
+        async for event in events:
+            if event.name == "now" and fits(event.data):
+                return event.data
+    raise AssertionError("the stream has ended")
+
+
+def shown(now: Any, said: Said) -> Any:
+    return next((turn for turn in now["turns"] if turn["id"] == said.assistant["id"]), None)
+
+
+async def running(server: Server, client: Client, *more: Any) -> tuple[Said, Pause]:
+    """A turn whose provider is silent after its first word."""
+    pause = Pause()
+    said = await client.say(await client.chat(), model=server.scripts.model(pausing(pause, "One ", "two."), *more))
+    await pause.reached.wait()
+    return said, pause
+
+
+async def audited(server: Server, said: Said) -> list[tuple[str, str | None, str]]:
+    """The entries about a turn: kind, owner, and the status it had."""
+    entries = await AuditTrail(server.services.storage.database).page(None, "turn.", 1, 100)
+    of_turn = [entry for entry in entries if entry.detail["turn"] == said.assistant["id"]]
+    assert all(entry.actor is not None and entry.actor.startswith("token:") for entry in of_turn)
+    return [(entry.kind, entry.owner, entry.detail["status"]) for entry in of_turn]
+
+
+async def ended(client: Client, said: Said) -> Any:
+    await client.events(said.stream_url)
+    return await client.json("GET", said.url)
+
+
+async def test_turns_of_all_owners_are_seen_with_their_reasons(server: Server, api: Client, operator: Client) -> None:
+    said, pause = await running(server, api)
+    model = server.scripts.model(message_of(tool_use("look", {}, "c")), message_of(text("Hi.")))
+    asked = await api.say(await api.chat(), model=model, tools=[LOOK])
+    async with api.follow(asked.stream_url) as events:
+        assert "action_required" in [event.name async for event in until("action_required", events)]
+
+    def has_both(now: Any) -> bool:
+        return shown(now, said) is not None and (shown(now, asked) or {"status": ""})["status"] == "waiting"
+
+    now = await now_when(operator, has_both)
+    turn, waiting = shown(now, said), shown(now, asked)
+    assert (turn["owner"], turn["status"], turn["stopping"]) == (api.owner, "running", False)
+    assert waiting["reasons"][0].startswith("It waits for the result of look")
+    (replica,) = [each for each in now["replicas"] if each["address"] == turn["replica"]]
+    assert (replica["state"], replica["running"] >= 1, now["counts"]["waiting"] >= 1) == ("alive", True, True)
+    pause.go.set()
+    assert (await operator.json("GET", "/api/admin/overview")).keys() == {"now", "hour", "spend"}
+
+
+async def test_a_turn_of_another_owner_is_stopped(server: Server, api: Client, operator: Client) -> None:
+    said, _ = await running(server, api)
+    act = f"/api/admin/turns/{said.assistant['id']}/stop"
+    assert (await operator.json("POST", act))["owner"] == api.owner
+    assert (await ended(api, said))["status"] == "cancelled"
+    assert (await operator.json("POST", act))["status"] == "cancelled", "it is done already"
+    assert await audited(server, said) == [("turn.stopped", api.owner, "running")]
+    await operator.json("POST", f"/api/admin/turns/{said.user['id']}/stop", 404)
+
+
+async def test_a_running_turn_is_put_back_into_the_queue(server: Server, api: Client, operator: Client) -> None:
+    said, _ = await running(server, api, message_of(text("Two.")))
+    act = f"/api/admin/turns/{said.assistant['id']}/requeue"
+    assert (await operator.json("POST", act))["status"] == "queued"
+    turn = await ended(api, said)
+    assert (turn["status"], turn["attempt"] > 1, turn["blocks"][-1]["text"]) == ("complete", True, "Two.")
+    refused = await operator.json("POST", act, 409)
+    assert "it is complete" in refused["detail"]
+    assert await audited(server, said) == [("turn.requeued", api.owner, "running")]
+
+
+async def test_the_last_hour_has_calls_failures_slow_tools_and_spend(database_url: str) -> None:
+    @tool(read_only=True)
+    async def dig() -> str:
+        """Dig."""
+        return "dug"
+
+    async with serving(database_url, Toolset([dig])) as server, Client(server.url) as client:
+        done = server.scripts.model(message_of(tool_use("dig", {}, "a")), message_of(text("Done.")))
+        fails = server.scripts.model([PermanentError("authentication", "The key is wrong.")])
+        for model in (done, fails):
+            await client.ask(await client.chat(), model=model)
+        overview = await client.json("GET", "/api/admin/overview")
+    hour, spend = overview["hour"], overview["spend"]
+    assert sum(minute["calls"] for minute in hour["minutes"]) == 2
+    assert sum(minute["failed"] for minute in hour["minutes"]) == 1
+    assert any(minute["first_text_median"] is not None for minute in hour["minutes"])
+    assert [(each["provider"], each["model"], each["calls"], each["cut_off"]) for each in hour["models"]] == [
+        ("scripted", done, 2, 0)
+    ]
+    assert [(each["provider"], each["model"], each["type"], each["turns"]) for each in hour["failures"]] == [
+        ("scripted", fails, "authentication", 1)
+    ]
+    assert [(each["name"], each["calls"], each["running"]) for each in hour["tools"]] == [("dig", 1, 0)]
+    assert [(each["name"], each["calls"]) for each in spend["owners"]] == [("local", 2)]
+    assert [(each["name"], each["calls"]) for each in spend["models"]] == [(done, 2)]
+
+
+async def test_a_replica_drains_at_the_word_of_another_one_and_its_readers_read_on(database_url: str) -> None:
+    async with serving(database_url, port=1) as leaving, serving(database_url, port=2) as staying:
+        token = await staying.token("operator", *SCOPES)
+        async with Client(leaving.url, token=token) as there, Client(staying.url, token=token) as here:
+            pause, name = Pause(), "shared"
+            leaving.scripts.offers.append(_offer(name, pausing(pause, "One ", "two.")))
+            said = await there.say(await there.chat(), model=name)
+            await pause.reached.wait()
+            staying.scripts.offers.append(_offer(name, message_of(text("Two."))))
+            now = await now_when(here, lambda now: shown(now, said) is not None)
+            replicas = {each["id"]: each for each in now["replicas"]}
+            (old,) = [id for id, each in replicas.items() if each["running"]]
+            async with there.follow(said.stream_url) as events:
+                drained = await here.json("POST", f"/api/admin/replicas/{old}/drain")
+                assert (drained["state"], drained["address"]) == ("draining", replicas[old]["address"])
+                received: list[Event] = [event async for event in events]
+            assert received[-1].name == "turn_complete", "it went on where the turn runs now"
+            now = await now_when(here, lambda now: not any(each["running"] for each in now["replicas"]))
+            assert [each["state"] for each in now["replicas"] if each["id"] == old] == ["draining"]
+            ready = [(await client.get("/readyz")).status_code for client in (there, here)]
+            assert ready == [503, 200]
+            await here.json("POST", f"/api/admin/replicas/{old}/drain")
+            entries = await AuditTrail(staying.services.storage.database).page(None, "replica.", 1, 10)
+            assert [(entry.kind, entry.owner, entry.detail["replica"]) for entry in entries] == [
+                ("replica.drained", None, old)
+            ]
+
+
+def _offer(name: str, reply: Any) -> Any:
+    return ProviderModels(ScriptedProvider([reply]), [name])
+
+
+async def test_the_overview_is_made_once_for_all_that_watch(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Statement] = []
+    rows = Database.rows
+
+    async def counted(database: Database, statement: Statement, **values: Any) -> Any:
+        made.append(statement)
+        return await rows(database, statement, **values)
+
+    monkeypatch.setattr(Database, "rows", counted)
+    async with connect(database_url, size=5) as database:
+        overview = Overview(database, Models(), None)
+        await overview.parts()
+        alone = len(made)
+        await asyncio.gather(*(overview.parts() for _ in range(50)))
+        assert len(made) < 2 * alone, "at most the part that is made every two seconds, once more"
+
+
+async def called(*words: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, commands, words)
+
+
+async def test_the_commands_list_replicas_and_drain_one(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", clean_environment() | {"DATABASE_URL": database_url})
+    (create,) = re.findall(r"^turnstream (tokens create .*)$", PAGE.read_text(), re.MULTILINE)
+    token = (await called(*create.split())).stdout.split()[-1]
+    async with serving(database_url) as server, Client(server.url, token=token) as client:
+        assert (await client.get("/api/admin/overview")).status_code == 200
+        listed = await called("replicas")
+        head, row = (line.split("\t") for line in listed.stdout.splitlines())
+        replica = dict(zip(head, row, strict=True))
+        assert (replica["state"], replica["running"]) == ("alive", "0")
+        drained = await called("drain", replica["replica"])
+        assert drained.stdout == f"{replica['address']} drains.\n"
+        async with asyncio.timeout(60):
+            while (await client.get("/readyz")).status_code == 200:  # noqa: ASYNC110, no event tells it here
+                await asyncio.sleep(0.01)
+        unknown = await called("drain", str(uuid4()))
+        assert isinstance(unknown.exception, NotFound)
