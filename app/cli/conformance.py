@@ -8,6 +8,8 @@ from typing import Literal
 import click
 
 from app.conformance import client as clients
+from app.conformance import proxy as proxies
+from app.conformance import server as servers
 from app.conformance.report import Report
 
 Format = Literal["text", "json", "junit"]
@@ -63,6 +65,43 @@ def client(
             return await clients.examine(url, server, clients.command(command, post), command)
 
     _print(asyncio.run(run()), form, output)
+
+
+@conformance.command()
+@click.argument("url")
+@click.option("--token", envvar="TURNSTREAM_TOKEN", show_envvar=True, help="Token of the owner whose chats are made.")
+@click.option("--message", default=servers.MESSAGE, show_default=True, help="Message that the model is to answer.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds that an answer may take.")
+@_FORMAT
+@_OUTPUT
+def server(url: str, token: str | None, message: str, patience: float, form: Format, output: Path | None) -> None:
+    """Examine the server at URL, also through what stands before it.
+
+    About 20 messages are sent, in chats that are deleted at the end. With a real model they cost money.
+    """
+    _print(asyncio.run(servers.examine(url, token, message, patience)), form, output)
+
+
+@conformance.command()
+@click.argument("url")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Address that the proxy passes requests on to.")
+@click.option("--idle", default=31.0, show_default=True, help="Seconds without a byte that a stream must outlive.")
+@click.option("--duration", default=60.0, show_default=True, help="Seconds that a stream with comments must outlive.")
+@click.option("--heartbeat", default=15.0, show_default=True, help="Seconds between two comments.")
+@_FORMAT
+@_OUTPUT
+def proxy(
+    url: str, listen: str, idle: float, duration: float, heartbeat: float, form: Format, output: Path | None
+) -> None:
+    """Examine the proxy at URL, or whatever else stands before a server.
+
+    The command is the server behind it: let the proxy pass requests on to the address of --listen.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise click.UsageError("--listen needs a host and a port, as in 127.0.0.1:8000.")
+    report = asyncio.run(proxies.examine(url, host, int(port), idle, duration, heartbeat))
+    _print(report, form, output)
 
 
 def _print(report: Report, form: Format, output: Path | None) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+import httpx2
+
 Status = Literal["held", "failed", "skipped"]
 
 # What XML cannot hold, not even escaped.
@@ -50,6 +52,8 @@ class Check:
             status, text = "failed", str(failure)
         except Skipped as reason:
             status, text = "skipped", str(reason)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            status, text = "failed", f"The other end did not answer ({type(error).__name__}): {error}"
         return PromiseResult(self.promise, self.rule, status, text, round(time.monotonic() - start, 3))
 
 

@@ -3,20 +3,27 @@
 import asyncio
 import json
 import sys
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
 from app.cli import commands
+from app.conformance import server as servers
 from app.conformance.client import ScriptedServer, Session, StreamBody, command, examine, scripted_server, visitor
+from app.conformance.origin import Request, Response, origin
 from app.conformance.report import Report
 from app.conformance.scenarios import SCENARIOS, Stream
+from app.llm.demo.provider import DemoProvider
+from app.llm.models.catalog import ProviderModels
 from app.terminal.assembler import Assembler
 from app.terminal.errors import RequestRejected
 from app.terminal.http_client import Client, TurnFollower
+from tests.support.http_server import serving
 from tests.support.programs import path_of
 
 ROOT = Path(__file__).parents[2]
@@ -140,3 +147,48 @@ def test_the_numbers_of_scenarios_are_promises_of_the_protocol() -> None:
 def test_what_makes_no_sense_together_is_wrong_usage() -> None:
     result = CliRunner().invoke(commands, ["conformance", "client", "--post", "curl {url}"])
     assert (result.exit_code, "--post needs a COMMAND too" in result.output) == (2, True)
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def demo_server(database_url: str) -> AsyncIterator[tuple[str, str]]:
+    """Its URL, and a token."""
+    offers = [ProviderModels(DemoProvider(0.005), ["demo"])]
+    async with serving(database_url, offers=offers, model="demo", heartbeat=0.5) as server:
+        yield server.url, await server.token("ada")
+
+
+async def test_our_server_holds_what_can_be_seen_from_outside(database_url: str) -> None:
+    async with demo_server(database_url) as (url, token):
+        report = await servers.examine(url, token, servers.MESSAGE, 25)
+        async with httpx2.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as client:
+            assert (await client.get("/api/chats")).json()["chats"] == []
+    held(report)
+    page = (ROOT / "docs/conformance.md").read_text(encoding="utf-8")
+    assert [result.promise for result in report.results if result.promise not in page] == []
+
+
+async def test_a_server_that_forgets_cursors_is_found_out(database_url: str) -> None:
+    """What stands before ours passes no cursor on, and no header of a stream."""
+    async with demo_server(database_url) as (url, token), httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+
+        async def forgetful(request: Request, response: Response) -> None:
+            kept = {name: request.headers[name] for name in _PASSED if name in request.headers}
+            params = {name: value for name, value in request.query.items() if name != "cursor"}
+            sent = client.stream(request.method, request.path, headers=kept, params=params, content=request.body)
+            async with sent as answer:
+                await response.start(answer.status_code, {"Content-Type": answer.headers.get("content-type", "")})
+                async for chunk in answer.aiter_raw():
+                    await response.send(chunk)
+                await response.end()
+
+        async with origin(forgetful) as forgetting:
+            report = await servers.examine(forgetting, token, servers.MESSAGE, 25)
+    failed = {result.rule for result in report.results if result.status == "failed"}
+    assert failed >= {"S1", "S3", "S4", "S5", "S8", "S18", "T1", "T6"}, report.as_text()
+    assert {result.rule for result in report.results if result.status == "held"} >= {"S11", "S16"}, report.as_text()
+
+
+_PASSED = ("authorization", "accept", "content-type", "idempotency-key")

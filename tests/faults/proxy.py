@@ -92,13 +92,14 @@ async def _running(port: int, folder: Path, *command: str) -> AsyncIterator[str]
 
 @asynccontextmanager
 async def nginx(
-    folder: Path, addresses: Sequence[str], read_timeout: int = 60, file: str = "nginx.conf"
+    folder: Path, addresses: Sequence[str], read_timeout: int = 60, file: str = "nginx.conf", further: str = ""
 ) -> AsyncIterator[Proxy]:
+    """`further` directives stand behind the port."""
     program = path_of("nginx")
     port = free_port()
     folder = folder / f"nginx-{port}"
     folder.mkdir()
-    (folder / "nginx.conf").write_text(_configuration(file, port, folder, addresses, read_timeout))
+    (folder / "nginx.conf").write_text(_configuration(file, port, folder, addresses, read_timeout, further))
     user = "user root; " if os.geteuid() == 0 else ""
     main = f"{user}daemon off; pid {folder}/nginx.pid;"
     process = await asyncio.create_subprocess_exec(
@@ -113,10 +114,12 @@ async def nginx(
         await process.wait()
 
 
-def _configuration(file: str, port: int, folder: Path, addresses: Sequence[str], read_timeout: int) -> str:
+def _configuration(
+    file: str, port: int, folder: Path, addresses: Sequence[str], read_timeout: int, further: str
+) -> str:
     folders = "".join(f"\n    {name}_temp_path {folder}/{name};" for name in _FOLDERS)
     changes = {
-        r"listen 80;": f"listen 127.0.0.1:{port};",
+        r"listen 80;": f"listen 127.0.0.1:{port}; {further}",
         r"proxy_read_timeout 60s;": f"proxy_read_timeout {read_timeout}s;",
         r"/dev/stdout": f"{folder}/access.log",
         r"/dev/stderr": f"{folder}/error.log",

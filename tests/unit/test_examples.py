@@ -77,6 +77,11 @@ CHECKED = {
     ("docs/conformance.md", "Clients", "text"): (
         f"{CONFORMANCE}test_the_client_of_the_page_holds_every_duty_of_a_client"
     ),
+    ("docs/conformance.md", "Servers", "sh"): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ("docs/conformance.md", "Servers", "text"): f"{CONFORMANCE}test_our_server_holds_what_can_be_seen_from_outside",
+    ("docs/conformance.md", "Proxies", "sh"): (
+        "tests/faults/test_conformance_proxies.py::test_a_proxy_as_it_is_documented_holds_all_promises"
+    ),
     ("docs/contributing.md", "Live tests", "text"): (
         "tests/acceptance/test_live_tests.py::test_the_live_test_passes_against_a_server_with_the_api_of_a_provider"
     ),
