@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import Lifespan
 
+from app.api.cell import Cell
 from app.api.http.connection import SafeHeaders
 from app.api.http.cross_origin import cross_origin
 from app.api.http.errors import HANDLERS, failed
@@ -41,6 +42,7 @@ from app.setup.samples import offer_samples
 from app.storage.database import connect
 from app.storage.documents import Documents
 from app.storage.migrations import upgrade_in_thread
+from app.storage.moves import Moves
 from app.stream.delivery import Deliveries
 from app.tools.outputs import Outputs
 from app.tools.toolset import Toolset
@@ -157,9 +159,13 @@ async def running(
         )
         worker, owner_plans = engine.worker, OwnerPlans(parts.plans)
         streams = OwnerStreams(owner_plans)
-        await stack.enter_async_context(background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run))
+        cell = Cell(settings.cell, Moves(database), worker.release)
+        await stack.enter_async_context(
+            background(engine.failed, parts.stored.record_uses, StreamWatch(streams).run, cell.follow)
+        )
         yield Services(
             Authenticator(parts.ways),
+            cell,
             Storage.of(api, database, parts.plans.default.running_turns, settings.cell),
             Live(
                 engine.directory,

@@ -131,6 +131,13 @@ def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def other_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """A second one."""
+    with _database(postgres_server, template=template_database) as url:
+        yield url
+
+
+@pytest.fixture
 def empty_database_url(postgres_server: str) -> Iterator[str]:
     """A database in which nothing was ever made."""
     with _database(postgres_server, template="template0") as url:

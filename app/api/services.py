@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from starlette.requests import Request
 
+from app.api.cell import Cell
 from app.api.http.endpoint import Endpoint
 from app.api.identity.authenticator import Authenticator
 from app.api.neighbours import Neighbours
@@ -145,6 +146,7 @@ class Services:
     """
 
     authenticator: Authenticator
+    cell: Cell
     storage: Storage
     live: Live
     resolver: Resolver
@@ -176,11 +178,18 @@ def path_for(request: Request, path: str) -> str:
     return prefix + path
 
 
+# Methods that change nothing.
+SAFE: Final = frozenset({"GET", "HEAD"})
+
+
 async def admit(request: Request, endpoint: Endpoint) -> None:
     """Authenticates the request, and checks that its credential allows the call: the one place for all calls. What it
-    does with the database is done for its owner. Raises Unauthorized and Forbidden.
+    does with the database is done for its owner. Raises Unauthorized, Forbidden and OfAnotherCell, and Unavailable
+    while the owner moves to another cell.
     """
-    identity = await services_of(request).authenticator.identity_of(request)
+    services = services_of(request)
+    identity = await services.authenticator.identity_of(request)
+    services.cell.check(identity, changes=request.method not in SAFE)
     identity.require(*endpoint.scopes)
     if endpoint.reach != "handler":
         ids = {name: as_id(request.path_params.get(name)) for name in ("chat", "turn")}

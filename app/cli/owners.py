@@ -5,7 +5,7 @@ import os
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, cast
@@ -19,11 +19,12 @@ from app.config import Settings, read_settings
 from app.domain.errors import ConfigError, NotFound
 from app.kit.tar import END, tar_member, tar_members, tar_places
 from app.lab.recordings import Recordings
-from app.setup.databases import database_name, open_database, open_present_database
+from app.setup.databases import actor, addressed, database_name, open_database, open_present_database
 from app.storage import archives
 from app.storage.archives import NIL, ArchivePart, ImportCounts, OwnerExport, OwnerImport, Section
 from app.storage.audit import AuditTrail
-from app.storage.database import Database
+from app.storage.database import Database, connect
+from app.storage.moves import OwnerMove, departed_name
 from app.storage.owners import Owners
 from app.storage.runs.queue import CANCEL, NOTIFY
 from app.storage.turns import CANCEL_TURN
@@ -161,6 +162,36 @@ def _parts_in(file: IO[bytes]) -> Iterator[ArchivePart]:
     with suppress(tarfile.TarError):
         for name, content in tar_members(file):
             yield ArchivePart(name, content)
+
+
+# --- move ------------------------------------------------------------------------------------------------------------
+
+
+@owners.command("move")
+@click.argument("owner", callback=checked_name)
+@click.option("--to", "cell", required=True, help="The cell where OWNER is to be.")
+@click.option("--url", envvar="TARGET_DATABASE_URL", required=True, help="URL of the Postgres of that cell.")
+def move(owner: str, cell: str, url: str) -> None:
+    """Move OWNER from the cell of the settings to another one.
+
+    For some seconds changes are refused with 503, running turns pause, and go on in the new cell. A move that was
+    interrupted is called again. What stays behind, as `OWNER (moved to CELL)`, is to be erased.
+    """
+    settings = read_settings()
+    if settings.cell is None or cell == settings.cell:
+        raise ConfigError("TURNSTREAM_CELL must name the cell from which the owner is moved, and --to another one.")
+    target_url = addressed(settings, url, past_pooler=True)
+    for table, rows in asyncio.run(_move(settings, settings.cell, owner, cell, target_url)).items():
+        if rows:
+            click.echo(f"{table}: {rows}")
+    click.echo(f"{owner} is in the cell {cell}. Erase {departed_name(owner, cell)!r} when nothing is missed.", err=True)
+
+
+async def _move(settings: Settings, here: str, owner: str, there: str, url: str) -> Mapping[str, int]:
+    async with open_present_database(settings) as source, connect(url, size=2, actor=actor()) as target:
+        moved = await OwnerMove(owner, (here, source), (there, target)).run()
+        await AuditTrail(source).note("owner.moved", owner, {"to": there})
+        return moved
 
 
 # --- erasure ---------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ LOCAL_OWNER = "local"
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The owner on whose behalf a request is made, and what its credential allows. `credential` is the credential's id
-    where it has one, `plan` the name of the limits that it comes with. A `chat` or a `turn` is all that a bound
-    credential reaches. Raises ValueError for values that no row can hold.
+    where it has one, `plan` the name of the limits that it comes with, `cell` the cell that it names. A `chat` or a
+    `turn` is all that a bound credential reaches. Raises ValueError for values that no row can hold.
     """
 
     owner: str
@@ -31,6 +31,7 @@ class Identity:
     plan: str | None = None
     chat: UUID | None = None
     turn: UUID | None = None
+    cell: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.owner) <= LONGEST_OWNER or not self.owner.isprintable():

@@ -76,6 +76,7 @@ class TurnRun:
     def __init__(self, turn: UUID, services: RunServices, loaded: tuple[str, Sequence[Turn]] | None = None) -> None:
         """`loaded` are the owner and the end of the turn's path, where they are known."""
         self.turn = turn
+        self.owner: str | None = None  # once its rows are read
         self.updated = asyncio.Event()
         self.stop_cause: StopCause | None = None
         self._services = services
@@ -102,8 +103,8 @@ class TurnRun:
         """
         services = self._services
         turns = Turns(services.database)
-        owner, path, entries = await self._load_path(turns)
-        turn = path[-1]
+        self.owner, path, entries = await self._load_path(turns)
+        owner, turn = self.owner, path[-1]
         structlog.contextvars.bind_contextvars(chat=str(turn.chat_id), attempt=turn.attempt)
         view = LiveView(turn)
         started_before = await retry_while_unavailable(lambda: self._load_leftovers(turns, view))

@@ -1,7 +1,7 @@
 """The worker of a replica: claims queued turns, supervises a task for each, and hands them back at a shutdown."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -151,6 +151,12 @@ class Worker:
         """A notification may be lost: the rows hold the same, and every replica polls them."""
         with suppress(StorageError):
             await self._queue.notify(payload)
+
+    def release(self, owners: Collection[str]) -> None:
+        """Gives the running turns of these owners back to the queue, as a shutdown does."""
+        for run in self._runs.values():
+            if run.owner in owners:
+                run.stop("release")
 
     # --- shutdown ----------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
     async with database_url(settings) as url:
         direct_url = session_url(settings, url)
         await upgrade_in_thread(direct_url)
-        async with connect(direct_url, size=settings.pool_size, actor=_actor()) as database:
+        async with connect(direct_url, size=settings.pool_size, actor=actor()) as database:
             yield database
 
 
@@ -60,7 +60,7 @@ async def open_present_database(settings: Settings) -> AsyncIterator[Database]:
         yield database
 
 
-def _actor() -> str:
+def actor() -> str:
     """The person who runs a command, as the audit trail names them."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"

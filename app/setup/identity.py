@@ -94,8 +94,7 @@ async def _jwt_tokens(settings: Settings, issuer: str, scopes: LoginScopes, stac
                 settings.jwt_plan_claim,
                 settings.jwt_cell_claim,
                 settings.jwt_leeway,
-            ),
-            settings.cell,
+            )
         )
     )
     return tokens.identity_of

@@ -17,7 +17,7 @@ LOCK_TURN_OF = Statement(
     """
     SELECT turns.id, turns.status FROM turns JOIN chats ON chats.id = chat_id
     WHERE turns.id = :turn AND chat_id = :chat AND owner = :owner
-    FOR NO KEY UPDATE OF turns
+    FOR NO KEY UPDATE OF turns FOR KEY SHARE OF chats
     """
 )
 GET_OPEN_ASKS = Statement(

@@ -107,6 +107,35 @@ class Transaction:
         rows = await self.rows(statement, **values)
         return rows[0] if rows else None
 
+    async def copy_to(
+        self, target: "Transaction", table: str, columns: Sequence[str], statement: Statement, **values: Any
+    ) -> int:
+        """Copies the rows of `statement` into `table` of another database; how many they were."""
+        sql, arguments = _prepared(statement, values, self._by_owner)
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=8)
+
+        async def read() -> None:
+            try:
+                await self._raw.copy_from_query(
+                    sql, *arguments, output=chunks.put, format="binary", timeout=statement.timeout
+                )
+            finally:
+                await chunks.put(None)
+
+        async def read_chunks() -> AsyncIterator[bytes]:
+            while (chunk := await chunks.get()) is not None:
+                yield chunk
+
+        reading = asyncio.create_task(read())
+        try:
+            written: str = await target._raw.copy_to_table(
+                table, columns=columns, source=read_chunks(), format="binary", timeout=statement.timeout
+            )
+            await reading
+        finally:
+            reading.cancel()
+        return int(written.rpartition(" ")[2])
+
     async def batches(self, statement: Statement, size: int, **values: Any) -> AsyncIterator[Sequence[Row]]:
         """The rows in portions of `size`, however many there are; none is kept here."""
         sql, arguments = _prepared(statement, values, self._by_owner)

@@ -16,8 +16,8 @@ from app.domain.errors import ConfigError
 # The role of an embedded Postgres.
 API_ROLE: Final = "turnstream_api"
 # Tables with an owner that the API does not use as this role: whose a token is, it asks before it knows the owner, and
-# the audit trail is not its own. Tables without an owner it does not reach either.
-CLOSED: Final = frozenset({"tokens", "audit"})
+# the audit trail is not its own, nor are moves between cells. Tables without an owner it does not reach either.
+CLOSED: Final = frozenset({"tokens", "audit", "moves"})
 
 # Of the tables %(tables)s: where a row carries its owner, it is compared; else the row of its chat or turn must be one
 # that the policy of that table shows. A new row may come with its chat or turn, in one statement, whose other parts it

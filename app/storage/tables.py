@@ -97,6 +97,20 @@ browser_tokens = Table(
     Index(None, "token_id"),
 )
 
+# Owners who came from another cell or went to one, which is `cell`. Until `held_until` a move is under way: triggers on
+# what requests insert refuse it (migration 0028).
+moves = Table(
+    "moves",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("cell", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("held_until", DateTime(timezone=True)),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    CheckConstraint("state IN ('leaving', 'gone', 'arrived')", name="state"),
+    CheckConstraint("(state = 'leaving') = (held_until IS NOT NULL)", name="leaving_is_held"),
+)
+
 # One row since the first token was created: from then on the server needs tokens, also when the last one is revoked.
 token_requirement = Table(
     "token_requirement",

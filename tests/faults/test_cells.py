@@ -1,6 +1,7 @@
 """Two cells of two replicas each behind one proxy, with the files of docs/deploy."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tests.faults.replicas import Replica, two_replicas
 from tests.support.http_client import Client, said, turn_url
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.reading import Reader
+from tests.support.server_process import TURNSTREAM
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240), pytest.mark.needs("HAProxy", "nginx")]
 
@@ -136,3 +138,53 @@ async def test_a_request_of_no_cell_is_refused_by_the_first(it: Site) -> None:
     async with Client(it.url, token=f"ts_99_{'0' * 32}_{'x' * 43}") as lost:
         answer = await lost.get("/api/chats")
         assert (answer.status_code, answer.headers["turnstream-cell"]) == (421, "99")
+
+
+async def test_an_owner_moves_while_turns_run_and_messages_come(
+    running: tuple[Model, Mapping[str, Cell], TestIssuer],
+    shared_database_url: str,
+    second_database_url: str,
+    tmp_path: Path,
+) -> None:
+    """The readers come back with their cursors, the turns go on in the new cell, and the token stays as it is."""
+    model, cells, _ = running
+    async with connect(shared_database_url, size=1) as database:
+        token = await Tokens(database, "07").create("mover's", Identity("mover"))
+    addresses = [replica.address for cell in cells.values() for replica in cell.replicas]
+    model.open("held", ["calm"])
+    async with nginx(tmp_path, addresses, file="nginx-cells.conf") as proxy, Client(proxy.url, token=token) as client:
+        turns = [await client.json("POST", "/api/turns", 201, json=said("moving")) for _ in range(4)]
+        readers = [Reader(client, turn["stream_url"]) for turn in turns]
+        accepted: list[str] = []
+        moved = asyncio.Event()
+
+        async def write() -> None:
+            while not moved.is_set():
+                answer = await client.post("/api/turns", json=said("calm"))
+                assert answer.status_code in {201, 503}, answer.text
+                if answer.status_code == 201:
+                    accepted.append(turn_url(answer.json()["assistant_turn"]))
+
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+            for reader in readers:
+                await reader.until(lambda reader: reader.text() == "first ")
+            group.create_task(write())
+            settings = {"DATABASE_URL": shared_database_url, "TURNSTREAM_CELL": "07", "PATH": os.environ["PATH"]}
+            command = (TURNSTREAM, "owners", "move", "mover", "--to", "08", "--url", second_database_url)
+            moving = await asyncio.create_subprocess_exec(
+                *command, env=settings, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            )
+            output, _ = await moving.communicate()
+            assert moving.returncode == 0, output.decode()
+            assert "mover is in the cell 08" in output.decode()
+            moved.set()
+            model.open("held", ["moving"])
+        for reader, turn in zip(readers, turns, strict=True):
+            reader.check_whole(await client.json("GET", turn_url(turn["assistant_turn"])))
+            assert reader.turn.end == "turn_complete"
+        assert accepted
+        assert {(await client.get(url)).status_code for url in accepted} == {200}
+        async with Client(cells["07"].replicas[0].url, token=token) as before:
+            assert (await before.get("/api/chats")).headers["turnstream-cell"] == "08"

@@ -7,7 +7,6 @@ import tarfile
 from contextlib import suppress
 from pathlib import Path
 
-import asyncpg
 import httpx2
 import pytest
 from click.testing import CliRunner
@@ -17,25 +16,21 @@ from app.cli import commands
 from app.cli.owners import _erase, _export, _import
 from app.config import Settings
 from app.domain.errors import ConfigError
-from app.domain.identity import Identity
 from app.domain.secret_headers import MASK
 from app.domain.turns import HttpCall, ToolSpec
 from app.kit.ids import new_id
 from app.kit.tar import END, tar_member, tar_members
-from app.llm.scripted import Pause, ScriptedProvider, message_of, text
+from app.llm.scripted import Pause, ScriptedProvider
 from app.storage.archives import OwnerExport
 from app.storage.chats import Chats
-from app.storage.documents import Documents
 from app.storage.owners import Owners
 from app.storage.tables import metadata
-from app.storage.tokens import Tokens
 from app.storage.uploads import Uploads
 from tests.support.harness import OWNER, Asked, Harness
 from tests.support.http_client import Client
 from tests.support.http_server import pausing, serving
 from tests.support.openapi_document import Document
-
-HELLO = ScriptedProvider(lambda _: message_of(text("Hel", "lo.")))
+from tests.support.owner_rows import HELLO, fill_owner, rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -46,57 +41,8 @@ def no_token_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def asked(harness: Harness, tmp_path: Path) -> Asked:
-    """An owner with a row of every kind, and another owner who has some, too."""
-    async with harness.replica(HELLO) as replica:
-        first = await harness.ask()
-        await harness.finish(replica, first)
-        second = await harness.ask("And again?", after=first)
-        await harness.finish(replica, second)
-        await harness.finish(replica, await harness.ask("Another chat"))
-    upload = await Uploads(harness.database).put(OWNER, "text/plain", b"some bytes \x00\xff")
-    await Documents(harness.database).put(OWNER, "notes/tides.md", "The moon.\nAnd the sun.")
-    await Documents(harness.database).put("other", "notes/tides.md", "Another's.")
-    await Tokens(harness.database).create("phone", Identity(OWNER))
-    connection = await asyncpg.connect(harness.url)
-    turn = second.turn
-    await connection.execute(
-        """INSERT INTO blocks (turn_id, index, round, attempt, type, text, data)
-        VALUES ($1, 9, 1, 1, 'document', '', $2)""",
-        turn,
-        f'{{"source": {{"type": "upload",\r\n "id": "{upload.id}"}},  "n": 1.50}}',
-    )
-    await connection.execute(
-        """INSERT INTO asks (turn_id, round, tool_use_id, name, kind, digest, attempt, answer, answered_at)
-        VALUES ($1, 1, 't', 'send', 'approval', 'd', 1, '{"kind":"approve"}', now())""",
-        turn,
-    )
-    await connection.execute(
-        "INSERT INTO steers (id, turn_id, blocks, taken_at) VALUES ($1, $2, '[]', now())", new_id(), turn
-    )
-    await connection.execute(
-        """INSERT INTO grants (id, chat_id, tool, digest, "when", turn_id, tool_use_id)
-        VALUES ($1, $2, 'send', 'd', '{"to":{"const":"ada"}}', $3, 't')""",
-        new_id(),
-        first.chat,
-        turn,
-    )
-    await connection.execute(
-        "INSERT INTO tool_calls (turn_id, round, tool_use_id, name, attempt, state, started_at, settled_at)"
-        " VALUES ($1, 1, 't', 'send', 1, 'settled', now(), now())",
-        turn,
-    )
-    await connection.execute(
-        "INSERT INTO idempotency_keys (owner, key, digest, turn_id) VALUES ($1, 'k', 'd', $2)", OWNER, turn
-    )
-    await connection.execute(
-        "INSERT INTO tool_cache (owner, key, tool, content, size, expires_at)"
-        " VALUES ($1, decode(repeat('00', 32), 'hex'), 'send', 'x', 1, now())",
-        OWNER,
-    )
-    await connection.execute("INSERT INTO webhooks (turn_id) VALUES ($1)", turn)
-    await connection.execute("INSERT INTO open_text VALUES ($1, 1, 99, 0, 1, 'text', NULL, NULL, 'open')", turn)
-    await connection.close()
-    recordings = tmp_path / "recordings" / str(turn)
+    second = await fill_owner(harness)
+    recordings = tmp_path / "recordings" / str(second.turn)
     recordings.mkdir(parents=True)
     (recordings / "attempt-001-round-001-try-01.jsonl").write_text('{"recorded": 1}\n')
     return second
@@ -105,19 +51,6 @@ async def asked(harness: Harness, tmp_path: Path) -> Asked:
 @pytest.fixture
 def settings(harness: Harness, tmp_path: Path) -> Settings:
     return Settings(_env_file=None, database_url=harness.url, record=tmp_path / "recordings")
-
-
-async def _rows(url: str, *, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
-    """All rows of a database by their tables."""
-    connection = await asyncpg.connect(url)
-    try:
-        return {
-            name: [row[0] for row in rows]
-            for name in sorted(metadata.tables)
-            if name not in without and (rows := await connection.fetch(f"SELECT {name}::text FROM {name} ORDER BY 1"))
-        }
-    finally:
-        await connection.close()
 
 
 def _names(archive: bytes) -> list[str]:
@@ -133,7 +66,7 @@ LEFT_OUT = (
 async def test_an_archive_restores_what_was_erased(
     harness: Harness, asked: Asked, settings: Settings, tmp_path: Path
 ) -> None:
-    before = await _rows(harness.url, without=LEFT_OUT)
+    before = await rows_of(harness.url, without=LEFT_OUT)
     kinds = {"documents", "uploads", "chats", "turns", "rounds", "blocks", "tool_calls", "asks", "steers", "grants"}
     assert before.keys() == kinds | {"idempotency_keys"}
     await _export(settings, OWNER, tmp_path / "ada.tar", None)
@@ -144,7 +77,7 @@ async def test_an_archive_restores_what_was_erased(
     assert counts.whole
     # A line break between two tokens of JSON is the one thing that an archive does not keep.
     whole = {table: [row.replace("\r\n", "  ") for row in rows] for table, rows in before.items()}
-    assert await _rows(harness.url, without=LEFT_OUT) == whole
+    assert await rows_of(harness.url, without=LEFT_OUT) == whole
     await _export(settings, OWNER, tmp_path / "again.tar", None)
     assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "ada.tar").read_bytes()
 
@@ -159,7 +92,7 @@ async def test_an_erasure_leaves_nothing_of_the_owner_and_all_of_others(
     await _erase(settings, OWNER)
     async with harness.locker() as locker:
         assert await locker.connection.fetchval("SELECT count(*) FROM open_text WHERE attempt > 0") == 0
-    rows = await _rows(harness.url, without=("open_text", "audit", "token_requirement"))
+    rows = await rows_of(harness.url, without=("open_text", "audit", "token_requirement"))
     assert rows.keys() == {"documents", "uploads"}
     assert all("other" in row for rows in rows.values() for row in rows)
     assert await Owners(harness.database).is_erased(OWNER)
@@ -211,7 +144,7 @@ async def test_an_import_that_was_cut_off_anywhere_is_repeated(
     archive, part = tmp_path / "ada.tar", tmp_path / "part.tar"
     await _export(settings, OWNER, archive, None)
     whole = archive.read_bytes()
-    before = await _rows(harness.url, without=LEFT_OUT)
+    before = await rows_of(harness.url, without=LEFT_OUT)
     stored = 0
     for length in range(3000, len(whole) - 1024, 4000):
         await _erase(settings, OWNER)
@@ -224,7 +157,7 @@ async def test_an_import_that_was_cut_off_anywhere_is_repeated(
             "documents": 1,
             "uploads": 1,
         }
-        now = await _rows(harness.url, without=LEFT_OUT)
+        now = await rows_of(harness.url, without=LEFT_OUT)
         assert {name: len(rows) for name, rows in now.items()} == {name: len(rows) for name, rows in before.items()}
         stored += counts.made["chats"]
     assert stored > 1  # some of the archives ended behind a chat
@@ -252,7 +185,7 @@ async def test_ids_that_another_owner_has_are_new(
         (grant,) = await fetch("SELECT turn_id FROM grants WHERE chat_id = $1", moved)
         assert await fetch("SELECT FROM turns WHERE id = $1 AND chat_id = $2", grant["turn_id"], moved)
     await _erase(settings, "bob")
-    assert len((await _rows(harness.url))["chats"]) == 2
+    assert len((await rows_of(harness.url))["chats"]) == 2
     assert (await harness.turn(asked)).blocks[0].text == "Hello."
 
 
@@ -298,7 +231,7 @@ async def test_an_archive_reaches_no_other_chat(
         others = await harness.ask()
         await harness.finish(replica, others)
     files = ("documents", "uploads")
-    before = await _rows(harness.url, without=files)
+    before = await rows_of(harness.url, without=files)
     forged = tmp_path / "forged.tar"
     content = (tmp_path / "ada.tar").read_bytes()
     for table in ("turns", "blocks", "grants"):
@@ -311,7 +244,7 @@ async def test_an_archive_reaches_no_other_chat(
         forged.write_bytes(b"".join(tar_member(*each) for each in changed) + END)
         with pytest.raises(ConfigError, match=f"a row of {table} is not of this chat"):
             await _import(settings, forged, None)
-        assert await _rows(harness.url, without=files) == before
+        assert await rows_of(harness.url, without=files) == before
 
 
 async def test_other_files_are_refused(settings: Settings, tmp_path: Path) -> None:

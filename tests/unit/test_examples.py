@@ -206,6 +206,9 @@ CHECKED = {
     ("docs/runbooks.md", "Webhooks fail", "sh"): RUNBOOKS,
     ("docs/runbooks.md", "Postgres is away or slow", "sql"): RUNBOOKS,
     ("docs/runbooks.md", "The disk of Postgres is full", "sql"): RUNBOOKS,
+    ("docs/scaling.md", "Moving an owner", "sh"): (
+        "tests/faults/test_cells.py::test_an_owner_moves_while_turns_run_and_messages_come"
+    ),
     ("docs/tools.md", "A complete example", "text"): (
         "tests/unit/tools/test_docs_example.py::test_the_first_example_prints_the_documented_text"
     ),

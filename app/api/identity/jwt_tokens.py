@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from app.api.identity.issuer_keys import IssuerKeys, Jwk
 from app.api.identity.way import LoginScopes, bearer_token, identity_from
-from app.domain.errors import OfAnotherCell, Unauthorized
+from app.domain.errors import Unauthorized
 from app.domain.identity import Identity
 from app.kit.clock import CLOCK
 
@@ -54,14 +54,11 @@ class Issuer:
 
 
 class JwtTokens:
-    """Authenticates tokens of one issuer. A token that was verified is remembered until its issuer's keys change. A
-    server of a `cell` refuses those of owners of other cells.
-    """
+    """Authenticates tokens of one issuer. A token that was verified is remembered until its issuer's keys change."""
 
-    def __init__(self, issuer: Issuer, keys: IssuerKeys, cell: str | None = None) -> None:
+    def __init__(self, issuer: Issuer, keys: IssuerKeys) -> None:
         self._issuer = issuer
         self._keys = keys
-        self._cell = cell
         self._known: dict[str, Identity] = {}
         self._known_generation = 0
 
@@ -129,8 +126,6 @@ class JwtTokens:
     def _identity_of(self, claims: Mapping[str, Any]) -> Identity:
         issuer = self._issuer
         cell = _claim(claims, issuer.cell_claim) if issuer.cell_claim else None
-        if self._cell is not None and isinstance(cell, str) and cell != self._cell:
-            raise OfAnotherCell(cell, self._cell)
         roles = _texts(_claim(claims, issuer.roles_claim)) if issuer.roles_claim else ()
         plan = _claim(claims, issuer.plan_claim) if issuer.plan_claim else None
         return identity_from(
@@ -139,16 +134,17 @@ class JwtTokens:
             expires_at=datetime.fromtimestamp(min(int(claims["exp"]), _LATEST) + issuer.leeway, UTC),
             credential=f"jwt:{claims['jti']}" if "jti" in claims else None,
             plan=plan if isinstance(plan, str) else None,
+            cell=cell if isinstance(cell, str) else None,
         )
 
 
 @asynccontextmanager
-async def open_jwt_tokens(issuer: Issuer, cell: str | None) -> AsyncIterator[JwtTokens]:
+async def open_jwt_tokens(issuer: Issuer) -> AsyncIterator[JwtTokens]:
     """Fetches the keys when the first token comes, so that a server starts without its issuer."""
     async with httpx2.AsyncClient(timeout=5.0, follow_redirects=False) as client:
         keys = IssuerKeys(issuer.name, issuer.keys_url, client)
         try:
-            yield JwtTokens(issuer, keys, cell)
+            yield JwtTokens(issuer, keys)
         finally:
             await keys.close()
 

@@ -73,8 +73,8 @@ class OpenStream:
         self.refusal: RequestRefused | None = None
         self._scope = scope
 
-    def end(self, refusal: RequestRefused) -> None:
-        """Ends the stream: its credential does not allow it any more."""
+    def end(self, refusal: RequestRefused | None) -> None:
+        """Ends the stream: its credential does not allow it any more. Without a refusal its reader may come back."""
         self.refusal = refusal
         self._scope.cancel()
 

@@ -43,7 +43,9 @@ async def _check(stream: OpenStream) -> None:
             await admit(request, request.state.endpoint)
         if request.state.identity.owner != owner:
             stream.end(Unauthorized("The credential of the request is now that of another owner."))
-    except (Unauthorized, Forbidden, OfAnotherCell) as error:
+    except OfAnotherCell:
+        stream.end(None)  # a proxy leads the reader there
+    except (Unauthorized, Forbidden) as error:
         stream.end(error)
     except Exception as error:
         if not isinstance(error, StorageError | Unavailable):

@@ -20,11 +20,13 @@ CANCEL = "cancel"
 UPDATED = "told"  # the rows have an answer or words of a user
 DRAIN = "drain"
 
-# A turn that was enqueued behind an open one is not claimed before that one has ended.
+# A turn that was enqueued behind an open one is not claimed before that one has ended, nor one of an owner who is held.
 CLAIMABLE = f"""
     status = 'queued' AND NOT EXISTS (
         SELECT FROM turns AS question JOIN turns AS before ON before.id = question.parent_id
         WHERE question.id = next.parent_id AND before.status IN {OPEN_STATUSES}
+    ) AND NOT EXISTS (
+        SELECT FROM moves JOIN chats USING (owner) WHERE chats.id = next.chat_id AND held_until > now()
     )
 """
 _CLAIM = """

@@ -1,13 +1,15 @@
 """Servers of cells: a credential leads to the cell of its owner."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from app.domain.identity import Identity
+from app.storage.database import Statement
 from app.storage.tokens import Tokens
-from tests.support.http_client import Client
+from tests.support.http_client import Client, said
 from tests.support.http_server import Server, serving
 from tests.support.issuer import AUDIENCE, TestIssuer, issuing
 from tests.support.openapi_document import Document
@@ -73,6 +75,53 @@ async def test_a_claim_names_the_cell_of_an_owner(site: Server, issuer: TestIssu
     for claim in ({"cell": "07"}, {}):
         assert await status(site, document, issuer.token("first", app=claim)) == 200
     assert await refused_to(site, issuer.token("first", app={"cell": "08"})) == "08"
+
+
+async def with_move(site: Server, owner: str, state: str, held: str = "NULL") -> None:
+    """Notes a move, and waits until the server has read it."""
+    put = Statement(f"INSERT INTO moves (owner, cell, state, held_until) VALUES (:owner, '08', '{state}', {held})")
+    await site.services.storage.database.row(put, owner=owner)
+    cell = site.services.cell
+    async with asyncio.timeout(30):
+        while owner not in cell._moves:  # noqa: ASYNC110, it has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_an_owner_who_moves_may_read_and_not_write(site: Server, document: Document) -> None:
+    token = await Tokens(site.services.storage.database, "07").create("mover", Identity("mover"))
+    async with Client(site.url, document, token) as mover:
+        chat = await mover.chat(title="Mine")
+        await with_move(site, "mover", "leaving", "now() + interval '1 hour'")
+        assert (await mover.get(chat)).status_code == 200
+        answer = await mover.post("/api/turns", json=said("Hi"))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "moved to the cell 08 just now; nothing was stored" in answer.json()["detail"]
+        await site.services.storage.database.row(
+            Statement("UPDATE moves SET held_until = now() - interval '1 s' WHERE owner = 'mover'")
+        )
+        async with asyncio.timeout(30):
+            while site.services.cell._moves["mover"].held:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (await mover.post("/api/chats", json={})).status_code == 201, "whoever moved it has died"
+
+
+async def test_an_owner_who_has_gone_is_sent_on_and_its_streams_end(
+    site: Server, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.streams.watch.PAUSE", 0.05)
+    token = await Tokens(site.services.storage.database, "07").create("gone", Identity("gone"))
+    async with Client(site.url, token=token) as gone, gone.stream("GET", "/api/stream") as events:
+        await with_move(site, "gone", "gone")
+        text = "".join([chunk async for chunk in events.aiter_text()])
+    assert "access_ended" not in text, "a proxy leads the reader to the other cell"
+    assert await refused_to(site, token) == "08"
+
+
+async def test_an_owner_who_has_arrived_is_served_whatever_the_claim_names(
+    site: Server, issuer: TestIssuer, document: Document
+) -> None:
+    await with_move(site, "newcomer", "arrived")
+    assert await status(site, document, issuer.token("first", sub="newcomer", app={"cell": "08"})) == 200
 
 
 async def test_a_server_without_a_cell_reads_none(server: Server, document: Document) -> None:

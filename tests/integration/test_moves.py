@@ -1,0 +1,216 @@
+"""An owner who moves to another cell: every row, once, whenever the move is cut off."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from app.domain.errors import ConfigError, NotFound, StorageUnavailable
+from app.domain.identity import Identity
+from app.kit.ids import new_id
+from app.storage.chats import Chats
+from app.storage.database import Database, Statement, connect
+from app.storage.documents import Documents
+from app.storage.moves import MOVED, Move, Moves, OwnerMove, departed_name
+from app.storage.owners import Owners
+from app.storage.runs.queue import Queue
+from app.storage.tables import metadata
+from app.storage.tokens import Tokens
+from tests.support.harness import OWNER, Asked, Harness
+from tests.support.owner_rows import fill_owner, rows_of
+
+_ELSEWHERE = re.compile(r"\bother\b|,mark,")
+STEPS = ("hold", "settle", "lock", "copy", "depart", "leave", "arrive")
+# What the move leaves where it is, or what triggers make again.
+LEFT = (
+    "audit",
+    "moves",
+    "tool_cache",
+    "search_segments",
+    "search_chats",
+    "search_texts",
+    "replicas",
+    "sweeps",
+    "token_requirement",
+)
+DEPARTED = departed_name(OWNER, "08")
+
+
+class Killed(BaseException):
+    """The process that moves is killed: it does nothing more."""
+
+
+def killed_at(step: str) -> Callable[[str], None]:
+    def end(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    return end
+
+
+@dataclass(frozen=True)
+class Cells:
+    harness: Harness
+    target_url: str
+    target: Database
+    asked: Asked
+
+    def move(self, step: Callable[[str], None] = lambda _name: None) -> OwnerMove:
+        return OwnerMove(OWNER, ("07", self.harness.database), ("08", self.target), step)
+
+    async def here(self) -> dict[str, list[str]]:
+        return await rows_of(self.harness.url, without=LEFT)
+
+    async def there(self) -> dict[str, list[str]]:
+        return await rows_of(self.target_url, without=LEFT)
+
+
+@pytest.fixture(autouse=True)
+def no_replica_needs_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.moves.LOOK", 0)
+
+
+@pytest.fixture
+async def cells(harness: Harness, other_database_url: str) -> AsyncIterator[Cells]:
+    asked = await fill_owner(harness)
+    async with connect(other_database_url, size=2) as target:
+        yield Cells(harness, other_database_url, target, asked)
+
+
+def of_the_owner(rows: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Without what another owner has, and without the mark of the journal."""
+    found = {table: [row for row in all_rows if not _ELSEWHERE.search(row)] for table, all_rows in rows.items()}
+    return {table: mine for table, mine in found.items() if mine}
+
+
+def queue_of(database: Database) -> Queue:
+    return Queue(database, new_id(), str(new_id()), 1)
+
+
+async def test_every_row_of_the_owner_moves_and_no_other(cells: Cells) -> None:
+    before = await cells.here()
+    counts = await cells.move().run()
+    assert await cells.there() == of_the_owner(before)
+    assert {table: len(rows) for table, rows in of_the_owner(before).items()} == {
+        table: number for table, number in counts.items() if number
+    }
+    assert await Tokens(cells.target).ever_existed()
+    assert await Moves(cells.harness.database).all() == {
+        OWNER: Move("08", "gone", False),
+        DEPARTED: Move("08", "leaving", True),
+    }
+    assert await Moves(cells.target).all() == {OWNER: Move("07", "arrived", False)}
+    texts = Statement("SELECT count(*) AS number FROM search_texts WHERE owner = :owner")
+    found = await cells.target.row(texts, owner=OWNER)
+    assert found is not None
+    assert found["number"] == len(before["turns"])
+
+
+def test_every_table_is_moved_or_left_for_a_reason() -> None:
+    rest = metadata.tables.keys() - {table.name for table in MOVED}
+    assert rest == {*LEFT, "search_backlog", "reservations", "activity"}
+
+
+async def test_what_stays_behind_is_erased_like_an_owner(cells: Cells) -> None:
+    await cells.move().run()
+    for owner in (DEPARTED, OWNER):
+        await Owners(cells.harness.database).delete_tokens(owner)
+        async for _ in Owners(cells.harness.database).erase(owner):
+            pass
+    rest = await cells.here()
+    assert of_the_owner(rest).keys() <= {"deleted_chats"}
+    assert await Moves(cells.harness.database).all() == {}
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_move_that_is_cut_off_anywhere_loses_and_doubles_nothing(cells: Cells, step: str) -> None:
+    before = of_the_owner(await cells.here())
+    with pytest.raises(Killed):
+        await cells.move(killed_at(step)).run()
+    assert await cells.there() == {}, "nothing is served before the move is whole"
+    gone = (await Moves(cells.harness.database).all()).get(OWNER, Move("08", "leaving", False)).state == "gone"
+    assert gone == (step == "arrive")
+    if not gone:
+        assert of_the_owner(await cells.here()) == before
+    await cells.move().run()
+    moved = await cells.there()
+    if gone:  # a webhook is due again, and chats are a microsecond younger
+        for table in ("webhooks", "chats"):
+            assert len(moved.pop(table)) == len(before.pop(table))
+    assert moved == before
+    with pytest.raises(ConfigError, match="in the cell 08 already"):
+        await cells.move().run()
+
+
+async def test_a_webhook_is_due_in_one_cell_only(cells: Cells) -> None:
+    due = Statement("SELECT count(*) AS number FROM webhooks WHERE due_at <= now()")
+    with pytest.raises(Killed):
+        await cells.move(killed_at("arrive")).run()
+    counts = [await database.row(due) for database in (cells.harness.database, cells.target)]
+    assert [row["number"] for row in counts if row] == [0, 0]
+    await cells.move().run()
+    counts = [await database.row(due) for database in (cells.harness.database, cells.target)]
+    assert [row["number"] for row in counts if row] == [0, 1]
+
+
+async def test_while_an_owner_is_held_nothing_is_written_or_claimed(cells: Cells) -> None:
+    harness = cells.harness
+    queued = await harness.ask("In between")
+    with pytest.raises(Killed):
+        await cells.move(killed_at("settle")).run()
+    with pytest.raises(StorageUnavailable, match="moved to the cell 08"):
+        await Documents(harness.database).put(OWNER, "new.md", "x")
+    with pytest.raises(StorageUnavailable):
+        await Chats(harness.database).create(OWNER, None, None, {})
+    await Documents(harness.database).put("other", "new.md", "x")
+    assert await queue_of(harness.database).claim(10) == []
+    await cells.move().run()
+    assert await queue_of(harness.database).claim(10) == [], "the departed owner's"
+    assert await queue_of(cells.target).claim(10) == [queued.turn]
+
+
+async def test_an_exchange_that_meets_the_copy_is_not_accepted(cells: Cells) -> None:
+    """It waits for the lock on its chat, and finds that the chat has gone."""
+    waits = asyncio.Event()
+
+    def step(name: str) -> None:
+        if name == "depart":
+            waits.set()
+
+    moving = asyncio.create_task(cells.move(step).run())
+    await waits.wait()
+    with pytest.raises(NotFound):
+        await cells.harness.ask("Too late", after=cells.asked)
+    counts = await moving
+    assert counts["turns"] == len((await cells.there())["turns"])
+
+
+async def test_a_turn_that_does_not_stop_ends_the_move(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.storage.moves._SETTLE", 0.0)
+    asked = await cells.harness.ask("Long")
+    queue = queue_of(cells.harness.database)
+    await queue.renew_lease(60)
+    assert await queue.claim(10) == [asked.turn]
+    with pytest.raises(ConfigError, match=f"Turn {asked.turn} of {OWNER} does not stop; nothing was moved"):
+        await cells.move().run()
+    assert await Moves(cells.harness.database).all() == {}
+
+
+async def test_moves_that_are_refused(cells: Cells) -> None:
+    source, target = ("07", cells.harness.database), ("08", cells.target)
+    with pytest.raises(NotFound, match="no owner nobody"):
+        await OwnerMove("nobody", source, target).run()
+    await Tokens(cells.target).create("of the same name", Identity(OWNER))
+    with pytest.raises(ConfigError, match="The cell 08 has an owner ada already"):
+        await cells.move().run()
+    await Owners(cells.target).delete_tokens(OWNER)
+    await cells.move().run()
+    with pytest.raises(ConfigError, match="has been moved to the cell 08"):
+        await OwnerMove(OWNER, source, ("09", cells.target)).run()
+    with pytest.raises(ConfigError, match="The cell 07 has an owner ada already"):  # its credentials
+        await OwnerMove(OWNER, target, source).run()
+    await cells.target.row(Statement("ALTER TABLE chats ADD COLUMN newer text"))
+    with pytest.raises(ConfigError, match="tables of different versions"):
+        await OwnerMove("other", source, target).run()
