@@ -269,7 +269,8 @@ class Settings(BaseSettings):
     journal_interval: float = Field(
         0.1,
         gt=0,
-        description="pause between writes of the journal; readers on other replicas get new text twice as often",
+        description="pause between writes of the journal, and of rounds that have begun; readers on other replicas get "
+        "new text twice as often",
     )
     stream_life: float = Field(1800, gt=0, description="longest life of an SSE connection; then the client reconnects")
     stream_sender: Literal["direct", "sse-starlette"] = Field(

@@ -128,7 +128,7 @@ class Executor:
             await self._call_after_round()
         round, answer = assembled_answer(self.turn, error, open_round_number(self.turn))
         begun = replace(round, started_at=CLOCK.now())
-        await self._recorder.begin_round(replace(begun, stop_reason=None))
+        self._recorder.begin_round(replace(begun, stop_reason=None))
         await self._recorder.seal_round(begun, [answer])
         await self._recorder.end("complete", ASSEMBLED)
 

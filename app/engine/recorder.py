@@ -111,15 +111,16 @@ class Recorder:
     def set_stage(self, stage: Stage) -> None:
         self.stage, self.stage_since = stage, monotonic()
 
-    @_write
-    async def begin_round(self, round: Round) -> None:
-        await self._records.begin_round(round)
+    def begin_round(self, round: Round) -> None:
+        """Shows readers the round. Its row is written with its first blocks or its end, or by the round writer."""
+        self.view.begun = (round,)
         self.view.begin_round(round)
 
     @_write
     async def close_blocks(self, blocks: Sequence[Block]) -> None:
         """Closes the open block and those behind it, in one commit."""
-        await self._records.close_blocks(blocks)
+        await self._records.close_blocks(blocks, self.view.begun)
+        self.view.begun = ()
         for block in blocks:
             self.view.close_block(block)
 
@@ -155,6 +156,7 @@ class Recorder:
         voided = replace(round, stop_reason=VOIDED)
         turn = replace(self.turn, usage=self._usage_with(voided), recoveries=recoveries)
         attempt = await self._records.void_round(voided, turn)
+        self.view.begun = ()
         self.view.void_round(voided, replace(turn, attempt=attempt))
 
     @_write
@@ -303,7 +305,7 @@ class Recorder:
     async def release(self) -> None:
         """Returns the turn to the queue, as it is."""
         check_transition(self.turn.status, "queued")
-        await self._records.release(self.view.block_being_written())
+        await self._records.release(self.view.block_being_written(), self.view.begun)
 
     def _sealed(self, round: Round, recoveries: int) -> tuple[Round, Turn]:
         """The last round sealed, and the turn with its sums."""
@@ -311,6 +313,7 @@ class Recorder:
         return sealed, replace(self.turn, usage=self._usage_with(sealed), recoveries=recoveries)
 
     def _show_sealed(self, sealed: Round, unwritten: Sequence[Block], turn: Turn) -> None:
+        self.view.begun = ()
         for block in unwritten:
             self.view.close_block(block)
         self.view.seal_round(sealed, turn)

@@ -96,7 +96,7 @@ class Reply:
             if self._last.waits and changes:
                 await self._last.write()
             if not begun and (changes or self._message.started):
-                await self._begin_round()
+                self._begin_round()
                 begun = True
             if len(changes) == 1 and changes[0].__class__ is str:  # the token path: nothing is awaited or created
                 self._delta(changes[0])
@@ -146,11 +146,11 @@ class Reply:
             self._seam = None
         return passed
 
-    async def _begin_round(self) -> None:
+    def _begin_round(self) -> None:
         self._begun()
         round = self.new_round()
         structlog.contextvars.bind_contextvars(round=round.number)
-        await self._recorder.begin_round(round)
+        self._recorder.begin_round(round)
         self._recorder.notify_stage("streaming")
 
     def new_round(self) -> Round:

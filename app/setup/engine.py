@@ -25,6 +25,7 @@ from app.engine.upkeep.activity_reports import ActivityReports
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
 from app.engine.upkeep.refusals import REFUSALS_KEPT_DAYS, RefusedLogins
+from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.upkeep.sweeps import HOURS, UNUSED_UPLOADS_KEPT, Sweep, at_once
 from app.engine.upkeep.titles import TitleWriter
 from app.engine.upkeep.webhooks import Receiver, WebhookDeliveries, WebhookPolicy
@@ -154,6 +155,7 @@ async def started(
                 failed,
                 clock.watch,
                 monitor.run,
+                RoundWriter(database, directory, settings.journal_interval).run,
                 JournalWriter(journal, directory, settings.journal_interval).run,
                 Mirror(Snapshots(database), directory, settings.journal_interval / 2).run,
                 ReplicaSession(url, session_key, receive, monitor.doubt, look).run,

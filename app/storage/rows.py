@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -172,4 +173,25 @@ def columns_of(blocks: Sequence[Block]) -> dict[str, list[Any]]:
         "notes": [block.notes for block in blocks],
         "wholes": [None] * len(blocks),
         "client_datas": [block.client_data for block in blocks],
+    }
+
+
+def columns_of_rounds(turns: Sequence[UUID], rounds: Sequence[Round]) -> dict[str, Sequence[Any]]:
+    """One list per column, for `unnest`. `turns` are those of the rounds."""
+    return {
+        "round_turns": turns,
+        "numbers": [round.number for round in rounds],
+        "round_attempts": [round.attempt for round in rounds],
+        "messages": [round.messages for round in rounds],
+        "models": [round.model for round in rounds],
+        "stop_reasons": [round.stop_reason for round in rounds],
+        "usages": [to_json(round.usage) for round in rounds],
+        "request_ids": [round.request_id for round in rounds],
+        "round_datas": [round.data for round in rounds],
+        "sealed_bys": [round.sealed_by for round in rounds],
+        "started_ats": [round.started_at for round in rounds],
+        "first_delta_ats": [round.first_delta_at for round in rounds],
+        "sealed_ats": [round.sealed_at for round in rounds],
+        "estimates": [round.estimated_tokens for round in rounds],
+        "round_costs": [round.cost for round in rounds],
     }

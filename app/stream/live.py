@@ -56,15 +56,16 @@ class Frame(NamedTuple):
 class LiveView:
     """A growing log (app.domain.log.Log). The writer appends and notifies; readers look, then wait for a notification.
 
-    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only the text of the
-    open block is ahead of the rows. A `provisional` view of a running turn has not seen the journal yet, so it may lack
-    text that a client has: no client is reset because of it.
+    `turn` is always what the rows hold: a row is written first, and the view is changed after it. Only what is open is
+    ahead of the rows: the text of a block, and for a moment a round that has `begun`. A `provisional` view of a running
+    turn has not seen the journal yet, so it may lack text that a client has: no client is reset because of it.
     """
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.marks: list[Mark] = marks_of(turn)
         self.wakeup = Wakeup()
+        self.begun: Sequence[Round] = ()  # the open round, as long as no row holds it
         self.provisional = False
         self.last_frame: Frame | None = None
         self.notices: deque[PlacedNotice] = deque(maxlen=_NOTICES_KEPT)

@@ -3,8 +3,8 @@ standard input. A line is a JSON object: the environment of the server.
 
 FAULTS_DIE_AT names its kill point, FAULTS_SEEN a file for the points that it reached, FAULTS_EFFECTS one for effects
 of its tools, FAULTS_LOG one for its log. Its model and its tools take up to FAULTS_PACE seconds for each step; without
-it the model sends the next batch when the journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is the
-share of notifications that it loses.
+it the model sends the next batch when rows, journal and all readers have the one before. FAULTS_NOTIFICATIONS_LOST is
+the share of notifications that it loses. With FAULTS_ROUNDS_LATE the rows of rounds come with their first blocks.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from app.domain.errors import PermanentError
 from app.domain.events import BlockStart
 from app.domain.turns import ToolSpec
 from app.engine.upkeep import recovery
+from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.worker import Worker
 from app.llm.models.catalog import Models, ProviderModels
 from app.llm.provider import ModelRequest, Part
@@ -51,9 +52,12 @@ Position = tuple[int, int, int]
 
 
 class Delivery:
-    """Waits until the readers of all turns and the journal have everything that was sent."""
+    """Waits until the readers of all turns and the journal have everything that was sent, and rows the rounds, unless
+    these are `late`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, late: bool) -> None:
+        self._late = late
         self.app: Starlette | None = None
         self._journaled: dict[UUID, Position] = {}
 
@@ -72,7 +76,9 @@ class Delivery:
         return services.live.directory.here() if services else [None]
 
     def _is_delivered(self, view: LiveView | None) -> bool:
-        return view is not None and view.wakeup.has_waiters and self._is_journaled(view)
+        if view is None or (view.begun and not self._late):
+            return False
+        return view.wakeup.has_waiters and self._is_journaled(view)
 
     def _is_journaled(self, view: LiveView) -> bool:
         start = view.marks[-1]
@@ -158,7 +164,9 @@ def serve(environment: dict[str, str]) -> None:
     structlog.contextvars.bind_contextvars(pid=os.getpid())
     seen = os.open(environment.get("FAULTS_SEEN", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     points = Points(environment.get("FAULTS_DIE_AT"), lambda point: void(os.write(seen, f"{point}\n".encode())))
-    quiet = Delivery()
+    if late := "FAULTS_ROUNDS_LATE" in environment:
+        RoundWriter.flush = _leave_to_blocks  # type: ignore[method-assign, assignment]
+    quiet = Delivery(late)
     points.watch_commits(quiet.written)
     lose_notifications(float(environment.get("FAULTS_NOTIFICATIONS_LOST", "0")))
     pace = float(environment["FAULTS_PACE"]) if "FAULTS_PACE" in environment else None
@@ -174,6 +182,10 @@ def serve(environment: dict[str, str]) -> None:
 
 def void(_: object) -> None:
     pass
+
+
+async def _leave_to_blocks(_writer: RoundWriter) -> None:
+    """The tick is longer than any reply."""
 
 
 async def _is_migrated(_url: str) -> None:

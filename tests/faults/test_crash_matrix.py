@@ -118,14 +118,19 @@ def _counted(points: Sequence[str]) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", ["retry", "continue"])
+@pytest.mark.parametrize(
+    ("policy", "late"), [("retry", False), ("continue", False), ("continue", True)], ids=["retry", "continue", "late"]
+)
 async def test_after_a_kill_at_any_point_the_successor_ends_the_turn_and_keeps_what_was_stored(
-    stage: Stage, policy: RecoveryPolicy, record_property: Callable[[str, object], None]
+    stage: Stage, policy: RecoveryPolicy, late: bool, record_property: Callable[[str, object], None]
 ) -> None:
+    """`late`: the kills come before any tick of the round writer, so the rounds come with their first blocks."""
+    if late:
+        stage.fork_server.environment["FAULTS_ROUNDS_LATE"] = "1"
     points = await points_after(stage, policy)
     assert len(points) > 120
     problems = await all_problems(stage, policy, [(point,) for point in points])
-    record_property(f"kill points, policy {policy}", _counted(points))
+    record_property(f"kill points, policy {policy}{', rounds late' if late else ''}", _counted(points))
     assert not problems, "\n".join(problems)
 
 

@@ -38,7 +38,8 @@ _SETTINGS = {
 }
 
 # Every block, round and call that a claim writes which is not the turn's own at that moment. A statement that also ends
-# the turn may have ended it first.
+# the turn may have ended it first. A later claim writes an interrupted round again, under the attempt that began it:
+# after the write, that is no insertion.
 _WATCH_FOR_ZOMBIES = """
 CREATE TABLE stale_writes (what text, turn uuid, attempt int, owned_by int);
 CREATE FUNCTION note_stale_write() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -50,7 +51,7 @@ BEGIN
     );
     RETURN NEW;
 END $$;
-CREATE TRIGGER fence BEFORE INSERT ON rounds FOR EACH ROW EXECUTE FUNCTION note_stale_write();
+CREATE TRIGGER fence AFTER INSERT ON rounds FOR EACH ROW EXECUTE FUNCTION note_stale_write();
 CREATE TRIGGER fence BEFORE INSERT OR UPDATE ON tool_calls FOR EACH ROW EXECUTE FUNCTION note_stale_write();
 CREATE TRIGGER fence BEFORE INSERT ON blocks FOR EACH ROW WHEN (NOT NEW.interrupted AND NEW.round > 0)
     EXECUTE FUNCTION note_stale_write();

@@ -9,7 +9,7 @@ from app.domain.turns import Turn
 from app.kit.ids import new_id
 from app.storage.database import Statement
 from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records
+from app.storage.runs.record import Records, begin_rounds
 from tests.support.harness import Asked, Harness
 
 OWNER_OF_CLAIM = Statement("SELECT replica FROM turns WHERE id = :turn")
@@ -24,7 +24,7 @@ async def claimed(harness: Harness, asked: Asked, replica: UUID | None = None) -
 async def begun(harness: Harness, asked: Asked) -> Turn:
     """With a round that has begun."""
     turn = await claimed(harness, asked)
-    await (await records_of(harness, turn)).begin_round(first_round(turn.attempt))
+    assert await begin_rounds(harness.database, {turn.id: first_round(turn.attempt)}) == {turn.id}
     return await harness.turn(asked)
 
 

@@ -24,7 +24,7 @@ from app.storage.chats import Chats
 from app.storage.database import Database, Transaction, connect
 from app.storage.exchanges import Exchanges, Target
 from app.storage.runs.queue import Queue
-from app.storage.runs.record import Records, SettledCall
+from app.storage.runs.record import Records, SettledCall, begin_rounds
 from app.storage.tables import metadata
 from app.storage.turns import Turns
 from tests.support.locks import Locker
@@ -59,8 +59,7 @@ async def _show_output(running: Running) -> None:
 
 
 WRITES: dict[str, Write] = {
-    "begin_round": lambda r: r.records.begin_round(replace(ROUND, number=2)),
-    "close_blocks": lambda r: r.records.close_blocks([OPEN]),
+    "close_blocks": lambda r: r.records.close_blocks([OPEN], [replace(ROUND, number=2)]),
     "seal_round": lambda r: r.records.seal_round(SEALED, [OPEN], replace(r.turn, usage={"output_tokens": 9})),
     "void_round": lambda r: r.records.void_round(replace(ROUND, stop_reason="voided"), replace(r.turn, recoveries=1)),
     "start_calls": lambda r: r.records.start_calls([CALL]),
@@ -104,8 +103,7 @@ async def running(database_url: str) -> AsyncIterator[Running]:
         assert await queue.claim(10) == [exchange.assistant_turn.id]
         turn = await Turns(database).get("ada", chat.id, exchange.assistant_turn.id)
         records = Records(database, queue.replica, turn.id, turn.attempt)
-        await records.begin_round(ROUND)
-        await records.close_blocks([CALL])
+        await records.close_blocks([CALL], [ROUND])
         yield Running(turn, queue.replica, records, database)
 
 
@@ -192,6 +190,33 @@ async def test_a_claim_that_is_lost_in_the_middle_of_a_write_is_lost(
     before = await everything(database_url)
     with pytest.raises(ClaimLost):
         await late
+    assert await everything(database_url) == before
+
+
+# --- rounds that have begun, of many turns at once -------------------------------------------------------------------
+
+NEXT_ROUND = replace(ROUND, number=2)
+
+
+async def test_a_round_that_has_begun_is_stored_once_and_not_reopened(running: Running, database_url: str) -> None:
+    turn = running.turn.id
+    await running.records.seal_round(SEALED, [], running.turn)
+    begun: dict[UUID, Round] = {turn: NEXT_ROUND, new_id(): ROUND}
+    assert await begin_rounds(running.database, begun) == {turn}
+    once = await everything(database_url)
+    assert await begin_rounds(running.database, begun) == {turn}
+    assert await begin_rounds(running.database, {turn: ROUND}) == {turn}
+    assert await everything(database_url) == once
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+async def test_a_round_that_has_begun_leaves_no_trace_where_the_claim_is_lost(
+    running: Running, loss: str, database_url: str, locker: Locker
+) -> None:
+    async with locker.holding(loss, running.turn.id, commit=True):
+        assert await begin_rounds(running.database, {running.turn.id: NEXT_ROUND}) == set(), "it waits for nobody"
+    before = await everything(database_url)
+    assert await begin_rounds(running.database, {running.turn.id: NEXT_ROUND}) == set()
     assert await everything(database_url) == before
 
 

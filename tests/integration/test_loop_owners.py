@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.errors import TransientError
 from app.domain.turns import Limits, RecoveryPolicy, Turn
 from app.engine import worker
 from app.engine.tool_gate import OUTCOME_UNKNOWN
@@ -19,6 +20,7 @@ from app.storage.runs.session import ReplicaSession
 from app.storage.turns import Turns
 from app.tools.tool import Tool, tool
 from tests.integration.proxy import proxied
+from tests.support import harness as harness_module
 from tests.support.harness import OWNER, POLICY, Asked, Harness, Replica, results_of, rows_of, texts_of
 from tests.support.stream_client import Client
 
@@ -59,7 +61,7 @@ async def _died(harness: Harness, pause: Pause, reply: list[Step], asked: Asked,
     async with harness.replica(ScriptedProvider([reply]), tools, address=HERE) as replica:
         replica.worker.wake()
         await pause.reached.wait()
-        await replica.journaling.flush()
+        await replica.store_open()
         client = await _watch(harness, replica, asked)
         await replica.kill()
     return client
@@ -115,7 +117,7 @@ async def test_text_that_no_journal_holds_is_taken_back_even_where_the_rest_is_k
     async with harness.replica(provider, address=HERE) as replica:
         replica.worker.wake()
         await journaled.reached.wait()
-        await replica.journaling.flush()
+        await replica.store_open()
         replica.journaling.flush = _nothing  # type: ignore[method-assign]
         journaled.go.set()
         await lost.reached.wait()
@@ -223,6 +225,65 @@ async def test_turns_of_a_replica_without_a_row_are_taken_over(harness: Harness)
     async with harness.replica(ScriptedProvider([answer()])) as replica:
         turn = await harness.finish(replica, asked)
     assert (turn.status, texts_of(turn)) == ("complete", ["There."])
+
+
+# --- rounds that no row holds yet ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick comes by itself."""
+    monkeypatch.setattr(harness_module, "TICK", 60)
+
+
+@pytest.mark.usefixtures("only_by_hand")
+async def test_rounds_that_have_begun_are_shown_at_once_and_stored_together(harness: Harness) -> None:
+    (first, one), (second, two) = (paused_after(2, text("Half a ", "sentence")) for _ in range(2))
+    asked = [await harness.ask(), await harness.ask()]
+    async with harness.replica(ScriptedProvider([one, two])) as replica:
+        replica.worker.wake()
+        await asyncio.gather(first.reached.wait(), second.reached.wait())
+        shown = [replica.view(each).turn.rounds for each in asked]
+        assert [len(rounds) for rounds in shown] == [1, 1]
+        assert [(await harness.turn(each)).rounds for each in asked] == [(), ()]
+        await replica.rounds.flush()
+        assert [(await harness.turn(each)).rounds for each in asked] == shown
+        first.go.set()
+        second.go.set()
+        turns = [await harness.finish(replica, each) for each in asked]
+    assert [(turn.status, turn.attempt, *texts_of(turn)) for turn in turns] == [("complete", 1, "Half a sentence")] * 2
+
+
+@pytest.mark.usefixtures("only_by_hand")
+async def test_a_round_without_a_row_is_gone_with_its_replica_and_clients_discard_it(harness: Harness) -> None:
+    asked = await harness.ask()
+    pause, reply = paused_after(3, text("Half a ", "sentence"))
+    async with harness.replica(ScriptedProvider([reply]), address=HERE) as replica:
+        replica.worker.wake()
+        await pause.reached.wait()
+        await replica.journaling.flush()
+        client = await _watch(harness, replica, asked)
+        await replica.kill()
+    turn, _ = await _taken_over(harness, asked, client, [answer()])
+    assert (turn.status, turn.attempt, len(turn.rounds), texts_of(turn)) == ("complete", 2, 1, ["There."])
+    assert client.resets == [0]
+
+
+@pytest.mark.usefixtures("only_by_hand")
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "stops"])
+async def test_a_round_without_a_row_is_stored_where_its_run_leaves_it(harness: Harness, fails: bool) -> None:
+    asked = await harness.ask(limits=RETRY)
+    pause, reply = paused_after(3, text("Half a ", "sentence"))
+    replies: list[Reply] = [[*reply[:4], TransientError("api_error", "No.")], answer()] if fails else [reply]
+    async with harness.replica(ScriptedProvider(replies), policy=AT_ONCE, address=HERE) as replica:
+        replica.worker.wake()
+        await pause.reached.wait()
+        if fails:
+            pause.go.set()
+            await replica.idle(asked)
+    turn = await harness.turn(asked)
+    assert turn.rounds[0].usage["input_tokens"] == 10
+    assert turn.rounds[0].voided == fails
 
 
 # --- stopped as one should -------------------------------------------------------------------------------------------

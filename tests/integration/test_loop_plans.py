@@ -139,6 +139,7 @@ async def test_the_replica_that_takes_over_settles_what_a_crashed_one_had_reserv
         asked = await harness.ask()
         first.worker.wake()
         await pause.reached.wait()
+        await first.store_open()
         await first.kill()
     async with harness.replica(
         ScriptedProvider([message_of(text("On."), usage=USAGE)]), policy=policy, address="a"

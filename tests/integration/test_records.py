@@ -11,6 +11,7 @@ from app.domain.asks import Ask, AskAnswer, Steer
 from app.domain.blocks import Block
 from app.domain.errors import ClaimLost, StorageUnavailable
 from app.domain.kinds import TEXT, TOOL_RESULT, TOOL_USE, USER_TEXT
+from app.domain.steps import VOIDED
 from app.domain.turns import Turn, TurnError, TurnRequest
 from app.engine.tool_gate import OUTCOME_UNKNOWN
 from app.kit.ids import new_id
@@ -21,7 +22,6 @@ from app.storage.exchanges import Exchanges, Target
 from app.storage.rows import to_json
 from app.storage.runs.queue import CLAIM_TURNS, Queue
 from app.storage.runs.record import (
-    BEGIN_ROUND,
     CLOSE_BLOCKS,
     SEAL_AND_END,
     SEAL_ROUND,
@@ -48,8 +48,7 @@ Write = Callable[[Records, Turn], Awaitable[object]]
 
 # In the order of a run. A run that voids or releases is another one.
 RUN: Sequence[tuple[str, Write]] = (
-    ("begin_round", lambda records, _: records.begin_round(ROUND)),
-    ("close_blocks", lambda records, _: records.close_blocks([CALL])),
+    ("close_blocks", lambda records, _: records.close_blocks([CALL], [ROUND])),
     ("seal_round", lambda records, turn: records.seal_round(sealed(ROUND), [CUT], replace(turn, usage=TOTAL))),
     ("ask", lambda records, _: records.ask([ASKED], 1)),
     ("start_calls", lambda records, _: records.start_calls([CALL])),
@@ -64,8 +63,13 @@ WAYS_OUT: Sequence[tuple[str, Write]] = (
             sealed(ROUND), [replace(CUT, index=0)], replace(turn, status="complete", stop_reason="end", usage=TOTAL)
         ),
     ),
-    ("void_round", lambda records, turn: records.void_round(ROUND, replace(turn, usage=TOTAL, recoveries=1))),
-    ("release", lambda records, _: records.release(replace(CUT, index=0))),
+    (
+        "void_round",
+        lambda records, turn: records.void_round(
+            replace(ROUND, stop_reason=VOIDED), replace(turn, usage=TOTAL, recoveries=1)
+        ),
+    ),
+    ("release", lambda records, _: records.release(replace(CUT, index=0), [ROUND])),
     ("wait", lambda records, turn: records.wait(turn.arrivals)),
 )
 PEOPLE = (
@@ -217,7 +221,7 @@ async def test_a_run_whose_every_write_loses_its_first_answer_does_everything_on
         done.append(context.idempotency_key)
         return "done"
 
-    writes = {BEGIN_ROUND, CLOSE_BLOCKS, SEAL_ROUND, SETTLE_CALLS, SEAL_AND_END}
+    writes = {CLOSE_BLOCKS, SEAL_ROUND, SETTLE_CALLS, SEAL_AND_END}
     row = Database.row
     lost: list[tuple[str, str]] = []
 
@@ -233,7 +237,7 @@ async def test_a_run_whose_every_write_loses_its_first_answer_does_everything_on
     async with harness.replica(provider, [note]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[note]))
     assert (turn.status, turn.attempt, len(done), len(provider.requests)) == ("complete", 1, 1, 2)
-    assert len(lost) == 6
+    assert len(lost) == 4
 
 
 async def test_a_claim_whose_answer_was_lost_is_found_and_run(

@@ -38,7 +38,7 @@ NAMES = {
     for name, statement in vars(module).items()
     if isinstance(statement, Statement)
 }
-OF_REPLICAS = {"NOTIFY", "RENEW_LEASE", "GET_PEERS", "LEAVE", "TAKE_OVER", "GET_CLAIMED"}
+OF_REPLICAS = {"NOTIFY", "BEGIN_ROUNDS", "RENEW_LEASE", "GET_PEERS", "LEAVE", "TAKE_OVER", "GET_CLAIMED"}
 HELLO = NewTurn.model_validate({"blocks": [{"type": "text", "text": "Hello"}]})
 
 
@@ -109,7 +109,7 @@ async def test_a_plain_turn_is_written_twice_its_beginning_and_its_end(harness: 
     async with harness.replica(ScriptedProvider([answer()])) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert turn.status == "complete"
-    assert writes(done)[-2:] == ["BEGIN_ROUND", "SEAL_AND_END"]
+    assert writes(done)[-2:] == ["CLAIM_TURNS", "SEAL_AND_END"]
 
 
 async def test_a_round_of_tools_and_an_answer(harness: Harness, done: list[str]) -> None:
@@ -117,8 +117,8 @@ async def test_a_round_of_tools_and_an_answer(harness: Harness, done: list[str])
     async with harness.replica(provider, [look]) as replica:
         turn = await harness.finish(replica, await harness.ask(tools=[look]))
     assert turn.status == "complete"
-    first = ["BEGIN_ROUND", "CLOSE_BLOCKS", "CLOSE_BLOCKS", "SEAL_ROUND", "SETTLE_CALLS"]
-    assert writes(done)[-7:] == [*first, "BEGIN_ROUND", "SEAL_AND_END"]
+    first = ["CLOSE_BLOCKS", "CLOSE_BLOCKS", "SEAL_ROUND", "SETTLE_CALLS"]
+    assert writes(done)[-6:] == ["CLAIM_TURNS", *first, "SEAL_AND_END"]
 
 
 async def test_blocks_that_one_read_has_closed_are_written_together_and_shown_in_their_order(
@@ -130,7 +130,7 @@ async def test_blocks_that_one_read_has_closed_are_written_together_and_shown_in
     async with harness.replica(ScriptedProvider([[whole]])) as replica:
         turn = await harness.finish(replica, await harness.ask())  # its reader is strict about the order
     assert [block.text for block in turn.blocks] == words
-    assert writes(done)[-5:] == ["BEGIN_ROUND", *["CLOSE_BLOCKS"] * 3, "SEAL_AND_END"]
+    assert writes(done)[-5:] == ["CLAIM_TURNS", *["CLOSE_BLOCKS"] * 3, "SEAL_AND_END"]
 
 
 async def test_results_that_are_there_together_are_written_together_and_none_waits_for_a_slow_one(
@@ -212,11 +212,11 @@ async def test_a_turn_begins_where_its_message_is_written(harness: Harness, done
         chat = new_chat()
         first = await ended(harness, services, await post_in_new_chat(services, HELLO, chat, None))
         assert without_claims(done)[0] == "BEGIN_CHAT"
-        assert without_claims(writes(done)) == ["BEGIN_CHAT", "BEGIN_ROUND", "SEAL_AND_END"]
+        assert without_claims(writes(done)) == ["BEGIN_CHAT", "SEAL_AND_END"]
         done.clear()
         second = await ended(harness, services, await post_message(services, HELLO, Target(OWNER, chat.id), None))
     assert without_claims(done)[:2] == ["GET_CHAT_AND_NEWEST", "BEGIN_EXCHANGE"]
-    assert without_claims(writes(done)) == ["BEGIN_EXCHANGE", "BEGIN_ROUND", "SEAL_AND_END"]
+    assert without_claims(writes(done)) == ["BEGIN_EXCHANGE", "SEAL_AND_END"]
     assert [(turn.status, turn.attempt, *texts_of(turn)) for turn in (first, second)] == [
         ("complete", 1, "One."),
         ("complete", 1, "Two."),

@@ -21,7 +21,7 @@ from app.storage.charges import columns_of_charges
 from app.storage.chats import Chats
 from app.storage.database import Statement, connect
 from app.storage.exchanges import Exchanges, Target
-from app.storage.rows import columns_of, to_json
+from app.storage.rows import columns_of, columns_of_rounds, to_json
 
 Values = Mapping[str, Any]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -32,9 +32,8 @@ ANSWER = to_json({"kind": "expired"})
 ERROR = to_json({"type": "overloaded", "message": "The provider is overloaded."})
 LATE = datetime(2026, 1, 1, tzinfo=UTC)
 OF_A_ROUND = {
-    **dict.fromkeys(("number", "round_attempt", "stop_reason", "usage", "data", "cost", "estimated_tokens")),
-    **dict.fromkeys(("first_delta_at", "sealed_at")),
     **columns_of([]),
+    **columns_of_rounds([], []),
     **columns_of_charges([]),
 }
 
@@ -65,7 +64,7 @@ WRITES: Mapping[str, Write] = {
     "CLAIM_TURNS": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10}]),
     "CLAIM_TURNS_FAIRLY": Write({("queued", "running")}, [{"replica": REPLICA, "limit": 10, "most": 5}]),
     "TAKE_OVER": Write({("running", "queued")}, [{"gone": [REPLICA]}]),
-    "RELEASE_TURN": Write({("running", "queued")}),
+    "RELEASE_TURN": Write({("running", "queued")}, [columns_of_rounds([], [])]),
     "REQUEUE_TURN": Write({("running", "queued")}),
     "CANCEL_TURN": Write({("queued", "cancelled"), ("waiting", "queued")}),
     "ARRIVE": Write({("waiting", "queued")}),

@@ -24,6 +24,7 @@ from app.engine.model_route import ModelPolicy
 from app.engine.retries import RetryPolicy
 from app.engine.upkeep.journal_writer import JournalWriter
 from app.engine.upkeep.recovery import ReplicaMonitor
+from app.engine.upkeep.round_writer import RoundWriter
 from app.engine.worker import Worker, WorkerPolicy
 from app.kit.ids import new_id
 from app.llm.provider import Provider
@@ -77,6 +78,7 @@ class Replica:
     directory: Directory
     worker: KillableWorker
     queue: Queue
+    rounds: RoundWriter
     journaling: JournalWriter
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -90,6 +92,11 @@ class Replica:
         turn = await Turns(self.database).cancel(OWNER, asked.chat, asked.turn)
         await self.worker.cancel(turn.id)
         return turn
+
+    async def store_open(self) -> None:
+        """One tick of what stores open rounds and open text."""
+        await self.rounds.flush()
+        await self.journaling.flush()
 
     async def idle(self, asked: Asked) -> None:
         """Returns when the turn does not run here (any more)."""
@@ -159,14 +166,16 @@ class Harness:
         provider_for = provider if callable(provider) else lambda _: provider
         toolset = toolset or Toolset(tools, max_result_chars=1000, patience=TICK)
         worker = KillableWorker(self.database, queue, directory, provider_for, toolset, policy, clock, hooks)
+        rounds = RoundWriter(self.database, directory, TICK)
         journaling = JournalWriter(Journal(self.database), directory, TICK)
         work: list[Coroutine[Any, Any, None]] = [
+            rounds.run(),
             journaling.run(),
             Mirror(Snapshots(self.database), directory, TICK).run(),
             *([ReplicaSession(self.url, session, worker.receive).run()] if listens else []),
         ]
         await ReplicaMonitor(queue, Journal(self.database), Actions(self.database), 60, worker.wake).start()
-        replica = Replica(self.database, directory, worker, queue, journaling)
+        replica = Replica(self.database, directory, worker, queue, rounds, journaling)
         replica.tasks = [asyncio.create_task(worker.run()), *map(asyncio.create_task, work)]
         try:
             while not worker._woken._waiters:  # noqa: ASYNC110, a worker has no event for it

@@ -4,7 +4,7 @@ A fence locks the turn's row first. That puts a stale owner and a new one in an 
 and then finds its attempt gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -20,7 +20,7 @@ from app.domain.rounds import Round
 from app.domain.turns import Status, Turn
 from app.storage.charges import CHARGES, charging, columns_of_charges
 from app.storage.database import Database, Row, Statement, retry_while_unavailable
-from app.storage.rows import columns_of, to_json
+from app.storage.rows import columns_of, columns_of_rounds, to_json
 from app.storage.runs.journal import Journal, JournalEntry
 
 log = structlog.get_logger(__name__)
@@ -61,6 +61,26 @@ INSERT_BLOCKS = """
     ON CONFLICT (turn_id, index) DO UPDATE SET text = EXCLUDED.text
 """
 
+# A round that is sealed does not change, whatever was on its way.
+INSERT_ROUNDS = """
+    INSERT INTO rounds
+        (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
+            first_delta_at, sealed_at, estimated_tokens, cost)
+    SELECT r.*
+    FROM fenced JOIN unnest(
+        CAST(:round_turns AS uuid[]), CAST(:numbers AS int[]), CAST(:round_attempts AS int[]),
+        CAST(:messages AS int[]), CAST(:models AS text[]), CAST(:stop_reasons AS text[]), CAST(:usages AS json[]),
+        CAST(:request_ids AS text[]), CAST(:round_datas AS json[]), CAST(:sealed_bys AS int[]),
+        CAST(:started_ats AS timestamptz[]), CAST(:first_delta_ats AS timestamptz[]),
+        CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[]), CAST(:round_costs AS float8[])
+    ) AS r (turn) ON r.turn = fenced.id
+    ON CONFLICT (turn_id, number, attempt) DO UPDATE
+    SET stop_reason = EXCLUDED.stop_reason, usage = EXCLUDED.usage, request_id = EXCLUDED.request_id,
+        data = EXCLUDED.data, sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at,
+        first_delta_at = EXCLUDED.first_delta_at, estimated_tokens = EXCLUDED.estimated_tokens, cost = EXCLUDED.cost
+    WHERE rounds.sealed_by IS NULL
+"""
+
 _CHARGE_ROUNDS = ", " + charging(
     ":turn",
     "chats.owner, chat_id, 'round', fenced.id, {columns} FROM fenced JOIN chats ON chats.id = chat_id, " + CHARGES,
@@ -69,30 +89,28 @@ _CHARGE_ROUNDS = ", " + charging(
 
 _CLEAR_JOURNAL = ", cleared AS (DELETE FROM open_text USING fenced WHERE turn_id = fenced.id)"
 
-BEGIN_ROUND = Statement(
-    _fence()
-    + """
-    INSERT INTO rounds (turn_id, number, attempt, model, messages, request_id, usage, data, started_at)
-    SELECT id, :number, :attempt, :model, :messages, :request_id, CAST(:usage AS json), CAST(:data AS json), :started_at
-    FROM fenced
-    ON CONFLICT (turn_id, number, attempt) DO UPDATE SET messages = EXCLUDED.messages
-    RETURNING turn_id
+# One whose row another statement holds is left out, so that none waits for all others.
+BEGIN_ROUNDS = Statement(
+    f"""
+    WITH fenced AS (
+        SELECT id
+        FROM turns JOIN unnest(CAST(:round_turns AS uuid[]), CAST(:round_attempts AS int[])) AS held (turn, attempt)
+            ON id = turn AND turns.attempt = held.attempt
+        WHERE status = 'running' FOR NO KEY UPDATE OF turns SKIP LOCKED
+    ), begun AS ({INSERT_ROUNDS})
+    SELECT id FROM fenced
     """
 )
 
-CLOSE_BLOCKS = Statement(_fence() + _CLEAR_JOURNAL + INSERT_BLOCKS + " RETURNING turn_id")
+# The first blocks of a round may bring its row along.
+CLOSE_BLOCKS = Statement(
+    _fence() + _CLEAR_JOURNAL + ", begun AS (" + INSERT_ROUNDS + ")" + INSERT_BLOCKS + " RETURNING turn_id"
+)
 
 _SEALED = f"""
     {_CLEAR_JOURNAL}
     {_CHARGE_ROUNDS}
-    , unwritten AS ({INSERT_BLOCKS}), sealed AS (
-        UPDATE rounds
-        SET stop_reason = :stop_reason, usage = CAST(:usage AS json), data = CAST(:data AS json),
-            first_delta_at = :first_delta_at, sealed_at = :sealed_at, sealed_by = :attempt,
-            estimated_tokens = :estimated_tokens, cost = CAST(:cost AS float8)
-        FROM fenced
-        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
-    )
+    , unwritten AS ({INSERT_BLOCKS}), sealed AS ({INSERT_ROUNDS})
 """
 
 _START_CALLS = """
@@ -126,25 +144,9 @@ RESTORE = Statement(
     + _CHARGE_ROUNDS
     + ", restored AS ("
     + INSERT_BLOCKS
-    + """
-    )
-    INSERT INTO rounds
-        (turn_id, number, attempt, messages, model, stop_reason, usage, request_id, data, sealed_by, started_at,
-            first_delta_at, sealed_at, estimated_tokens, cost)
-    SELECT fenced.id, r.*
-    FROM fenced, unnest(
-        CAST(:numbers AS int[]), CAST(:round_attempts AS int[]), CAST(:messages AS int[]), CAST(:models AS text[]),
-        CAST(:stop_reasons AS text[]), CAST(:usages AS json[]), CAST(:request_ids AS text[]),
-        CAST(:round_datas AS json[]), CAST(:sealed_bys AS int[]), CAST(:started_ats AS timestamptz[]),
-        CAST(:first_delta_ats AS timestamptz[]), CAST(:sealed_ats AS timestamptz[]), CAST(:estimates AS int[]),
-        CAST(:round_costs AS float8[])
-    ) AS r
-    ON CONFLICT (turn_id, number, attempt) DO UPDATE
-    SET stop_reason = EXCLUDED.stop_reason, usage = EXCLUDED.usage, data = EXCLUDED.data,
-        sealed_by = EXCLUDED.sealed_by, sealed_at = EXCLUDED.sealed_at, first_delta_at = EXCLUDED.first_delta_at,
-        cost = EXCLUDED.cost
-    RETURNING turn_id
-    """
+    + "), begun AS ("
+    + INSERT_ROUNDS
+    + ") SELECT id FROM fenced"
 )
 
 # The new attempt is a parameter and not counted up, so that a write whose answer was lost can be repeated. The voided
@@ -167,11 +169,9 @@ VOID_ROUND = Statement(
     , forgotten AS (
         DELETE FROM blocks USING fenced WHERE turn_id = fenced.id AND round = :number
     ), voided AS (
-        UPDATE rounds
-        SET stop_reason = 'voided', usage = CAST(:usage AS json), estimated_tokens = :estimated_tokens,
-            cost = CAST(:cost AS float8)
-        FROM fenced
-        WHERE turn_id = fenced.id AND number = :number AND rounds.attempt = :round_attempt
+    """
+    + INSERT_ROUNDS
+    + """
     )
     UPDATE turns
     SET attempt = :attempt + 1, recoveries = :recoveries, usage = CAST(:turn_usage AS json)
@@ -298,10 +298,12 @@ COUNT_HOOK_FAILURES = Statement(
 )
 
 RELEASE_TURN = Statement(
-    """
+    _fence("attempt = :attempt AND status IN ('running', 'queued')")
+    + f"""
+    , begun AS ({INSERT_ROUNDS})
     UPDATE turns SET status = 'queued', replica = NULL
-    WHERE id = :turn AND attempt = :attempt AND status IN ('running', 'queued')
-    RETURNING id
+    FROM fenced WHERE turns.id = fenced.id
+    RETURNING turns.id
     """
 )
 
@@ -329,20 +331,9 @@ class Records:
         self._turn = turn
         self.attempt = attempt
 
-    async def begin_round(self, round: Round) -> None:
-        await self._write(
-            BEGIN_ROUND,
-            number=round.number,
-            model=round.model,
-            messages=round.messages,
-            request_id=round.request_id,
-            usage=to_json(round.usage),
-            data=round.data,
-            started_at=round.started_at,
-        )
-
-    async def close_blocks(self, blocks: Sequence[Block]) -> None:
-        await self._write(CLOSE_BLOCKS, **columns_of(blocks))
+    async def close_blocks(self, blocks: Sequence[Block], begun: Sequence[Round] = ()) -> None:
+        """Stores closed blocks, and the round that has `begun` with them, if there is one."""
+        await self._write(CLOSE_BLOCKS, **self._columns(begun), **columns_of(blocks))
 
     async def seal_round(
         self, round: Round, unwritten: Sequence[Block], turn: Turn, starting: Sequence[Block] = ()
@@ -350,7 +341,7 @@ class Records:
         """`unwritten` are the blocks that no row holds; `turn` has the new sums, and all that the rows must hold. The
         calls `starting` are put into the ledger, as `start_calls` does.
         """
-        sealed = {**_sums(turn), **_sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
+        sealed = {**_sums(turn), **self._sealed(round, turn), **columns_of(unwritten), **_ledger_of(starting)}
         await self._write_whole(SEAL_ROUND, turn, **sealed)
 
     async def void_round(self, round: Round, turn: Turn) -> int:
@@ -369,12 +360,8 @@ class Records:
                 replica=self._replica,
                 number=round.number,
                 round_attempt=round.attempt,
-                usage=to_json(round.usage),
-                estimated_tokens=round.estimated_tokens,
-                cost=round.cost,
-                turn_usage=to_json(turn.usage),
-                recoveries=turn.recoveries,
-                **columns_of_charges(charges_of([round], turn)),
+                **_sums(turn),
+                **self._sealed(round, turn),
             )
 
     async def start_calls(self, calls: Sequence[Block]) -> None:
@@ -427,47 +414,34 @@ class Records:
     async def seal_and_end(self, round: Round, unwritten: Sequence[Block], turn: Turn) -> tuple[datetime | None, bool]:
         """Seals the last round as `seal_round` does, and ends the turn as `end` does."""
         row = await self._write_whole(
-            SEAL_AND_END, turn, **_sums(turn), **_sealed(round, turn), **_ended(turn), **columns_of(unwritten)
+            SEAL_AND_END, turn, **_sums(turn), **self._sealed(round, turn), **_ended(turn), **columns_of(unwritten)
         )
         return row["ended_at"], row["followed"]
 
     async def count_hook_failures(self, count: int) -> None:
         await self._write(COUNT_HOOK_FAILURES, count=count)
 
-    async def release(self, open_block: Block | None) -> None:
-        """Puts the turn back into the queue. `open_block`, which was being written, goes to the journal for the next
-        owner.
+    async def release(self, open_block: Block | None, begun: Sequence[Round] = ()) -> None:
+        """Puts the turn back into the queue, and stores the round that has `begun`, if there is one. `open_block`,
+        which was being written, goes to the journal for the next owner.
         """
         if open_block is not None:
             piece = JournalEntry(self._turn, replace(open_block, attempt=self.attempt), 0, open_block.text)
             await retry_while_unavailable(lambda: Journal(self._database).append([piece]))
-        await self._write(RELEASE_TURN)
+        await self._write(RELEASE_TURN, **self._columns(begun))
 
     async def _write_whole(self, statement: Statement, turn: Turn, **values: object) -> Row:
         """Executes a statement that begins with `_whole_fence`, and writes what rows have lost of `turn` before."""
-        sealed = sum(round.sealed for round in turn.rounds)
-        counts = {"blocks": len(turn.blocks), "rounds": len(turn.rounds), "sealed": sealed}
+        done = [round for round in turn.rounds if round.sealed or round.voided]
+        counts = {"blocks": len(turn.blocks), "rounds": len(done), "sealed": sum(round.sealed for round in done)}
         row = await self._write(statement, **counts, **values)
         if not row["whole"]:
             log.error("turn.restored", **counts)
             await self._write(
                 RESTORE,
-                numbers=[round.number for round in turn.rounds],
-                round_attempts=[round.attempt for round in turn.rounds],
-                messages=[round.messages for round in turn.rounds],
-                models=[round.model for round in turn.rounds],
-                stop_reasons=[round.stop_reason for round in turn.rounds],
-                usages=[to_json(round.usage) for round in turn.rounds],
-                request_ids=[round.request_id for round in turn.rounds],
-                round_datas=[round.data for round in turn.rounds],
-                sealed_bys=[round.sealed_by for round in turn.rounds],
-                started_ats=[round.started_at for round in turn.rounds],
-                first_delta_ats=[round.first_delta_at for round in turn.rounds],
-                sealed_ats=[round.sealed_at for round in turn.rounds],
-                estimates=[round.estimated_tokens for round in turn.rounds],
-                round_costs=[round.cost for round in turn.rounds],
+                **self._columns(turn.rounds),
                 **columns_of(turn.blocks),
-                **columns_of_charges(charges_of([each for each in turn.rounds if each.sealed or each.voided], turn)),
+                **columns_of_charges(charges_of(done, turn)),
             )
             row = await self._write(statement, **counts, **values)
         return row
@@ -478,10 +452,24 @@ class Records:
         )
         return self._held(row)
 
+    def _sealed(self, round: Round, turn: Turn) -> dict[str, object]:
+        return {**self._columns([round]), **columns_of_charges(charges_of([round], turn))}
+
+    def _columns(self, rounds: Sequence[Round]) -> dict[str, Sequence[object]]:
+        return columns_of_rounds([self._turn] * len(rounds), rounds)
+
     def _held(self, row: Row | None) -> Row:
         if row is None:
             raise ClaimLost(f"turn {self._turn} is no longer in attempt {self.attempt}")
         return row
+
+
+async def begin_rounds(database: Database, begun: Mapping[UUID, Round]) -> Collection[UUID]:
+    """Stores rounds that have begun, by their turns. Returns the turns whose round is stored: the others are no longer
+    in the attempt of their round, or another statement writes them just now.
+    """
+    rows = await database.rows(BEGIN_ROUNDS, **columns_of_rounds([*begun], [*begun.values()]))
+    return {row["id"] for row in rows}
 
 
 def _ledger_of(calls: Sequence[Block]) -> dict[str, object]:
@@ -494,21 +482,6 @@ def _ledger_of(calls: Sequence[Block]) -> dict[str, object]:
 
 def _sums(turn: Turn) -> dict[str, object]:
     return {"turn_usage": to_json(turn.usage), "recoveries": turn.recoveries}
-
-
-def _sealed(round: Round, turn: Turn) -> dict[str, object]:
-    return {
-        "number": round.number,
-        "round_attempt": round.attempt,
-        "stop_reason": round.stop_reason,
-        "usage": to_json(round.usage),
-        "data": round.data,
-        "first_delta_at": round.first_delta_at,
-        "sealed_at": round.sealed_at,
-        "estimated_tokens": round.estimated_tokens,
-        "cost": round.cost,
-        **columns_of_charges(charges_of([round], turn)),
-    }
 
 
 def _ended(turn: Turn) -> dict[str, object]:
