@@ -92,14 +92,24 @@ async def _running(port: int, folder: Path, *command: str) -> AsyncIterator[str]
 
 @asynccontextmanager
 async def nginx(
-    folder: Path, addresses: Sequence[str], read_timeout: int = 60, file: str = "nginx.conf", further: str = ""
+    folder: Path,
+    addresses: Sequence[str],
+    read_timeout: int = 60,
+    file: str = "nginx.conf",
+    further: str = "",
+    certificate: Path | None = None,
 ) -> AsyncIterator[Proxy]:
-    """`further` directives stand behind the port."""
+    """`further` directives stand behind the port. With a `certificate`, and its key in the same file, what is commented
+    out is in force: TLS, HTTP/2 and limits.
+    """
     program = path_of("nginx")
     port = free_port()
     folder = folder / f"nginx-{port}"
     folder.mkdir()
-    (folder / "nginx.conf").write_text(_configuration(file, port, folder, addresses, read_timeout, further))
+    configuration = _configuration(file, port, folder, addresses, read_timeout, further)
+    if certificate is not None:
+        configuration = _with_tls(configuration, port, certificate)
+    (folder / "nginx.conf").write_text(configuration)
     user = "user root; " if os.geteuid() == 0 else ""
     main = f"{user}daemon off; pid {folder}/nginx.pid;"
     process = await asyncio.create_subprocess_exec(
@@ -107,7 +117,7 @@ async def nginx(
     )
     try:
         await _listening(process, port, folder / "error.log")
-        yield Proxy(f"http://127.0.0.1:{port}", folder)
+        yield Proxy(f"{'https' if certificate else 'http'}://127.0.0.1:{port}", folder)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -129,10 +139,23 @@ def _configuration(
     return _changed(DEPLOY / file, changes)
 
 
+def _with_tls(configuration: str, port: int, certificate: Path) -> str:
+    changes = {
+        f"listen 127.0.0.1:{port};": "",
+        "listen 443": f"listen 127.0.0.1:{port}",
+        "/etc/nginx/tls/fullchain.pem": str(certificate),
+        "/etc/nginx/tls/privkey.pem": str(certificate),
+    }
+    return _replaced(re.sub(r"^( *)#(?! )", r"\1", configuration, flags=re.MULTILINE), changes)
+
+
 def _changed(configuration: Path, changes: Mapping[str, str]) -> str:
-    text = configuration.read_text()
+    return _replaced(configuration.read_text(), changes)
+
+
+def _replaced(text: str, changes: Mapping[str, str]) -> str:
     for what, instead in changes.items():
-        assert text.count(what) == 1, f"{configuration} has no single {what!r} any more"
+        assert text.count(what) == 1, f"the file has no single {what!r} any more"
         text = text.replace(what, instead)
     return text
 

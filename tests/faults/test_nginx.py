@@ -1,6 +1,8 @@
 """Two replicas behind the nginx of docs/deploy/nginx.conf."""
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from app.storage.tokens import Tokens
 from tests.faults.model import Call, Gate, Model, Step, model_api
 from tests.faults.proxy import Proxy, nginx
 from tests.faults.replicas import Replica, two_replicas
+from tests.support.certificates import Authority
 from tests.support.http_client import Client, Parser, Said, said
 from tests.support.reading import Reader
 
@@ -176,3 +179,35 @@ async def test_readers_survive_the_replica_that_they_read_from(it: Site) -> None
 async def test_metrics_and_readiness_are_for_those_inside_only(it: Site) -> None:
     for path, status in {"/metrics": 404, "/readyz": 404, "/healthz": 200}.items():
         assert (await it.client.get(path)).status_code == status
+
+
+@pytest.mark.needs("curl")
+async def test_with_tls_and_http_2_streams_are_not_buffered_and_addresses_have_limits(
+    running: tuple[Model, tuple[Replica, Replica], str], tmp_path: Path
+) -> None:
+    model, replicas, token = running
+    authority = Authority(tmp_path)
+    addresses, certificate = [replica.address for replica in replicas], authority.issue("127.0.0.1")
+    async with nginx(tmp_path, addresses, certificate=certificate) as proxy:
+        common = ("--silent", "--cacert", str(authority.certificate), "--oauth2-bearer", token)
+        watching = await asyncio.create_subprocess_exec(
+            *("curl", "--http2", "--no-buffer", "--write-out", "HTTP/%{http_version}", *common),
+            *("--header", "Accept: text/event-stream", "--json", json.dumps(said("by TLS"))),
+            f"{proxy.url}/api/turns",
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert watching.stdout is not None
+        while b"first " not in (line := await watching.stdout.readline()):
+            assert line, "the stream ended before the model went on"
+        model.open("held", ["by TLS"])
+        rest, _ = await watching.communicate()
+        assert b"event: turn_complete" in rest
+        assert rest.endswith(b"HTTP/2")
+        flood = await asyncio.create_subprocess_exec(
+            *("curl", "--parallel", "--parallel-max", "50", "--output", "/dev/null", *common),
+            *("--write-out", "%{http_code} %header{retry-after}\\n", f"{proxy.url}/healthz?[1-400]"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        answers = Counter((await flood.communicate())[0].decode().splitlines())
+    assert {*answers} == {"200 ", "429 2"}
+    assert answers["200 "] >= 80, "the burst"
