@@ -316,6 +316,12 @@ class Settings(BaseSettings):
     chaos: float = Field(0, ge=0, le=1, description="share of model calls that fail on purpose; for staging only")
     chaos_seed: int = Field(1, description="seed of the faults; the same seed makes the same faults")
     traces: bool = Field(False, description="true: spans for OpenTelemetry: see [traces](#traces)")
+    traces_content: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="characters of messages, tool inputs and results that an attribute of a span may hold; 0 for none",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe log line that is written"
     )

@@ -123,7 +123,7 @@ async def running(
     several processes.
     """
     if settings.traces:
-        TRACING.begin()
+        TRACING.begin(settings.traces_content)
     async with AsyncExitStack() as stack:
         parts = Parts(settings, Given(models, toolset, outputs, authenticate, plan_of), stack)
         for step in FROM_SETTINGS.values():

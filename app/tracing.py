@@ -1,4 +1,5 @@
-"""Spans of OpenTelemetry, by its conventions for generative AI. They hold names, figures and ids, never content.
+"""Spans and metrics of OpenTelemetry, by its conventions for generative AI. They hold names, figures and ids; content
+only where the operator asks for it.
 
 Off, a span is one comparison, and nothing of OpenTelemetry is imported. On, spans go to the SDK that the process has
 set up (`opentelemetry-instrument`, or an embedding program); without one its API drops them.
@@ -12,6 +13,15 @@ from typing import Any, Literal
 
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "PRODUCER", "CONSUMER"]
 Attributes = Mapping[str, str | int | float | bool | tuple[str, ...]]
+
+# The metrics of the conventions, with the boundaries that these advise.
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS = tuple(4.0**power for power in range(14))
+_HISTOGRAMS = {
+    "gen_ai.client.operation.duration": ("s", "GenAI operation duration.", _SECONDS),
+    "gen_ai.client.operation.time_to_first_chunk": ("s", "Time to receive the first chunk.", _SECONDS),
+    "gen_ai.client.token.usage": ("{token}", "Number of input and output tokens used.", _TOKENS),
+}
 
 
 class Span:
@@ -44,20 +54,29 @@ _NOT_RECORDED = Span()
 
 
 class Tracing:
-    """The one switch of the process, as logging has one. `begin` is called once, before anything runs."""
+    """The one switch of the process, as logging has one. `begin` is called once, before anything runs. `content` is how
+    many characters of content an attribute may hold: 0 for none.
+    """
 
     def __init__(self) -> None:
         self._api: Any = None
         self._tracer: Any = None
+        self.content = 0
 
-    def begin(self) -> None:
-        from opentelemetry import propagate, trace  # noqa: PLC0415, a server without traces does not load it
+    def begin(self, content: int = 0) -> None:
+        from opentelemetry import metrics, propagate, trace  # noqa: PLC0415, a server without traces does not load it
 
         self._api, self._propagate = trace, propagate
         self._tracer = trace.get_tracer("turnstream", version("turnstream"))
+        meter = metrics.get_meter("turnstream", version("turnstream"))
+        self._histograms = {
+            name: meter.create_histogram(name, unit, words, explicit_bucket_boundaries_advisory=boundaries)
+            for name, (unit, words, boundaries) in _HISTOGRAMS.items()
+        }
+        self.content = content
 
     def end(self) -> None:
-        self._tracer = None
+        self._tracer, self.content = None, 0
 
     @property
     def on(self) -> bool:
@@ -101,6 +120,11 @@ class Tracing:
         if self._tracer is not None:
             end = time_ns()
             self._tracer.start_span(name, start_time=end - int(seconds * 1e9)).end(end)
+
+    def measure(self, name: str, value: float, **attributes: Any) -> None:
+        """Records a value of one of the metrics."""
+        if self._tracer is not None:
+            self._histograms[name].record(value, _dotted(attributes))
 
     def outgoing(self) -> dict[str, str]:
         """The headers that carry the present span to another server; none where nothing is traced."""

@@ -44,6 +44,7 @@ from app.domain.why import Activity
 from app.engine.hooks import AfterRound, BeforeAttempt
 from app.engine.metrics import count_retry, count_usage, logged_continuation
 from app.engine.model_route import ModelAccess, ModelRoute
+from app.engine.model_spans import model_call
 from app.engine.recorder import Settlement
 from app.engine.reply import Reply
 from app.engine.requests import ModelStep, Requests, TokenCounts
@@ -57,7 +58,6 @@ from app.llm.conversation.summaries import as_summary
 from app.storage.database import retry_while_unavailable
 from app.telemetry import PROVIDER_FIRST_DELTA_SECONDS
 from app.tools.tool import Outcome
-from app.tracing import TRACING
 
 log = structlog.get_logger(__name__)
 
@@ -259,16 +259,15 @@ class Executor:
         with self._route.call() if chosen is None else self._models.call(chosen) as provider:
             opened = await self._models.openings.enter()
             request = await self._requests.build(self.turn, step, chosen or self._route.model)
-            with TRACING.span(
-                f"chat {request.model}",
-                "CLIENT",
-                gen_ai__operation__name="chat",
-                gen_ai__provider__name=provider.name,
-                gen_ai__request__model=request.model,
+            label = self._models.policy.label(request.model if chosen is None else chosen)
+            with model_call(
+                provider.name,
+                label,
+                request,
                 gen_ai__conversation__id=str(self.turn.chat_id),
                 turnstream__round=step.round,
-                turnstream__compaction=isinstance(step, Compact),
-            ) as span:
+                turnstream__compaction=isinstance(step, Compact) or None,
+            ) as call:
                 with_tools = isinstance(step, CallModel) and step.tools
                 start_early = self._tool_runs.start_early if with_tools else None
                 stands = text_to_continue(self.turn) if isinstance(step, CallModel) else ""
@@ -292,14 +291,9 @@ class Executor:
                     if isinstance(step, Compact) or not reply.is_whole:
                         raise  # a failure after the end of a reply takes nothing back
                 if reply.seconds_to_first_delta is not None:
-                    label = self._models.policy.label(request.model if chosen is None else chosen)
                     PROVIDER_FIRST_DELTA_SECONDS.labels(provider.name, label).observe(reply.seconds_to_first_delta)
-                span.set(
-                    gen_ai__response__id=reply.request_id,
-                    gen_ai__response__finish_reasons=(reply.stop_reason,),
-                    gen_ai__response__time_to_first_chunk=reply.seconds_to_first_delta,
-                    gen_ai__usage__input_tokens=reply.usage.get("input_tokens"),
-                    gen_ai__usage__output_tokens=reply.usage.get("output_tokens"),
+                call.answered(
+                    reply.stop_reason, reply.usage, reply.blocks, reply.request_id, reply.seconds_to_first_delta
                 )
                 if self._unsealed() is None or not reply.is_whole:
                     raise TransientError("incomplete_stream", "The provider's answer ended in the middle.")

@@ -49,8 +49,12 @@ def count_retry(error: TransientError) -> None:
 
 
 def count_provider_error(provider: str, model: str, error: ProviderError | TimeoutError) -> None:
+    PROVIDER_ERRORS.labels(provider, model, error_label(error)).inc()
+
+
+def error_label(error: ProviderError | TimeoutError) -> str:
     type = error.type if isinstance(error, ProviderError) else "timeout_error"
-    PROVIDER_ERRORS.labels(provider, model, type if type in _RETRY_REASONS | _LASTING_ERRORS else "other").inc()
+    return type if type in _RETRY_REASONS | _LASTING_ERRORS else "other"
 
 
 def count_usage(round: Round, model: str) -> None:

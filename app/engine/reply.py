@@ -1,6 +1,6 @@
 """One streamed reply of the model: recorded for rows and readers as it arrives."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import perf_counter
@@ -53,7 +53,8 @@ class Reply:
         self._closed = closed
         self._chars_left = self._max_chars = max_chars
         self._seam = Seam(stands) if stands.strip() else None
-        self._message = Accumulator(open_round_number(turn), turn.attempt, len(turn.blocks))
+        self._first = len(turn.blocks)
+        self._message = Accumulator(open_round_number(turn), turn.attempt, self._first)
         # The changes of the last read that are not recorded yet. A write that is cut short leaves them here.
         self._ahead: Sequence[Change] = ()
         self._last = LastBlock(lambda block: self._close([block]))
@@ -80,6 +81,13 @@ class Reply:
     @property
     def stop_reason(self) -> str:
         return self._message.stop_reason or "end_turn"
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """Those that are closed. The last one may not be written yet."""
+        yield from self._recorder.turn.blocks[self._first :]
+        if self._last.block is not None:
+            yield self._last.block
 
     async def consume(self, stream: AsyncIterator[Sequence[Part]], stall: StallTimeout) -> None:
         """Records the stream to its end. Raises the provider's errors, and PermanentError for too long a reply."""

@@ -17,6 +17,7 @@ from app.domain.plans import Plans, rate_sentence
 from app.domain.rounds import Round, billed_tokens
 from app.domain.turns import Turn
 from app.engine.model_route import ModelPolicy
+from app.engine.model_spans import model_call
 from app.engine.recorder import to_the_end
 from app.engine.spending import most_cost
 from app.kit.ids import new_id
@@ -78,15 +79,18 @@ class SideCalls:
         request = ModelRequest(
             model, (Message("user", (Block(0, 0, 0, TEXT, prompt),)),), params={"max_tokens": max_tokens}
         )
-        message, texts, written = Accumulator(1, 1, 0), list[str](), 0
+        message, blocks, written = Accumulator(1, 1, 0), list[Block](), 0
+        about = {"gen_ai__conversation__id": str(turn.chat_id), "turnstream__beside": kind}
         try:
-            async with asyncio.timeout(_TIMEOUT), aclosing(provider.stream(request)) as stream:
-                async for parts in stream:
-                    for change in message.feed(parts):
-                        if isinstance(change, str):
-                            written += len(change)
-                        elif isinstance(change, Block) and change.type == TEXT:
-                            texts.append(change.text)
+            with model_call(provider.name, self.policy.label(model), request, **about) as span:
+                async with asyncio.timeout(_TIMEOUT), aclosing(provider.stream(request)) as stream:
+                    async for parts in stream:
+                        for change in message.feed(parts):
+                            if isinstance(change, str):
+                                written += len(change)
+                            elif isinstance(change, Block):
+                                blocks.append(change)
+                span.answered(message.stop_reason, message.usage, blocks, message.request_id)
         finally:
             cut_off = None if message.stop_reason is not None else tokens_of(written)
             spent = Round(1, 1, usage=message.usage, estimated_tokens=cut_off).spent
@@ -97,7 +101,7 @@ class SideCalls:
                 await to_the_end(retry_while_unavailable(add))
             elif limited:
                 await to_the_end(retry_while_unavailable(lambda: self.accounts.release_call(turn.id, call)))
-        text = "\n\n".join(texts).strip()
+        text = "\n\n".join(block.text for block in blocks if block.type == TEXT).strip()
         if not text or message.stop_reason not in {None, "end_turn", "stop_sequence"}:
             raise TransientError("no_summary", f"The model {model} gave no whole answer ({message.stop_reason}).")
         return SideAnswer(text, message.usage, cost)

@@ -26,6 +26,7 @@ from app.domain.why import RunningCall
 from app.engine.hooks import AfterTool, BeforeTool, OutputRejected
 from app.engine.metrics import count_tokens
 from app.engine.model_route import ModelAccess
+from app.engine.model_spans import cut
 from app.engine.preliminary import PreliminaryOutputs
 from app.engine.recorder import Settlement
 from app.engine.side_calls import SideCalls, prompt_for
@@ -305,6 +306,8 @@ class ToolRuns:
             ) as span,
         ):
             outcome = await self._invoke(call, input_json)
+            if TRACING.content:
+                span.set(gen_ai__tool__call__arguments=cut(input_json), gen_ai__tool__call__result=cut(outcome.text))
             span.set(**{f"turnstream__{name}": _figure(outcome.notes[name]) for name in outcome.notes})
             if outcome.is_error:
                 span.failed(outcome.kind)

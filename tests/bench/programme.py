@@ -11,6 +11,7 @@ from tests.bench.remote import remote
 from tests.bench.replicas import replicas
 from tests.bench.scenarios import Scenario, full, quick
 from tests.bench.start import start
+from tests.bench.tracing_cost import tracing_cost
 from tests.bench.trials import Trial
 
 RECOVERY = ("median", "worst", "target")
@@ -19,6 +20,7 @@ JOURNAL = ("every 100 ms", "never", "difference", "share, %", "target, %")
 START = ("median", "worst", "target")
 CACHE = ("read", "written", "neither", "read, %", "target, %")
 CHATS = ("cold, ms", "CPU, ms", "warm, ms", "CPU, ms", "longest hold, ms", "target")
+TRACES = ("off", "with traces", "more, %", "target, %")
 REPLICAS = ("one server", "two replicas")
 
 
@@ -45,6 +47,7 @@ def whole() -> Programme:
             Trial("start", "the server killed and started again", START, start(5)),
             Trial("remote", "50 turns of 50/s, each with two readers", REMOTE, remote(50, 500)),
             Trial("journal", "CPU per running turn and second, ms", JOURNAL, journal_cost(200, 2)),
+            Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 2)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 100, 1000, 5000, 10_000)),
             Trial("replicas", "500 streams of 50/s", REPLICAS, replicas(500, 150)),
@@ -59,6 +62,7 @@ def quick_set() -> Programme:
             Trial("recovery", "20 turns, their server killed once", RECOVERY, recovery(1)),
             Trial("start", "the server killed and started again", START, start(2)),
             Trial("remote", "20 turns of 50/s, each with two readers", REMOTE, remote(20, 150)),
+            Trial("traces", "CPU of the server per turn, ms", TRACES, tracing_cost(200, 1)),
             Trial("cache", "input tokens of a turn of ten rounds", CACHE, caching),
             Trial("chats", "first delta in a long chat", CHATS, chats(10, 1000, 5000)),
         ),

@@ -1,8 +1,9 @@
 """What is measured with several servers, or with one that dies. Each trial starts its own and fills a small table."""
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.bench.candidates import Server, served, turnstream
@@ -25,9 +26,17 @@ class Site:
     folder: Path
 
     def served(
-        self, settings: Mapping[str, str] | None = None, *, port: int = 0, cpu: int | None = SERVER_CPU
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int = 0,
+        cpu: int | None = SERVER_CPU,
+        module: str | None = None,
     ) -> AbstractContextManager[Server]:
+        """`module` is run in the place of `turnstream serve`."""
         candidate = turnstream(self.database.url, settings)
+        if module is not None:
+            candidate = replace(candidate, command=(sys.executable, "-m", module))
         return served(candidate, self.provider.url, self.folder, port=port, cpu=cpu)
 
 

@@ -1,23 +1,37 @@
 """Spans of turns, as an exporter of OpenTelemetry's SDK gets them."""
 
+import asyncio
+import json
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx2
 import pytest
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.domain.errors import TransientError
+from app.domain.turns import HttpCall, ToolSpec
 from app.llm.anthropic.provider import AnthropicProvider
 from app.llm.models.catalog import ProviderModels
 from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text, tool_use
 from app.storage.activities import Activities
+from app.tools.declared.declarations import McpServer
+from app.tools.http.addresses import Allowed
+from app.tools.http.tool import HttpTools
+from app.tools.mcp.servers import McpServers
+from app.tools.policy import Policy
 from app.tools.tool import tool
+from app.tools.toolset import Toolset
 from app.tracing import TRACING, trace_id
-from tests.support.canned import Answer, canned_server
+from tests.support.canned import Answer, Asked, CannedServer, canned_server, served
 from tests.support.harness import Harness
+from tests.support.http_client import Client, said
 from tests.support.http_server import pausing, serving
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -39,6 +53,29 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
     TRACING.begin()
     yield exporter
     TRACING.end()
+
+
+@pytest.fixture(scope="module")
+def reader() -> InMemoryMetricReader:
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    return reader
+
+
+def points(reader: InMemoryMetricReader, name: str, **labels: str) -> Sequence[HistogramDataPoint]:
+    """Those of a metric that have these labels, `__` for a dot."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    return [
+        point
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+        if isinstance(point, HistogramDataPoint)
+        if {key.replace("__", "."): value for key, value in labels.items()}.items() <= (point.attributes or {}).items()
+    ]
 
 
 def of_trace(spans: InMemorySpanExporter) -> Sequence[ReadableSpan]:
@@ -109,9 +146,123 @@ async def test_a_traceparent_comes_in_with_a_message_and_goes_out_to_the_provide
     assert {"POST /api/turns", "invoke_agent turnstream", "chat claude"} <= {*names}
 
 
+class Outside(CannedServer):
+    """A tool that fails at first, and the receiver of webhooks."""
+
+    def answer_to(self, asked: Asked) -> Answer:
+        first = len([each for each in self.requests if each.target == "/tool"]) == 1
+        return Answer(b"{}", 503 if first and asked.target == "/tool" else 200, {"content-type": "application/json"})
+
+
+MCP = """
+from mcp.server.mcpserver import Context, MCPServer
+
+server = MCPServer("far")
+
+@server.tool(structured_output=False)
+async def parent(context: Context) -> str:
+    return str((context.request_context.meta or {}).get("traceparent"))
+
+server.run("stdio")
+"""
+
+
+async def test_a_traceparent_goes_out_to_each_try_of_a_tool_to_mcp_servers_and_webhooks(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    async with (
+        served(Outside()) as outside,
+        HttpTools(Allowed.of(["127.0.0.1"])) as http_tools,
+        McpServers([McpServer("far", command=sys.executable, args=("-c", MCP))]) as mcp,
+    ):
+        spec = ToolSpec("near", "Near.", '{"type": "object"}', read_only=True, http=HttpCall(f"{outside.url}/tool"))
+        near = http_tools.operator_tool(spec, Policy(retries=1))
+        toolset = Toolset([near], sources=[mcp], backoff=lambda retry: 0)
+        hook: dict[str, Any] = {"webhook_url": f"{outside.url}/hook", "webhook_secret": f"whsec_{'MfKQ' * 8}"}
+        async with serving(database_url, toolset, **hook) as server, Client(server.url) as api:
+            calls = message_of(tool_use("near", {}, "a"), tool_use("far__parent", {}, "b"))
+            model = server.scripts.model(calls, message_of(text("Done.")))
+            message = {**said("Call."), "model": model}
+            asked = await api.json("POST", "/api/turns", 201, json=message, headers={"traceparent": PARENT})
+            await api.events(asked["stream_url"])
+            turn = await api.json("GET", asked["stream_url"].removesuffix("/stream"))
+            while len(outside.requests) < 3:  # noqa: ASYNC110, the receiver has no event for it
+                await asyncio.sleep(0.02)
+    (by_mcp,) = [block["text"] for block in turn["blocks"] if block.get("tool_use_id") == "b" and "text" in block]
+    sent = {each.target: each.headers["traceparent"] for each in outside.requests}
+    assert [each.target for each in outside.requests] == ["/tool", "/tool", "/hook"]
+    ids = {f"{span.context.span_id:016x}": span.name for span in of_trace(spans)}
+    assert ids[sent["/tool"].split("-")[2]] == "execute_tool near"
+    assert ids[sent["/hook"].split("-")[2]] == "webhook"
+    assert {trace_id(each) for each in (*(each.headers["traceparent"] for each in outside.requests), by_mcp)} == {TRACE}
+
+
 async def test_without_traces_nothing_is_sent_or_stored(harness: Harness) -> None:
     assert (TRACING.on, TRACING.outgoing(), TRACING.traceparent) == (False, {}, None)
     async with harness.replica(ScriptedProvider([message_of(text("Hi."))])) as replica:
         turn = await harness.finish(replica, await harness.ask())
     assert turn.request is not None
     assert turn.request.trace is None
+
+
+CALLED = {
+    "input_tokens": 7,
+    "cache_read_input_tokens": 20,
+    "cache_creation_input_tokens": 3,
+    "output_tokens": 11,
+}
+
+
+async def test_a_model_call_is_measured_by_the_conventions(
+    harness: Harness, spans: InMemorySpanExporter, reader: InMemoryMetricReader
+) -> None:
+    class Measured(ScriptedProvider):
+        name = "measured"
+
+    replies: list[Reply] = [[TransientError("a new invention", "later")], message_of(text("Hi."), usage=CALLED)]
+    async with harness.replica(Measured(replies)) as replica:
+        await harness.finish(replica, await harness.ask(trace=PARENT))
+    call = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "measured"}
+    measured = points(reader, "gen_ai.client.operation.duration", **call)
+    (failed,) = [each for each in measured if "error.type" in (each.attributes or {})]
+    (answered,) = [each for each in measured if each is not failed]
+    assert (failed.attributes or {})["error.type"] == "other"
+    assert (failed.count, answered.count) == (1, 1)
+    (first,) = points(reader, "gen_ai.client.operation.time_to_first_chunk", **call)
+    assert first.count == 1
+    assert 0 < first.sum < answered.sum
+    usage = {
+        kind: [point.sum for point in points(reader, "gen_ai.client.token.usage", **call, gen_ai__token__type=kind)]
+        for kind in ("input", "output")
+    }
+    assert usage == {"input": [30], "output": [11]}
+    span = next(span for span in of_trace(spans) if attributes(span, "gen_ai.usage.input_tokens") == [30])
+    assert attributes(span, "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.output_tokens") == [20, 11]
+
+
+async def test_content_is_in_spans_on_request_alone_and_has_a_bound(
+    harness: Harness, exporter: InMemorySpanExporter
+) -> None:
+    exporter.clear()
+    TRACING.begin(content=20)
+    replies: list[Reply] = [message_of(tool_use("look", {}, "a")), message_of(text("It is a long answer."))]
+    try:
+        async with harness.replica(ScriptedProvider(replies), [look]) as replica:
+            asked = await harness.ask("First words, and the last ones of the user.", tools=[look], trace=PARENT)
+            await harness.finish(replica, asked)
+    finally:
+        TRACING.end()
+    first, second = [span.attributes or {} for span in of_trace(exporter) if span.name == "chat scripted"]
+    assert json.loads(str(first["gen_ai.input.messages"])) == [
+        {"role": "user", "parts": [{"type": "text", "content": "First words, and the…"}]}
+    ]
+    (called,) = json.loads(str(first["gen_ai.output.messages"]))[0]["parts"]
+    assert called == {"type": "tool_call", "id": "a", "name": "look", "arguments": "{}"}
+    (told,) = json.loads(str(second["gen_ai.input.messages"]))[0]["parts"]
+    assert told == {"type": "tool_call_response", "id": "a", "response": "a secret that no spa…"}
+    assert json.loads(str(second["gen_ai.output.messages"]))[0]["parts"][0]["content"] == "It is a long answer."
+    (tool_span,) = [span for span in of_trace(exporter) if span.name == "execute_tool look"]
+    assert attributes(tool_span, "gen_ai.tool.call.arguments", "gen_ai.tool.call.result") == [
+        "{}",
+        "a secret that no spa…",
+    ]
