@@ -17,8 +17,11 @@ _TYPES = {
     ".ts": "text/plain",  # the types of turnstream.js, for editors and type checkers
     ".css": "text/css",
     ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
+_FETCHED_LATER = {"theme.js", "vendor/temml.esm.js"}  # the first is no module, the second is large and seldom needed
 _VERSION_PLACEHOLDER = b"static/VERSION/"
 _PRELOADS_PLACEHOLDER = b"<!-- PRELOADS -->"
 
@@ -29,6 +32,7 @@ _CONTENT_SECURITY_POLICY = {
     # Attached pictures are fetched with the token in a header, then shown from memory as blobs.
     "img-src": "'self' data: blob:",
     "connect-src": "'self'",
+    "manifest-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",
@@ -93,7 +97,7 @@ def read_site(folder: Path) -> Site:
 
 def _preloads(paths: Iterable[str]) -> bytes:
     """Links that fetch all modules at once, instead of each after the module that imports it."""
-    modules = [path for path in paths if path.endswith(".js") and path != "theme.js"]
+    modules = [path for path in paths if path.endswith(".js") and path not in _FETCHED_LATER]
     return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
 
 

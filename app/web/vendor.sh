@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The two libraries of the page, fetched by npm at exact versions, checked, and unpacked into static/vendor. `make vendor`
+# The libraries of the page, fetched by npm at exact versions, checked, and unpacked into static/vendor. `make vendor`
 set -euo pipefail
 cd "$(dirname "$0")/static/vendor"
 
@@ -25,5 +25,9 @@ fetch marked@18.2.1 \
 fetch dompurify@3.4.18 \
     sha512-ofe3wI/uNm68HInABYFJYqQxRw1EaKAjNdrFVKqjUY+UZurvNd2L/HuQe097s/4RivWiZyP6tT7aoT8atjfhwg== \
     dist/purify.min.js=purify.min.js LICENSE=purify.LICENSE
+fetch temml@0.13.5 \
+    sha512-aPkDDgunanpLNL0ql32HbolqLep+w8DRcVXRql7rWrMt/PhczdLgL4UBYYVU3BYjCNjkGq4EqwIicu/zWr1iOg== \
+    dist/temml.min.js=temml.esm.js LICENSE=temml.LICENSE
+printf '\nexport default temml\n' >>temml.esm.js # so that it can be imported when the first formula is seen
 
 sha256sum --check --quiet SHA256SUMS

@@ -167,7 +167,7 @@ async def test_an_unsent_message_is_taken_back_and_drafts_are_kept_for_each_chat
     await ada.page.get_by_role("link", name="One").click()
     await expect(words).to_have_value("Draft of one")
     await ada.page.unroute_all()
-    await ada.page.keyboard.press("Enter")
+    await words.press("Enter")
     await ada.sees_end()
     await ada.reload()
     await expect(words).to_have_value("")

@@ -1,11 +1,13 @@
 """Budgets of the page (weight, speed) and accessibility."""
 
 import asyncio
+import json
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Route
+from playwright.async_api import Route, expect
 
 from app.llm.scripted import Pause, message_of, text
 from tests.browser.conftest import SitDown
@@ -54,6 +56,18 @@ async def test_there_is_something_to_see_before_the_server_has_answered_a_call(p
     answer.set()
     await ada.ready()
     assert await ada.page.input_value("#words") == "Already writing"
+
+
+async def test_the_page_can_be_installed(people: SitDown, site: Server, api: Client) -> None:
+    ada = await people(site.url)
+    session = await ada.context.new_cdp_session(ada.page)
+    manifest = await session.send("Page.getAppManifest")
+    assert manifest["errors"] == []
+    found = json.loads(manifest["data"])
+    assert urljoin(manifest["url"], found["start_url"]) == f"{site.url}/"
+    for picture in found["icons"]:
+        answer = await api.get(urljoin(manifest["url"], picture["src"]))
+        assert answer.headers["content-type"] == picture["type"]
 
 
 async def test_a_fetched_file_is_not_fetched_again(people: SitDown, site: Server, api: Client) -> None:
@@ -155,8 +169,12 @@ async def test_it_fits_a_phone(people: SitDown, site: Server, api: Client, harbo
         has_touch=True,
         is_mobile=True,
     )
-    await ada.say("When?")
+    await ada.page.fill("#words", "When?")
+    await ada.page.press("#words", "Enter")  # a touch keyboard has no Shift + Enter
+    assert await ada.page.input_value("#words") == "When?\n"
+    await ada.press("Send")
     await ada.sees_end()
+    await expect(ada.page.locator("#keys")).to_be_hidden()
     assert await ada.page.evaluate("document.documentElement.scrollWidth") == 360
     assert await ada.page.evaluate("document.querySelector('#transcript').scrollWidth") <= 360
     await ada.press("Chats")

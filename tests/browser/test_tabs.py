@@ -122,7 +122,7 @@ async def test_the_list_marks_chats_that_are_being_answered_or_wait_for_a_person
     await ada.reload()
     await item.get_by_role("img", name="Answering").wait_for()
     pause.go.set()
-    await item.get_by_role("img").wait_for(state="detached")
+    await item.get_by_role("img", name="A new answer").wait_for()
     await api.json("POST", f"/api/chats/{chat}/turns", 201, json=said("Book"))
     await item.get_by_role("img", name="Waiting for you").wait_for()
 

@@ -1,17 +1,21 @@
 // The list of chats: newest first, searched, renamed, deleted, and kept up to date by the owner's feed.
 
 import { confirmed, find, h, iconButton, setText } from './dom.js'
+import { notifies } from './notifications.js'
+import { Store } from './store.js'
 import { FeedSubscription } from './subscription.js'
+import { TEXTS } from './texts.js'
 import { hasEnded } from './turnstream.js'
 
 const PAGE = 100
 const QUIET = 250 // milliseconds after the last keystroke before the search is sent
+const MAX_NEWS = 500 // chats
 const RETRY = 5_000 // milliseconds before the list is read again after a failure
 
 export class Chats extends EventTarget {
   /**
    * Fires `changed` when titles or settings may have changed, `deleted` when the open chat was deleted here, `waiting`
-   * when the calls that wait for a person may have changed.
+   * when the calls that wait for a person may have changed, `news` when a turn has ended or begun to wait.
    */
   constructor(client) {
     super()
@@ -28,7 +32,12 @@ export class Chats extends EventTarget {
     this.running = new Map()
     /** @type {Map<string, number>} how many calls of a turn wait for a person, where some do */
     this.waiting = new Map()
+    /** Of each chat the last turn that has ended, and what it made of the chat until that is shown again. For all tabs */
+    this.news = new Store('news', MAX_NEWS)
+    addEventListener('storage', () => this.#seen())
+    document.addEventListener('visibilitychange', () => this.#seen())
     this.feed = new FeedSubscription(client, {
+      stays: notifies,
       receive: (event) => this.#receive(event),
       failed: () => this.#loadLater(),
     })
@@ -65,14 +74,15 @@ export class Chats extends EventTarget {
 
   #receive({ event, data }) {
     if (event === 'reset') return void this.load()
-    if (event === 'chat') this.#put(data)
+    if (event === 'chat') this.put(data)
     else if (event === 'chat_deleted') this.#drop(data.id)
     else if (event === 'turn') this.#markTurn(data)
     this.#draw()
     if (event === 'chat') this.dispatchEvent(new Event('changed'))
   }
 
-  #put(chat) {
+  /** Takes over a chat as the server has it now. */
+  put(chat) {
     const last = this.chats.at(-1)
     const listed = this.chats.some(({ id }) => id === chat.id)
     if (listed || !this.next || chat.updated_at > last.updated_at) {
@@ -86,28 +96,49 @@ export class Chats extends EventTarget {
     this.chats = this.chats.filter((chat) => chat.id !== id)
     this.found &&= this.found.filter((chat) => chat.id !== id)
     this.running.delete(id)
+    this.news.remove(id)
     this.dispatchEvent(new Event('waiting'))
   }
 
   #markTurn({ chat, turn, status, waiting }) {
     const turns = this.running.get(chat) ?? new Map()
+    const state = waiting ? 'waiting' : status
+    const isNew = turns.get(turn) !== state
     if (hasEnded({ status })) turns.delete(turn)
-    else turns.set(turn, waiting ? 'waiting' : status)
+    else turns.set(turn, state)
     this.running.set(chat, turns)
+    if (isNew && (waiting || hasEnded({ status }))) this.#report(chat, turn, state)
     if ((this.waiting.get(turn) ?? 0) === waiting) return
     if (waiting) this.waiting.set(turn, waiting)
     else this.waiting.delete(turn)
     this.dispatchEvent(new Event('waiting'))
   }
 
-  /** 'waiting' for a person, 'running', or '' where no turn is open. */
+  #report(chat, turn, state) {
+    if (state !== 'waiting') {
+      if (turn <= this.news.get(chat)?.turn) return // the feed repeats what has just happened; ids are in order of time
+      this.news.put(chat, { turn, state: state === 'error' ? 'failed' : 'unread', at: Date.now() })
+    }
+    this.#seen()
+    const title = titleOf(this.get(chat))
+    this.dispatchEvent(new CustomEvent('news', { detail: { chat, title, turn, state } }))
+  }
+
+  /** 'waiting' for a person, 'running', else what has happened since the chat was shown, or ''. */
   #stateOf(id) {
     const states = [...(this.running.get(id)?.values() ?? [])]
-    return states.includes('waiting') ? 'waiting' : states.length ? 'running' : ''
+    return states.includes('waiting') ? 'waiting' : states.length ? 'running' : (this.news.get(id)?.state ?? '')
   }
 
   mark(id) {
     this.open = id
+    this.#seen()
+  }
+
+  /** The chat that is shown has no news. */
+  #seen() {
+    const news = this.open && !document.hidden && this.news.get(this.open)
+    if (news?.state) this.news.put(this.open, { ...news, state: '' })
     this.#draw()
   }
 
@@ -188,7 +219,7 @@ export class Chats extends EventTarget {
 
   #item(chat) {
     const state = this.#stateOf(chat.id)
-    const mark = state && h('span', { class: `state ${state}`, role: 'img', 'aria-label': STATES[state] })
+    const mark = state && h('span', { class: `state ${state}`, role: 'img', 'aria-label': TEXTS.states[state] })
     const link = h('a', { 'aria-current': chat.id === this.open ? 'page' : null }, labelOf(chat))
     const turn = chat.excerpt?.turn
     link.href = turn ? `#${chat.id}/${turn}` : `#${chat.id}`
@@ -207,7 +238,7 @@ export class Chats extends EventTarget {
       this.renaming = null
       this.shape = null
       if (title && title !== chat.title)
-        this.#put(await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
+        this.put(await this.client.request('PATCH', `/api/chats/${chat.id}`, { title }))
       this.#draw()
       this.dispatchEvent(new Event('changed'))
       this.list.querySelector(`[data-chat="${chat.id}"] a`)?.focus()
@@ -231,8 +262,6 @@ export class Chats extends EventTarget {
     if (chat.id === this.open) this.dispatchEvent(new Event('deleted'))
   }
 }
-
-const STATES = { running: 'Answering', waiting: 'Waiting for you' }
 
 export const titleOf = (chat) => chat?.title || 'Without a title'
 

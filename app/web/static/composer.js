@@ -1,6 +1,6 @@
 // The field in which people write. Its words and files belong to the chat that is open.
 
-import { find } from './dom.js'
+import { find, sends } from './dom.js'
 import { Drafts } from './drafts.js'
 
 export class Composer {
@@ -69,9 +69,7 @@ export class Composer {
   }
 
   #key(event) {
-    if (event.isComposing) return
-    if (event.key === 'Enter' && !event.shiftKey) this.#submit(event)
-    if (event.key === 'Escape' && !this.busy.hidden) this.stop()
+    if (sends(event)) this.#submit(event)
     if (event.key === 'ArrowUp' && !this.field.value) {
       event.preventDefault()
       this.editLast()

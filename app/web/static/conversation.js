@@ -46,8 +46,18 @@ export class Conversation extends EventTarget {
     this.#emit('chat')
   }
 
+  /** The model of the newest answer that is shown, which answers next where the chat names none. */
+  get lastModel() {
+    return this.path.findLast((turn) => turn.model)?.model
+  }
+
+  /** What the turns that are shown have cost, as far as it is known. */
+  get cost() {
+    return this.path.reduce((sum, turn) => sum + (turn.cost ?? 0), 0)
+  }
+
   get running() {
-    return this.path.find((turn) => turn.role === 'assistant' && !hasEnded(turn))
+    return this.path.findLast((turn) => turn.role === 'assistant' && !hasEnded(turn))
   }
 
   /**
@@ -115,8 +125,9 @@ export class Conversation extends EventTarget {
     this.#addExchange(await this.#ifStillOpen(this.client.say(this.id, text, options)))
   }
 
-  async regenerate(turn) {
-    this.#addExchange(await this.#ifStillOpen(this.client.regenerate(this.id, turn.id)))
+  /** `options`: members of the request that differ from that of `turn`. */
+  async regenerate(turn, options = {}) {
+    this.#addExchange(await this.#ifStillOpen(this.client.regenerate(this.id, turn.id, options)))
   }
 
   /** Shows the path up to `turn` alone, so that the next message begins a branch there. */

@@ -1,6 +1,8 @@
 // The panel of documents, which the tools of the server read: added, shown as a tree, removed.
 
-import { confirmed, find, h, icon, iconButton, setText } from './dom.js'
+import { asked, confirmed, find, h, icon, iconButton, setText } from './dom.js'
+import { Plain } from './prose.js'
+import { TEXTS } from './texts.js'
 
 const address = (path) => `/api/documents/${path.split('/').map(encodeURIComponent).join('/')}`
 
@@ -94,8 +96,8 @@ export class Documents {
 
   #file({ path, name, size }) {
     const label = h(
-      'span',
-      { class: 'file' },
+      'button',
+      { type: 'button', class: 'file', onclick: () => this.#open(path) },
       icon('file'),
       h('bdi', {}, name),
       h('span', { class: 'size' }, sizeOf(size)),
@@ -106,6 +108,19 @@ export class Documents {
       label,
       iconButton('bin', `Remove ${path}`, () => this.#remove(`“${name}”`, path, [path])),
     )
+  }
+
+  /** Shows the text of a document. */
+  async #open(path) {
+    try {
+      const content = await this.client.request('GET', address(path))
+      const { element } = new Plain(await content.text())
+      Object.assign(element, { tabIndex: 0, role: 'group', ariaLabel: path })
+      element.classList.add('document')
+      await asked(path, element, h('footer', {}, h('button', { value: '' }, TEXTS.close)))
+    } catch (error) {
+      setText(this.report, `${path}: ${error.message}`)
+    }
   }
 
   async #remove(name, summary, paths) {

@@ -27,6 +27,7 @@ const ICONS = {
   hand: 'M12 8v5M12 16.5v.5M12 3l10 18H2z',
   folder: 'M3 6h6l2 2h10v11H3z',
   file: 'M6 3h8l4 4v14H6zM14 3v4h4',
+  wrap: 'M4 6h16M4 12h13a3 3 0 0 1 0 6h-4M15 15l-3 3 3 3M4 18h4',
   more: 'M5 12h.01M12 12h.01M19 12h.01',
 }
 
@@ -74,6 +75,15 @@ export function menu(label, entries) {
 export const find = (selector, within = document) => within.querySelector(selector)
 export const findAll = (selector, within = document) => within.querySelectorAll(selector)
 
+/** Whether the person writes with a touch keyboard, which has no Shift + Enter. */
+export const touches = () => matchMedia('(pointer: coarse)').matches
+
+/** Whether a key sends what was written: Enter where another key begins a line, else Enter with Ctrl or Cmd. */
+export function sends(event) {
+  if (event.key !== 'Enter' || event.isComposing) return false
+  return event.ctrlKey || event.metaKey || (!event.shiftKey && !touches())
+}
+
 /** Sets the text only if it differs, so that an unchanged element causes no layout and no announcement. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text
@@ -92,25 +102,22 @@ export async function copy(button, text) {
   setTimeout(() => button.replaceChildren(icon('copy')), 1500)
 }
 
-/** Asks in a dialog. Resolves to whether the person confirmed. */
-export function confirmed(question, consequence, action) {
-  const dialog = h(
-    'dialog',
-    { class: 'question', 'aria-labelledby': 'question' },
-    h(
-      'form',
-      { method: 'dialog' },
-      h('h2', { id: 'question' }, question),
-      h('p', {}, consequence),
-      h('footer', {}, h('button', { value: '' }, 'Keep'), h('button', { value: 'yes', class: 'danger' }, action)),
-    ),
-  )
+/** Asks in a dialog. Resolves to the value of the button that was pressed, '' for none. */
+export function asked(question, ...content) {
+  const form = h('form', { method: 'dialog' }, h('h2', { id: 'question' }, question), ...content)
+  const dialog = h('dialog', { class: 'question', 'aria-labelledby': 'question' }, form)
   document.body.append(dialog)
   dialog.showModal()
   return new Promise((resolve) => {
     dialog.addEventListener('close', () => {
       dialog.remove()
-      resolve(dialog.returnValue === 'yes')
+      resolve(dialog.returnValue)
     })
   })
+}
+
+/** Asks whether to do what cannot be undone. */
+export async function confirmed(question, consequence, action) {
+  const buttons = [h('button', { value: '' }, 'Keep'), h('button', { value: 'yes', class: 'danger' }, action)]
+  return (await asked(question, h('p', {}, consequence), h('footer', {}, buttons))) === 'yes'
 }

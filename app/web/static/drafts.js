@@ -2,11 +2,11 @@
 
 import { Store } from './store.js'
 
-const MAX_DRAFTS = 50 // beyond that the oldest are forgotten
+const MAX_DRAFTS = 50
 const NEW = 'new' // the chat that has not begun
 
 export class Drafts {
-  store = new Store('draft')
+  store = new Store('draft', MAX_DRAFTS)
 
   /** @param {string | null} chat */
   get(chat) {
@@ -15,14 +15,7 @@ export class Drafts {
 
   /** @param {string | null} chat @param {string} text */
   put(chat, text) {
-    const key = chat ?? NEW
-    if (!text) return this.store.remove(key)
-    if (!this.store.get(key)) this.#makeRoom()
-    this.store.put(key, { text, at: Date.now() })
-  }
-
-  #makeRoom() {
-    const newestFirst = this.store.entries().sort(([, a], [, b]) => b.at - a.at)
-    for (const [key] of newestFirst.slice(MAX_DRAFTS - 1)) this.store.remove(key)
+    if (text) this.store.put(chat ?? NEW, { text, at: Date.now() })
+    else this.store.remove(chat ?? NEW)
   }
 }

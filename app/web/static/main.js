@@ -5,12 +5,15 @@ import { Chats, titleOf } from './chats.js'
 import { Composer } from './composer.js'
 import { Conversation } from './conversation.js'
 import { Documents } from './documents.js'
-import { confirmed, find, findAll, setText } from './dom.js'
+import { asked, confirmed, find, findAll, h, setText, touches } from './dom.js'
 import { exportChat } from './export.js'
 import { markWords } from './marks.js'
+import { amount, Models } from './models.js'
+import { Notifications } from './notifications.js'
 import { Outbox } from './outbox.js'
 import { Session } from './session.js'
 import { Settings } from './settings.js'
+import { TEXTS } from './texts.js'
 import { announce, Transcript } from './transcript.js'
 import { hasEnded } from './turnstream.js'
 import { Unsent } from './unsent.js'
@@ -23,7 +26,9 @@ const conversation = new Conversation(client)
 const chats = new Chats(client)
 new Settings(client, conversation)
 new Waiting(client, chats)
-const attachments = new Attachments(client, (text) => setText(find('#trouble'), text))
+new Notifications(chats, report)
+const models = new Models(client)
+const attachments = new Attachments(client, report)
 const outbox = new Outbox(client)
 const composer = new Composer({
   send,
@@ -38,6 +43,8 @@ const transcript = new Transcript(conversation, {
   why: (turn) => client.request('GET', `/api/chats/${turn.chat_id}/turns/${turn.id}/why`),
   readUpload: (id) => client.request('GET', `/api/uploads/${id}`),
   regenerate: (turn) => attempt(() => conversation.regenerate(turn)),
+  anotherModel,
+  goOn,
   edit: (turn, text) => attempt(() => conversation.edit(turn, text)),
   choose: (id) => attempt(() => conversation.choose(id)),
   cancel: (turn) => attempt(() => conversation.cancel(turn)),
@@ -56,13 +63,35 @@ function send(text, onBusy = 'steer', files = []) {
   const follows = outbox.of(id).length > 0 // then the turn before it is not known yet
   const { parent_id, ...options } = conversation.optionsFor(files.length && onBusy === 'steer' ? 'enqueue' : onBusy)
   transcript.sticks = true
-  setText(find('#trouble'), '')
+  report('')
   outbox.add(id, text, files, follows || !parent_id ? options : { ...options, parent_id })
 }
 
 function editLast() {
   const last = conversation.path.findLast((turn) => turn.role === 'user')
   if (last) transcript.view(last).edit()
+}
+
+async function anotherModel(turn) {
+  const model = await models.choose(TEXTS.models.titleAgain, turn.model)
+  if (model) await attempt(() => conversation.regenerate(turn, { model }))
+}
+
+function goOn(turn) {
+  conversation.branchFrom(turn)
+  send(TEXTS.failures.goOnMessage)
+}
+
+async function chooseModel() {
+  const model = await models.choose(TEXTS.models.title, find('#model').textContent)
+  if (model) await attempt(() => setModel(model))
+}
+
+async function setModel(model) {
+  const { id, draft } = conversation
+  if (id) chats.put(await client.request('PATCH', `/api/chats/${id}`, { settings: { model } }))
+  else conversation.plan({ ...draft, settings: { ...draft.settings, model } })
+  await showModel()
 }
 
 function branch(turn) {
@@ -85,14 +114,18 @@ async function answer(turn, decision) {
   }
 }
 
+function report(trouble) {
+  setText(find('#trouble'), trouble)
+}
+
 /** Runs `work` and shows the reason where it fails. Resolves to whether it succeeded. */
 async function attempt(work) {
-  setText(find('#trouble'), '') // before the work: its success must not hide the trouble of something later
+  report('') // before the work: its success must not hide the trouble of something later
   try {
     await work()
     return true
   } catch (error) {
-    setText(find('#trouble'), error instanceof TypeError ? 'The server cannot be reached. Try again.' : error.message)
+    report(error instanceof TypeError ? 'The server cannot be reached. Try again.' : error.message)
     return false
   }
 }
@@ -123,18 +156,18 @@ function showHead() {
   setText(find('#title'), title)
   document.title = conversation.id ? `${title} · turnstream` : 'turnstream'
   for (const button of findAll('[data-export]')) button.disabled = !conversation.id
-  allowAttachments()
+  showModel()
 }
 
-let models
-
-/** Allows the kinds of files that the model of the chat can read; all kinds where its abilities are not known. */
-async function allowAttachments() {
+/** Shows the model that answers next and the cost so far, and allows the kinds of files that the model can read. */
+async function showModel() {
   const { settings } = chats.get(conversation.id) ?? conversation.draft
-  models ??= client.request('GET', '/api/models').catch(() => (models = undefined))
-  const known = (await models)?.models ?? []
-  const named = (model) => [model.id, ...model.aliases].includes(settings?.model)
-  const { can } = (settings?.model ? known.find(named) : known.find((model) => model.default)) ?? {}
+  const name = settings?.model ?? conversation.lastModel
+  const model = await models.find(name)
+  const { can } = model ?? {}
+  setText(find('#model'), model?.id ?? name ?? TEXTS.models.unknown)
+  find('#open-models').setAttribute('aria-label', TEXTS.models.button(find('#model').textContent))
+  setText(find('#cost'), conversation.cost ? TEXTS.models.cost(amount(conversation.cost)) : '')
   attachments.allow({ images: can?.includes('images') ?? true, documents: can?.includes('documents') ?? true })
 }
 
@@ -165,6 +198,7 @@ function announceTurn(turn) {
   const state = hasEnded(turn) ? turn.status : turn.actions.length ? 'waiting' : 'running'
   const key = `${turn.id} ${state} ${turn.actions.map((action) => action.tool_use_id)}`
   composer.show(Boolean(conversation.running))
+  if (state === 'complete') showModel()
   if (key === announced) return
   announced = key
   announce(
@@ -183,6 +217,7 @@ conversation.on('turn', announceTurn)
 conversation.on('path', () => {
   composer.show(Boolean(conversation.running))
   showAddress()
+  showModel()
 })
 conversation.on('chat', () => {
   chats.mark(conversation.id)
@@ -219,6 +254,12 @@ function newChat() {
 /** @param {boolean} [shown] */
 const showList = (shown) => document.body.classList.toggle('listing', shown)
 
+function showKeys() {
+  const { title, rows } = TEXTS.keys
+  const list = rows.map(([key, does]) => h('div', {}, h('dt', {}, h('kbd', {}, key)), h('dd', {}, does)))
+  asked(title, h('dl', { class: 'keys' }, list), h('footer', {}, h('button', { value: '' }, TEXTS.close)))
+}
+
 function search() {
   showList(true)
   find('#search').focus()
@@ -229,7 +270,10 @@ function shortcutOf(event) {
   if (command && event.key.toLowerCase() === 'k') return search
   if (command && event.shiftKey && event.key.toLowerCase() === 'o') return newChat
   if (event.key === '/' && !event.target.closest('input, textarea, dialog')) return () => composer.focus()
+  if (event.key === '?' && !event.target.closest('input, textarea, dialog')) return showKeys
   if (event.key === 'Escape' && document.body.classList.contains('listing')) return () => showList(false)
+  if (event.key === 'Escape' && conversation.running && !event.target.closest('dialog, .editor, #sidebar'))
+    return () => attempt(() => conversation.cancel())
 }
 
 document.addEventListener('keydown', (event) => {
@@ -237,9 +281,19 @@ document.addEventListener('keydown', (event) => {
   if (shortcut) event.preventDefault()
   shortcut?.()
 })
+/** The page is as high as what a touch keyboard leaves of it, also in browsers that lay the keyboard over the page. */
+function fitViewport() {
+  const { scale, height } = /** @type {VisualViewport} */ (visualViewport)
+  if (scale === 1) document.documentElement.style.setProperty('--visible', `${height}px`)
+  if (transcript.sticks) transcript.toEnd()
+}
+
+if (touches()) visualViewport?.addEventListener('resize', fitViewport)
 addEventListener('hashchange', () => route())
 find('#new-chat').addEventListener('click', newChat)
+find('#open-models').addEventListener('click', chooseModel)
 find('#theme').addEventListener('click', nextTheme)
+find('#show-keys').addEventListener('click', showKeys)
 find('#show-list').addEventListener('click', () => showList())
 find('#veil').addEventListener('click', () => showList(false))
 find('#chats').addEventListener('click', (event) => event.target.closest('a') && showList(false))

@@ -3,9 +3,10 @@
 import { shelf } from './session.js'
 
 export class Store {
-  /** `name`: of the kind of values that it holds. */
-  constructor(name) {
+  /** `name`: of the kind of values that it holds. Of more than `max` the oldest, by their `at`, are forgotten. */
+  constructor(name, max = Infinity) {
     this.name = name
+    this.max = max
     /** @type {Record<string, any>} values for which the browser has no room: they last as long as the page */
     this.spilled = {}
   }
@@ -17,6 +18,7 @@ export class Store {
 
   put(key, value) {
     const { storage, prefix } = this.#shelf
+    if (this.get(key) === null) this.#makeRoom()
     delete this.spilled[key]
     try {
       storage.setItem(prefix + key, JSON.stringify(value))
@@ -37,6 +39,12 @@ export class Store {
     const stored = Object.keys(storage).filter((key) => key.startsWith(prefix))
     const keys = new Set([...stored.map((key) => key.slice(prefix.length)), ...Object.keys(this.spilled)])
     return [...keys].map((key) => /** @type {[string, any]} */ ([key, this.get(key)]))
+  }
+
+  #makeRoom() {
+    if (this.max === Infinity) return
+    const newestFirst = this.entries().sort(([, a], [, b]) => b.at - a.at)
+    for (const [key] of newestFirst.slice(this.max - 1)) this.remove(key)
   }
 
   get #shelf() {

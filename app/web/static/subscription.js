@@ -7,14 +7,15 @@ const OVERLAP = 1_000 // milliseconds that two tabs both read the feed when one 
 export class Subscription {
   /**
    * `open(options)` returns the events after a cursor, `receive` takes each, `connection` is called with 'open' and 'lost',
-   * `failed` with the error that ended the stream.
+   * `failed` with the error that ended the stream. Where `stays` returns true, a hidden tab keeps its connection.
    */
-  constructor(client, { open, receive, failed, connection = (_state) => {} }) {
+  constructor(client, { open, receive, failed, connection = (_state) => {}, stays = () => false }) {
     this.client = client
     this.open = open
     this.receive = receive
     this.failed = failed
     this.connection = connection
+    this.stays = stays
     this.cursor = null
     this.started = false
     this.ending = new AbortController()
@@ -36,7 +37,7 @@ export class Subscription {
 
   #adapt() {
     clearTimeout(this.timer)
-    if (document.hidden) this.timer = setTimeout(() => this.ending.abort(), GRACE)
+    if (document.hidden && !this.stays()) this.timer = setTimeout(() => this.ending.abort(), GRACE)
     else if (this.started && this.ending.signal.aborted) this.run()
   }
 
@@ -77,12 +78,12 @@ export class Subscription {
  * keeps the cursor of its own connection, so that a tab that takes the feed over repeats events and never misses one.
  */
 export class FeedSubscription extends Subscription {
-  constructor(client, { receive, failed }) {
+  constructor(client, { receive, failed, stays }) {
     const pass = (event) => {
       receive(event)
       this.channel?.postMessage(event)
     }
-    super(client, { open: (options) => client.feed(options), receive: pass, failed })
+    super(client, { open: (options) => client.feed(options), receive: pass, failed, stays })
     this.take = receive
   }
 

@@ -2,6 +2,7 @@
 
 import { seconds } from './cards.js'
 import { h } from './dom.js'
+import { amount } from './models.js'
 
 /** A table with a bar in each row, and the sums. */
 export function timeline(turn) {
@@ -112,7 +113,7 @@ function totals(turn) {
   add('Read from cache', usage.cache_read_input_tokens && number(usage.cache_read_input_tokens))
   add('Written to cache', usage.cache_creation_input_tokens && number(usage.cache_creation_input_tokens))
   add('Answered', number(usage.output_tokens))
-  add('Cost', turn.cost?.toLocaleString('en', { maximumSignificantDigits: 3 }))
+  add('Cost', turn.cost && amount(turn.cost))
   add('Hooks that failed', turn.hook_failures && number(turn.hook_failures))
   return sums
 }

@@ -3,15 +3,18 @@
 import { askForm } from './asks.js'
 import { Blocks } from './blocks.js'
 import { seconds } from './cards.js'
-import { copy, h, iconButton, menu, setText } from './dom.js'
+import { copy, h, iconButton, menu, sends, setText } from './dom.js'
+import { failureOf } from './failures.js'
+import { amount } from './models.js'
 import { degradedText } from './notes.js'
+import { TEXTS } from './texts.js'
 import { timeline } from './timeline.js'
 import { hasEnded, joined } from './turnstream.js'
 
 export class TurnView {
   /**
-   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, edit, choose, cancel, branch, cut, fork, remove;
-   * and `why`, which gives the reasons why a turn does not move.
+   * `actions` of the buttons: answer, wholeResult, readUpload, regenerate, anotherModel, goOn, edit, choose, cancel,
+   * branch, cut, fork, remove; and `why`, which gives the reasons why a turn does not move.
    */
   constructor(turn, actions) {
     this.actions = actions
@@ -19,7 +22,7 @@ export class TurnView {
     this.stage = h('span', { class: 'stage' })
     this.why = h('p', { class: 'hint why', role: 'status' })
     this.steers = h('div', { class: 'pending-steers' })
-    this.trouble = h('p', { class: 'trouble' })
+    this.failure = h('div', { class: 'failure' })
     this.degraded = h('p', { class: 'hint' })
     this.siblings = h('span', { class: 'siblings' })
     this.buttons = h('span', { class: 'buttons' })
@@ -33,7 +36,7 @@ export class TurnView {
       this.content,
       this.steers,
       this.why,
-      this.trouble,
+      this.failure,
       this.degraded,
       this.bar,
       this.timeline,
@@ -54,7 +57,7 @@ export class TurnView {
     this.#showSteers(ended ? [] : pendingSteersOf(turn))
     setText(this.stage, ended ? '' : this.#stage(turn))
     this.#moved(ended)
-    setText(this.trouble, troubleOf(turn))
+    this.#showFailure(ended ? failureOf(turn) : null)
     setText(this.degraded, degradedText(turn.degraded ?? []))
     const shape = `${ended} ${turn.siblings}`
     if (this.shape !== shape) this.#drawButtons(shape, turn, ended)
@@ -90,6 +93,23 @@ export class TurnView {
     if (event === 'tool_output') this.blocks.setPreliminary(data)
     if (event === 'status' && data.stage) this.stageText = STAGES[data.stage] ?? ''
     if (event === 'retry') this.stageText = `${data.message} ${data.model} is called in ${Math.ceil(data.seconds)} s`
+  }
+
+  #showFailure(failure) {
+    const shape = JSON.stringify(failure)
+    if (shape === this.shownFailure) return
+    this.shownFailure = shape
+    const { text, bad, ways } = failure ?? { text: '', bad: false, ways: [] }
+    const actions = {
+      again: () => this.actions.regenerate(this.turn),
+      goOn: () => this.actions.goOn(this.turn),
+      anotherModel: () => this.actions.anotherModel(this.turn),
+    }
+    const buttons = ways.map((way) => h('button', { type: 'button', onclick: actions[way] }, TEXTS.failures[way]))
+    this.failure.replaceChildren(
+      h('p', { class: bad ? 'trouble' : 'hint' }, text),
+      ...(buttons.length ? [h('div', { class: 'choices' }, buttons)] : []),
+    )
   }
 
   #showSteers(texts) {
@@ -137,6 +157,7 @@ export class TurnView {
     if (turn.role === 'user') return [copying, iconButton('edit', 'Edit', () => this.edit()), menu('More', ways)]
     if (turn.blocks.length > 1) ways.unshift(['Branch after a part', () => this.#offerCuts()])
     ways.unshift(['Branch from here', () => this.actions.branch(this.turn)])
+    ways.unshift(['Answer again with …', () => this.actions.anotherModel(this.turn)])
     const details = iconButton('clock', 'Timeline', () => this.#toggle(details), { 'aria-expanded': 'false' })
     return [
       copying,
@@ -187,7 +208,7 @@ export class TurnView {
     }
     const keys = (event) => {
       if (event.key === 'Escape') close()
-      if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) send(event)
+      if (sends(event)) send(event)
     }
     this.editor = h(
       'form',
@@ -233,18 +254,9 @@ function pendingSteersOf({ pendingSteers = [], blocks }) {
   return pendingSteers.filter((text) => !applied.includes(text))
 }
 
-function troubleOf(turn) {
-  if (turn.error) return `The answer failed. ${turn.error.message}`
-  if (turn.status === 'cancelled') return 'Stopped.'
-  if (turn.stop_reason === 'forked') return 'A fork left out what came after this.'
-  if (turn.stop_reason === 'max_tokens') return 'The answer was cut off at its longest length.'
-  if (turn.stop_reason === 'max_tool_rounds') return 'The answer ended at the limit of its rounds.'
-  if (turn.stop_reason === 'max_calls') return 'The answer ended at the limit of its tool calls.'
-  return ''
-}
-
-function figuresOf({ created_at, ended_at, usage }) {
+function figuresOf({ created_at, ended_at, usage, model, cost }) {
   if (!created_at || !ended_at) return ''
   const took = seconds((Date.parse(ended_at) - Date.parse(created_at)) / 1000)
-  return usage.output_tokens ? `${took} · ${usage.output_tokens.toLocaleString('en')} tokens` : took
+  const tokens = usage.output_tokens && TEXTS.tokens(usage.output_tokens)
+  return [model, took, tokens, cost && TEXTS.models.cost(amount(cost))].filter(Boolean).join(' · ')
 }

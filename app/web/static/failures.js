@@ -1,0 +1,37 @@
+// What ended an answer before its time, in words: what happened, who must act, and what the person can do about it.
+
+import { TEXTS } from './texts.js'
+
+const { failures } = TEXTS
+
+// Types of failures that only the operator can mend. Providers use many more, which may pass.
+const OPERATOR = /auth|permission|billing|quota|model_not_available|not_found/
+const PERSON = /invalid_request|context_length|too_long|too_large|max_tokens|budget|output/
+const ENDS = ['forked', 'max_tokens', 'max_tool_rounds', 'max_calls']
+
+/**
+ * `text` says it, `bad` whether it is a failure, `ways` are those out: `again`, `goOn`, `anotherModel`. Null for a turn that
+ * ended as it should.
+ */
+export function failureOf({ status, error, stop_reason, blocks }) {
+  const goOn = blocks.some((block) => block.type === 'text' && block.text) ? ['goOn'] : []
+  if (error) {
+    const text = [failures.failed(sentence(error.message)), whoActs(error.type)].filter(Boolean).join(' ')
+    return { text, bad: true, ways: ['again', ...goOn, 'anotherModel'] }
+  }
+  if (status === 'cancelled') return { text: failures.stopped, bad: false, ways: goOn }
+  if (!ENDS.includes(stop_reason)) return null
+  return { text: failures[stop_reason], bad: stop_reason !== 'forked', ways: stop_reason === 'forked' ? [] : goOn }
+}
+
+function whoActs(type) {
+  if (type === 'internal_error') return failures.server
+  if (OPERATOR.test(type)) return failures.operator
+  return PERSON.test(type) ? failures.person : failures.passing
+}
+
+/** Messages of providers begin and end as they like. */
+function sentence(message) {
+  const text = message.trim()
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`
+}

@@ -1,0 +1,59 @@
+// The models of the server: what is known of each, and a dialog in which one is chosen.
+
+import { asked, h } from './dom.js'
+import { TEXTS } from './texts.js'
+
+const { models: texts } = TEXTS
+
+export class Models {
+  constructor(client) {
+    this.client = client
+  }
+
+  /** All models; none where they cannot be read. They are read once. */
+  async list() {
+    this.reading ??= this.client.request('GET', '/api/models')
+    try {
+      return (await this.reading).models
+    } catch {
+      this.reading = undefined
+      return []
+    }
+  }
+
+  /** The model of this name, or with null the server's default. Undefined where it is not listed. */
+  async find(name) {
+    const models = await this.list()
+    return models.find((model) => (name ? [model.id, ...model.aliases].includes(name) : model.default))
+  }
+
+  /** Asks for a model. Resolves to its id, or to '' for none. */
+  async choose(title, current) {
+    const options = (await this.list()).map((model) => optionOf(model, current))
+    return asked(
+      title,
+      h('div', { class: 'options' }, options.length ? options : texts.none),
+      h('footer', {}, h('button', { value: '' }, TEXTS.keep)),
+    )
+  }
+}
+
+function optionOf(model, current) {
+  const name = h('strong', {}, model.id, model.default && h('span', { class: 'hint' }, ` ${texts.standard}`))
+  const facts = factsOf(model).map((fact) => h('span', { class: 'hint' }, fact))
+  return h('button', { value: model.id, 'aria-current': model.id === current && 'true' }, name, facts)
+}
+
+function factsOf({ can, context_window, prices }) {
+  return [
+    can
+      ?.filter((ability) => ability in texts.abilities)
+      .map((ability) => texts.abilities[ability])
+      .join(', '),
+    context_window && texts.window(context_window.toLocaleString('en')),
+    prices && texts.prices(prices.input, prices.output),
+  ].filter(Boolean)
+}
+
+/** An amount in the currency of the prices, which the server does not name. */
+export const amount = (cost) => cost.toLocaleString('en', { maximumSignificantDigits: 3 })

@@ -1,0 +1,2 @@
+declare const temml: { render(tex: string, element: Element, options: Record<string, unknown>): void }
+export default temml

@@ -1,0 +1,101 @@
+"""Formulas, tables and code in answers, and documents that are opened."""
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Request, expect
+
+from app.llm.scripted import message_of, text
+from tests.browser.conftest import SitDown
+from tests.browser.test_budgets import violations
+from tests.browser.test_talk import use
+from tests.support.http_client import Client
+from tests.support.http_server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FORMULAS = r"""It costs $5, not $6. But \(e^{i\pi} + 1 = 0\) and $\textbf{x}_1$ hold, in \[x^2\] too:
+
+\[
+\int_0^\infty e^{-x^2} \mathrm{d}x = \frac{\sqrt{\pi}}{2}
+\]
+
+$$\begin{pmatrix} a & \color{red} b \\ c & \prescript{a}{b}{d} \end{pmatrix}$$
+
+`$code$` stays, and so does \$z\$. \(\href{javascript:alert(1)}{leads nowhere}\) and \(\includegraphics{a.png}\)."""
+
+
+async def test_formulas_are_drawn_by_a_library_that_is_loaded_with_the_first_of_them(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    chat = await use(api, site.scripts.model(message_of(text("None here, for $5.")), message_of(text(*FORMULAS))))
+    ada = await people(site.url, chat)
+    loaded: list[str] = []
+
+    def note(request: Request) -> None:
+        if "temml" in request.url:
+            loaded.append(request.url)
+
+    ada.page.on("request", note)
+    await ada.say("A price?")
+    await ada.sees_end()
+    assert loaded == []
+    await ada.say("A formula?")
+    await ada.sees_end()
+    formulas = ada.last.locator("math")
+    await expect(formulas).to_have_count(6)  # the picture is refused
+    await expect(ada.last.locator("math[display=block] mfrac")).to_have_count(1)
+    await expect(ada.last.locator("mtable mtr")).to_have_count(2)
+    await expect(ada.last.locator("math a, math img, math [href], math [src]")).to_have_count(0)
+    await ada.sees("It costs $5, not $6.")
+    await ada.sees("$code$")
+    assert len(loaded) == 1
+    assert await violations(ada) == []
+
+
+_TABLE = """() => [...document.querySelectorAll('#turns td')].map((cell) => {
+  const range = new Range()
+  range.selectNodeContents(cell)
+  const lines = new Set([...range.getClientRects()].map((rect) => Math.round(rect.top)))
+  return { align: getComputedStyle(cell).textAlign, lines: lines.size }
+})"""
+
+
+async def test_tables_keep_whole_words_and_their_alignment_on_a_phone(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    words = ["Constantinople", "Oberammergau", "Nebuchadnezzar", "Counterclockwise"]
+    rows = ["| " + " | ".join(words) + " |", "|:--|:-:|--:|---|", "| " + " | ".join(words) + " |"]
+    chat = await use(api, site.scripts.model(message_of(text("\n".join(rows)))))
+    ada = await people(site.url, chat, viewport={"width": 360, "height": 700})
+    await ada.say("A table?")
+    await ada.sees_end()
+    cells: list[dict[str, Any]] = await ada.page.evaluate(_TABLE)
+    assert [cell["lines"] for cell in cells] == [1, 1, 1, 1]
+    assert [cell["align"].removeprefix("-webkit-") for cell in cells] == ["left", "center", "right", "start"]
+
+
+async def test_the_head_of_long_code_stays_in_sight_and_its_lines_can_be_wrapped(
+    people: SitDown, site: Server, api: Client
+) -> None:
+    code = "```js\n" + "let tide = 'high and low and high'\n" * 200 + "x".join(["let wide"] * 60) + "\n```"
+    ada = await people(site.url, await use(api, site.scripts.model(message_of(text(code)))))
+    await ada.say("Code?")
+    await ada.sees_end()
+    copying = ada.page.get_by_role("button", name="Copy code")
+    await expect(copying).to_be_in_viewport()
+    await ada.page.evaluate("document.querySelector('#transcript').scrollTop /= 2")
+    await expect(copying).to_be_in_viewport()
+    frame = ada.page.get_by_role("group", name="Code js")
+    assert await frame.evaluate("(frame) => frame.scrollWidth > frame.clientWidth")
+    await ada.press("Wrap long lines")
+    assert await frame.evaluate("(frame) => frame.scrollWidth === frame.clientWidth")
+
+
+async def test_a_document_is_opened(people: SitDown, site: Server, api: Client) -> None:
+    await api.put("/api/documents/tides.md", content="Why there are <b>tides</b>.")
+    ada = await people(site.url)
+    await ada.press("Documents")
+    await ada.page.get_by_role("button", name="tides.md").first.click()
+    await ada.page.get_by_role("dialog", name="tides.md").get_by_text("Why there are <b>tides</b>.").wait_for()
+    assert await violations(ada) == []
