@@ -35,7 +35,7 @@ help: ## this list
 run: $(RUNTIME) ## start the server (with its own database unless DATABASE_URL is set)
 	@exec env PYTHONDONTWRITEBYTECODE= $(BIN)/turnstream serve
 
-test: $(DEV) ## all tests, and the coverage floors: every branch of domain, llm and stream
+test: $(DEV) ## the tests (all with FULL_TESTS=1), and the coverage floors: every branch of domain, llm and stream
 	@$(BIN)/python -m tests.support.programs
 	@$(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
+from tests.support.effort import FULL
 from tests.support.programs import missing
 
 # A loaded machine is no reason to fail.
@@ -50,6 +51,21 @@ _COUNTED = (
 )
 _TESTS = Path(__file__).parent
 
+# A third of the time for a thirtieth of the tests: faults between several processes, long random schedules, and stories
+# of whole programs. A run of all tests has them with FULL_TESTS=1 only, as in `.ci/run`; one that names them has them
+# always.
+_FULL_ONLY = (
+    *("faults/test_cells.py", "faults/test_clock_skew.py", "faults/test_conformance_proxies.py"),
+    *("faults/test_failover.py", "faults/test_poolers.py", "faults/test_postgres_misbehaves.py"),
+    *("faults/test_proxies.py", "faults/test_random_schedules.py", "faults/test_rolling_restart.py"),
+    "faults/test_workers.py",
+    *("integration/test_chaos.py", "integration/test_people_property.py", "integration/test_stalled_readers.py"),
+    "integration/test_stream_property.py",
+    *("acceptance/test_graph_assistant.py", "acceptance/test_live_tests.py", "acceptance/test_package.py"),
+    *("acceptance/test_replay_page.py", "acceptance/test_terminal_client.py"),
+    *("browser/test_attachments.py", "browser/test_hostile.py", "browser/test_tabs.py"),
+)
+
 # Folders whose tests all run a program that a machine may lack; single tests say so with `needs`.
 _NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
 
@@ -65,12 +81,14 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Live tests run only where they are asked for, because they cost money, and so do those of the image, which take
-    minutes; they are not skipped but deselected.
+    minutes, and those of `_FULL_ONLY`; they are not skipped but deselected.
 
     The modules of the tests that are given most time come first, so that no worker is left with one at the end.
     """
     left_out = {name for name, asked_for in {"live": LIVE, "image": IMAGE}.items() if not asked_for}
-    if deselected := [item for item in items if any(map(item.get_closest_marker, left_out))]:
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    later = set() if FULL or named else {_TESTS / path for path in _FULL_ONLY}
+    if deselected := [item for item in items if item.path in later or any(map(item.get_closest_marker, left_out))]:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
     most: defaultdict[Path, float] = defaultdict(float)

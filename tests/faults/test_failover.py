@@ -16,7 +16,6 @@ from app.storage.embedded.account import account_for
 from app.storage.embedded.cluster import program
 from tests.faults.fifty_turns import TURNS, check_all_is_well, fifty_turns, leases_are_renewed, until_all
 from tests.faults.postgres import Postgres
-from tests.support.effort import FULL
 from tests.support.http_client import Client
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,7 +53,6 @@ async def _copy(postgres: Postgres, standby: Postgres) -> None:
     assert await process.wait() == 0
 
 
-@pytest.mark.skipif(not FULL, reason="a failover is tried with FULL_TESTS=1")
 async def test_a_promoted_standby_goes_on_with_every_turn(tmp_path: Path) -> None:
     standby = Postgres(tmp_path / "standby")
     async with fifty_turns(tmp_path, partial(with_standby, standby=standby)) as site:
