@@ -301,6 +301,9 @@ class Settings(BaseSettings):
     retain_idempotency_keys_days: float = Field(
         30, gt=0, description="days for which a repeated request is recognised by its idempotency key"
     )
+    retain_webhooks_days: float = Field(
+        7, gt=0, description="days for which the row of a webhook is kept that was delivered or given up"
+    )
     retain_audit_days: float = Field(
         365, gt=0, description="days for which the audit trail is kept; refused logins at most 30"
     )

@@ -193,6 +193,9 @@ def sweeps_of(settings: Settings, database: Database) -> Sequence[Sweep]:
         sweeps.append(Sweep("old uploads", HOURS, AgedRows(database, "uploads", settings.retain_uploads_days).step))
     keys = AgedRows(database, "idempotency_keys", settings.retain_idempotency_keys_days)
     sweeps.append(Sweep("old idempotency keys", HOURS, keys.step))
+    for table in ("webhooks", "waiting_webhooks"):
+        finished = AgedRows(database, table, settings.retain_webhooks_days)
+        sweeps.append(Sweep(f"old {table}", HOURS, finished.step))
     if settings.record is not None:
         recordings = Recordings(settings.record)
         step = partial(recordings.sweep, partial(present_turns, database), settings.retain_recordings_days)

@@ -8,18 +8,18 @@ from uuid import UUID
 from app.kit.clock import CLOCK
 from app.storage.database import LONG, Database, Statement
 
-Aged = Literal["uploads", "idempotency_keys"]
+Aged = Literal["uploads", "idempotency_keys", "webhooks", "waiting_webhooks"]
 
 
-def _delete_aged(table: str, id: str) -> Statement:
-    """Ids begin with the time of their creation, so their index finds what is old. An upload that was sent again is
-    younger than its id, and so is the key of a request that came to an older turn.
+def _delete_aged(table: str, id: str, since: str = "created_at") -> Statement:
+    """Ids begin with the time of their creation, so an index finds what is old. The age of a row counts from `since`,
+    which may be later: an upload was sent again, a request came to an older turn, a webhook was delivered.
     """
     return Statement(
         f"""
         DELETE FROM {table} WHERE ctid = ANY(ARRAY(
             SELECT ctid FROM {table}
-            WHERE {id} < :before AND created_at < now() - CAST(:age AS interval) ORDER BY {id} LIMIT :most
+            WHERE {id} < :before AND {since} < now() - CAST(:age AS interval) ORDER BY {id} LIMIT :most
         ))
         RETURNING {id}
         """,
@@ -75,9 +75,12 @@ DELETE_OLD_CHATS = Statement(
     """,
     timeout=LONG,
 )
+_FINISHED: Final = "coalesce(delivered_at, given_up_at)"
 DELETE_AGED: Final[Mapping[Aged, Statement]] = {
     "uploads": _delete_aged("uploads", "id"),
     "idempotency_keys": _delete_aged("idempotency_keys", "turn_id"),
+    "webhooks": _delete_aged("webhooks", "turn_id", _FINISHED),
+    "waiting_webhooks": _delete_aged("waiting_webhooks", "turn_id", _FINISHED),
 }
 GET_PRESENT_TURNS = Statement("SELECT id FROM turns WHERE id = ANY(CAST(:turns AS uuid[]))", timeout=LONG)
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from app.storage.database import LONG, Database, Row, Statement
+from app.storage.database import Database, Row, Statement
 from app.storage.rows import from_json
 
 WebhookKind = Literal["ended", "waiting"]
@@ -77,10 +77,6 @@ WEBHOOK_GIVEN_UP = _statements(
     WHERE turn_id = :turn AND NUMBER = CAST(:number AS int) AND tries = :tries AND due_at IS NOT NULL
     """
 )
-SWEEP_WEBHOOKS = _statements(
-    "DELETE FROM TABLE WHERE coalesce(delivered_at, given_up_at) < now() - CAST(:age AS interval)",
-    timeout=LONG,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +139,6 @@ class Webhooks:
             tries=webhook.tries,
             answer=answer,
         )
-
-    async def sweep(self, age: float) -> None:
-        """Deletes those that were finished more than `age` seconds ago."""
-        await self._database.rows(SWEEP_WEBHOOKS[self.kind], age=timedelta(seconds=age))
 
 
 def _webhook_from(row: Row) -> Webhook:

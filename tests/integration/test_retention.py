@@ -4,9 +4,9 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -105,6 +105,30 @@ async def test_idempotency_keys_are_deleted_by_their_age(harness: Harness) -> No
         keys = AgedRows(harness.database, "idempotency_keys", DAYS)
         assert [await keys.step(), await keys.step()] == [1, None]
         assert [row["key"] for row in await locker.connection.fetch("SELECT key FROM idempotency_keys")] == ["new"]
+
+
+@pytest.mark.parametrize(("table", "columns"), [("webhooks", ""), ("waiting_webhooks", ", asked, calls")])
+async def test_webhooks_are_deleted_by_the_age_of_their_end(
+    harness: Harness, table: Literal["webhooks", "waiting_webhooks"], columns: str
+) -> None:
+    ids = [id_of(DAYS + number) for number in range(1, 5)]
+    async with harness.locker() as locker:
+        for id in ids:
+            await locker.connection.execute("UPDATE turns SET id = $2 WHERE id = $1", (await harness.ask()).turn, id)
+        await locker.connection.execute(
+            f"INSERT INTO {table} (turn_id, due_at, delivered_at, given_up_at{columns})"
+            f" SELECT turn, due, now() - delivered, now() - given_up{', 1, to_json(1)' if columns else ''}"
+            " FROM unnest($1::uuid[], $2::timestamptz[], $3::interval[], $4::interval[])"
+            " AS ends (turn, due, delivered, given_up)",
+            ids,
+            [None, None, None, datetime.now(UTC)],
+            [timedelta(days=DAYS + 1), None, timedelta(days=1), None],
+            [None, timedelta(days=DAYS + 1), None, None],
+        )
+        rows = AgedRows(harness.database, table, DAYS)
+        assert [await rows.step(), await rows.step()] == [2, None]
+        left = await locker.connection.fetch(f"SELECT turn_id FROM {table}")
+    assert {row["turn_id"] for row in left} == {*ids[2:]}
 
 
 async def test_recordings_go_with_their_turn_and_by_their_age(harness: Harness, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx2
 import pytest
@@ -47,7 +46,6 @@ GET_WEBHOOK = Statement("SELECT * FROM webhooks WHERE turn_id = :turn")
 GET_WAITS = Statement("SELECT * FROM waiting_webhooks WHERE turn_id = :turn ORDER BY asked")
 COUNT_WEBHOOKS = Statement("SELECT count(*) FROM webhooks")
 LAPSE = Statement("UPDATE webhooks SET due_at = now() WHERE turn_id = :turn")
-AGE = Statement("UPDATE webhooks SET delivered_at = now() - interval '8 days' WHERE turn_id = :turn")
 
 
 @dataclass
@@ -564,40 +562,6 @@ async def test_a_place_that_becomes_free_is_taken_at_once(harness: Harness, oper
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
-
-
-async def test_what_was_delivered_long_ago_is_forgotten_and_nothing_else(harness: Harness, operator: Operator) -> None:
-    old, new, given_up = [await completed(harness) for _ in range(3)]
-    operator.answers = [204, 204, 410]
-    webhooks = Watched(harness.database)
-    async with delivering(webhooks, operator):
-        for _ in range(3):
-            await webhooks.written.get()
-    due = await completed(harness)
-    await harness.database.rows(AGE, turn=await _delivered(harness, old, new, given_up))
-    await webhooks.sweep(7 * 86_400)
-    left = await harness.database.row(COUNT_WEBHOOKS)
-    assert left is not None
-    assert left["count"] == 3
-    assert (await row_of(harness, due))["due_at"] is not None
-
-
-async def _delivered(harness: Harness, *asked: Asked) -> UUID:
-    """One of those that were delivered."""
-    rows = [await row_of(harness, each) for each in asked]
-    turn: UUID = next(row["turn_id"] for row in rows if row["delivered_at"])
-    return turn
-
-
-async def test_old_rows_are_forgotten_while_webhooks_are_delivered(harness: Harness, operator: Operator) -> None:
-    asked, webhooks = await completed(harness), Watched(harness.database)
-    async with delivering(webhooks, operator):
-        await webhooks.written.get()
-    await harness.database.rows(AGE, turn=asked.turn)
-    await completed(harness)
-    async with delivering(webhooks, operator):
-        await webhooks.written.get()
-    assert await harness.database.row(GET_WEBHOOK, turn=asked.turn) is None
 
 
 async def test_while_postgres_is_away_it_waits(harness: Harness, operator: Operator) -> None:

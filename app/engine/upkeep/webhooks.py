@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 
 import aiohttp
 import msgspec
@@ -24,7 +23,6 @@ from app.tracing import TRACING
 log = structlog.get_logger(__name__)
 
 _GONE = 410
-_SWEEP = 3600.0  # seconds between two sweeps of old rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class WebhookPolicy:
     tries: int = 16
     base: float = 5.0
     longest: float = 28_800.0
-    kept: float = 7 * 86_400.0
 
     def wait_after(self, tries: int) -> float:
         wait = min(self.longest, self.base * 4.0 ** (tries - 1))
@@ -69,7 +66,6 @@ class WebhookDeliveries(Hooks):
         self._policy = policy
         self._woken = asyncio.Event()
         self._running = 0
-        self._swept = -_SWEEP
 
     async def turn_ended(self, event: TurnEnded) -> None:  # noqa: ARG002, the row has all of it
         self._woken.set()
@@ -95,9 +91,6 @@ class WebhookDeliveries(Hooks):
         if free == 0:
             return ()
         try:
-            if (now := monotonic()) - self._swept >= _SWEEP:
-                await self._webhooks.sweep(self._policy.kept)
-                self._swept = now
             return await self._webhooks.claim(free, self._policy.lease)
         except StorageUnavailable as error:
             log.warning("webhook.waits", error=str(error))
