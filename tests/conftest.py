@@ -15,6 +15,7 @@ from hypothesis import settings
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
 from tests.support.effort import FULL
+from tests.support.other_postgres import use_other_postgres
 from tests.support.programs import missing
 
 # A loaded machine is no reason to fail.
@@ -71,6 +72,11 @@ _NEEDED_BY_FOLDER = {"browser": ["Chromium"], "node": ["Node", "npm"]}
 
 
 def pytest_configure() -> None:
+    use_other_postgres()
+    _keep_folders_in_memory()
+
+
+def _keep_folders_in_memory() -> None:
     """Temporary folders are in memory, where there is room: a database is three hundred files, and to make them costs a
     disk ten times as much.
     """

@@ -9,12 +9,9 @@ import asyncpg
 from app.domain.errors import ConfigError
 from app.storage.database import plain_url
 
-TESTED_VERSION = 18
-
 _FACTS = """
-SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int / 10000 AS major,
-    current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS standby,
-    current_setting('transaction_read_only')::bool AS read_only,
+SELECT current_setting('server_version') AS version, current_setting('server_encoding') AS encoding,
+    pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::bool AS read_only,
     coalesce(has_schema_privilege(current_schema(), 'CREATE'), has_database_privilege(current_database(), 'CREATE'))
         AS may_create,
     current_setting('fsync')::bool AND current_setting('full_page_writes')::bool AS durable,
@@ -32,7 +29,6 @@ class PostgresFacts:
     """`connections` are those that ordinary users share. `clock_ahead` is in seconds, negative where it is behind."""
 
     version: str
-    major: int
     encoding: str
     standby: bool
     read_only: bool
@@ -57,10 +53,6 @@ class PostgresFacts:
     def notes(self) -> Mapping[str, str]:
         """What costs something, with its remedy."""
         odd = {
-            f"it is older than PostgreSQL {TESTED_VERSION}, with which turnstream is tested": (
-                "upgrade it",
-                self.major < TESTED_VERSION,
-            ),
             "a crash of its machine may damage it": ("set fsync and full_page_writes to on", not self.durable),
             "a crash of its machine loses the last moments": (
                 "set synchronous_commit to on",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
+from asyncpg.types import ServerVersion
 
 from app.domain.errors import ConfigError
 from app.storage.database import plain_url
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parents[1]
 # A wheel carries them inside the package; in the source tree they stand beside it.
 FOLDER = next(filter(Path.is_dir, [_PACKAGE / "migrations"]), _PACKAGE.parent / "migrations")
+
+OLDEST_POSTGRES = 15  # the major version; it and the embedded one are tested
 
 _OURS = re.compile("[0-9]{4}")
 _VERSIONS = "turnstream_alembic_version"
@@ -68,6 +71,7 @@ async def present_revision(url: str) -> str | None:
     try:
         connection = await asyncpg.connect(plain_url(url))
         try:
+            _refuse_old_postgres(connection.get_server_version())
             # One snapshot: another process may migrate now, and commits the tables together with their revision.
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 schema = await connection.fetchval("SELECT current_schema()")
@@ -91,6 +95,14 @@ async def present_revision(url: str) -> str | None:
             " `alembic downgrade REVISION`"
         )
     return known[0] if known else None
+
+
+def _refuse_old_postgres(version: ServerVersion) -> None:
+    if version.major < OLDEST_POSTGRES:
+        raise ConfigError(
+            f"DATABASE_URL names a server of PostgreSQL {version.major}.{version.minor}: upgrade it to PostgreSQL"
+            f" {OLDEST_POSTGRES} or newer."
+        )
 
 
 def _refuse_tables_of_others(schema: str | None, present: Set[str], revisions: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from app.cli.doctor import Finding, examine
 from app.config import Settings
 from app.domain.errors import ConfigError
 from app.main import running
+from app.storage import migrations
 from app.storage.migrations import newest_revision
 from tests.integration.mcp_servers import TIME
 from tests.support.canned import Answer, canned_server
@@ -92,6 +93,17 @@ async def test_what_serve_refuses_is_a_fault_in_the_same_words(database_url: str
             pass
     seen = faults(await found(wanted))
     assert [sentence for sentence in refused.value.args if sentence not in seen] == []
+
+
+async def test_a_postgres_that_is_too_old_is_refused_in_the_same_words(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "OLDEST_POSTGRES", 1000)
+    wanted = settings(database_url)
+    with pytest.raises(ConfigError, match=r"a server of PostgreSQL \d+\.\d+: upgrade it to") as refused:
+        async with running(wanted):
+            pass
+    assert str(refused.value) in faults(await found(wanted))
 
 
 def test_four_wrong_settings_are_four_lines_and_exit_1(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

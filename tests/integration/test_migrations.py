@@ -146,7 +146,7 @@ async def test_two_processes_that_migrate_at_once_do_it_once_whatever_the_limits
         await locker.connection.execute(f"ALTER DATABASE {name} SET {limit} = '250ms'")
     found = re.search(r"^LOCK = ([\d_]+)$", (FOLDER / "env.py").read_text(), re.MULTILINE)
     assert found
-    async with locker.holding(f"SELECT pg_advisory_xact_lock({found[1]})"):
+    async with locker.holding(f"SELECT pg_advisory_xact_lock({int(found[1])})"):
         command = (sys.executable, "-c", MIGRATE, empty_database_url)
         both = [await asyncio.create_subprocess_exec(*command, cwd=FOLDER.parent) for _ in range(2)]
         await locker.waiting(2)

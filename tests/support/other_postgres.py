@@ -1,0 +1,19 @@
+"""Another PostgreSQL for the servers that tests start, in place of the embedded one. POSTGRES_PROGRAMS is the folder of
+its programs, such as /usr/lib/postgresql/15/bin.
+"""
+
+import os
+from pathlib import Path
+
+from app.storage.embedded import cluster
+
+PROGRAMS = os.environ.get("POSTGRES_PROGRAMS")
+# Those of the wheel have a locale provider that came with 17.
+_INITDB = ("--username=postgres", "--auth-local=trust", "--auth-host=reject", "--encoding=UTF8", "--locale=C.UTF-8")
+
+
+def use_other_postgres() -> None:
+    """To be called before the modules of tests are imported."""
+    if PROGRAMS is not None:
+        folder = Path(PROGRAMS)
+        vars(cluster).update(program=lambda name: str(folder / name), _INITDB=_INITDB)
