@@ -63,7 +63,7 @@ GET_SAMPLE = Statement(
         WHERE rounds.turn_id = sampled.turn_id AND rounds.number = sampled.number AND rounds.attempt = sampled.attempt
         LIMIT 1
     ) AS round
-    GROUP BY GROUPING SETS ((at), (sampled.model))
+    GROUP BY GROUPING SETS ((at), (sampled.model)) ORDER BY calls DESC, sampled.model
     """
 )
 GET_TOOLS = Statement(

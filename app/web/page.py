@@ -1,4 +1,4 @@
-"""The page at `/`: static files, read and compressed once at start, under a policy that runs no other code."""
+"""The pages at `/` and `/admin`: static files, read and compressed at start, under a policy that runs no other code."""
 
 import gzip
 import hashlib
@@ -59,8 +59,8 @@ class StaticFile:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files by path. The page names them relative to its own address, so that it may be served under a prefix.
-    `version` is a hash of all of them: a URL with it may be cached without end.
+    """The files by path. The pages name them relative to their own addresses, so that they may be served under a
+    prefix. `version` is a hash of all of them: a URL with it may be cached without end.
     """
 
     files: Mapping[str, StaticFile]
@@ -68,6 +68,9 @@ class Site:
 
     def page(self, request: Request) -> Response:
         return _respond(request, self.files["index.html"], "no-cache")
+
+    def operators_page(self, request: Request) -> Response:
+        return _respond(request, self.files["admin.html"], "no-cache")
 
     def file(self, request: Request) -> Response:
         """`/static/PATH` or `/static/v-VERSION/PATH`. During a deploy VERSION may be that of another replica."""
@@ -83,21 +86,24 @@ class Site:
 
 def page_routes() -> list[Route]:
     site = read_site(_FOLDER)
-    return [Route("/", site.page), Route("/static/{path:path}", site.file)]
+    return [Route("/", site.page), Route("/admin", site.operators_page), Route("/static/{path:path}", site.file)]
 
 
 def read_site(folder: Path) -> Site:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in _TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     version = hashlib.sha256(b"\0".join(contents.values())).hexdigest()[:12]
-    index = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
-    contents["index.html"] = index.replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
+    contents["index.html"] = contents["index.html"].replace(_PRELOADS_PLACEHOLDER, _preloads(contents))
+    for page in ("index.html", "admin.html"):
+        contents[page] = contents[page].replace(_VERSION_PLACEHOLDER, f"static/v-{version}/".encode())
     return Site({path: _static_file(path, content) for path, content in contents.items()}, version)
 
 
 def _preloads(paths: Iterable[str]) -> bytes:
-    """Links that fetch all modules at once, instead of each after the module that imports it."""
-    modules = [path for path in paths if path.endswith(".js") and path not in _FETCHED_LATER]
+    """Links that fetch all modules of the page at `/` at once, instead of each after the module that imports it."""
+    modules = [
+        path for path in paths if path.endswith(".js") and path not in _FETCHED_LATER and not path.startswith("admin")
+    ]
     return "\n".join(f'<link rel="modulepreload" href="static/VERSION/{path}">' for path in modules).encode()
 
 

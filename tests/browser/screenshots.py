@@ -5,15 +5,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import structlog
 from playwright.async_api import Browser, Page, async_playwright
 
-from app.llm.models.catalog import ProviderModels
-from app.llm.scripted import Reply, ScriptedProvider, message_of, text
+from app.domain.errors import PermanentError
+from app.domain.rounds import Prices
+from app.llm.models.catalog import Model, ProviderModels
+from app.llm.provider import ModelRequest
+from app.llm.scripted import Pause, Reply, ScriptedProvider, message_of, text
 from app.storage.embedded.server import EmbeddedPostgres
 from app.storage.migrations import upgrade
 from tests.browser.person import Person, sit_down
-from tests.browser.scenes import Harbour, one_call, three_calls
+from tests.browser.scenes import Harbour, one_call, paused, three_calls
 from tests.conftest import DISPOSABLE
 from tests.support.http_client import Client
 from tests.support.http_server import Server, serving
@@ -29,6 +33,15 @@ ANSWER = [
     "```python\ndef depth(hours: float) -> float:\n    return 1.2 + 2.9 * TWELFTHS[round(hours)] / 12  # metres\n```\n",
 ]
 USAGE = {"input_tokens": 1200, "output_tokens": 214, "cache_read_input_tokens": 8400}
+
+SPREAD = """
+    CREATE TEMPORARY TABLE moved AS
+        SELECT turn_id, call, (random() * random() * 58)::int * interval '1 minute' AS back FROM charges;
+    UPDATE charges SET charged_at = charged_at - back FROM moved
+        WHERE moved.turn_id = charges.turn_id AND moved.call = charges.call;
+    UPDATE rounds SET first_delta_at = started_at + (0.2 + random() * random() * 3) * interval '1 second';
+    UPDATE tool_calls SET started_at = settled_at - random() * random() * 4 * interval '1 second';
+"""
 
 
 def _replies() -> list[Reply]:
@@ -47,6 +60,7 @@ async def draw(url: str, browser: Browser) -> None:
             chat = await _cross(ada, server, api, harbour)
             await _timeline(ada)
             await _book(ada)
+        await _operate(server, api, browser)
         phone = {"viewport": {"width": 390, "height": 700}, "is_mobile": True, "has_touch": True}
         async with sit_down(browser, f"{server.url}/#{chat}", **phone) as bob:
             await bob.page.evaluate("document.querySelector('#transcript').scrollTop = 0")
@@ -85,6 +99,39 @@ async def _book(ada: Person) -> None:
     await _picture(ada.page, "approval")
     await ada.page.emulate_media(color_scheme="dark")
     await _picture(ada.page, "dark")
+
+
+async def _operate(server: Server, api: Client, browser: Browser) -> None:
+    """The page for operators, with the work of seconds spread over an hour."""
+    pause = Pause()
+    offers = {
+        "tide-1": ScriptedProvider(_looks_at_the_weather),
+        "storm-2": ScriptedProvider(lambda _: [PermanentError("authentication_error", "The key is wrong.")]),
+        "far-1": ScriptedProvider([paused(pause, "It is ", "far.")]),
+        "berth-1": ScriptedProvider([one_call("book_berth", {"port": "Cuxhaven", "nights": 2})]),
+    }
+    prices = Prices(3.0, 15.0)
+    server.scripts.offers[:0] = [ProviderModels(each, [Model(id, prices=prices)]) for id, each in offers.items()]
+    for number in range(40):
+        await api.ask(await api.chat(), model="tide-1" if number % 9 else "storm-2")
+    chat = await api.chat()
+    for model in ("far-1", "tide-1"):
+        await api.say(chat, model=model, on_busy="enqueue")
+    await api.say(await api.chat(), model="berth-1")
+    await pause.reached.wait()
+    connection = await asyncpg.connect(server.database_url)
+    await connection.execute(SPREAD)
+    await connection.close()
+    async with sit_down(browser, f"{server.url}/admin", viewport={"width": 1000, "height": 860}) as ops:
+        await ops.page.locator("#open-turns .why", has_text="silent").wait_for()
+        await _picture(ops.page, "admin")
+    pause.go.set()
+
+
+def _looks_at_the_weather(request: ModelRequest) -> Reply:
+    if "tool_result" in repr(request.messages[-1]):
+        return message_of(text("Wind 4 from the south-west."), usage=USAGE)
+    return one_call("weather", {"port": "Cuxhaven"})
 
 
 async def _picture(page: Page, name: str) -> None:

@@ -133,7 +133,7 @@ CHECKED = {
     ("docs/openai.md", "The OpenAI SDKs", "python"): f"{OPENAI_PAGE}test_the_first_program_prints_an_answer",
     ("docs/openai.md", "From the Assistants API", "python"): f"{OPENAI_PAGE}test_a_thread_is_brought_over",
     ("docs/openai.md", "Tools", "json"): f"{OPENAI_PAGE}test_the_choice_of_tools_is_accepted",
-    ("docs/admin.md", "For operators", "sh"): OPERATORS,
+    ("docs/admin.md", "The page for operators", "sh"): OPERATORS,
     ("docs/operations.md", "Who may use it", "sh"): TOKEN,
     ("docs/operations.md", "Doctor", "text"): (
         "tests/integration/test_doctor.py::test_four_wrong_settings_are_four_lines_and_exit_1"

@@ -89,7 +89,7 @@ class HourOut(BaseModel):
 
     until: datetime
     minutes: Annotated[list[MinuteOut], Field(description="oldest first; those in which nothing ended are left out")]
-    models: list[ModelFiguresOut]
+    models: Annotated[list[ModelFiguresOut], Field(description="most calls first")]
     failures: Annotated[list[FailuresOut], Field(description="most turns first; of the newest 1000 that failed")]
     tools: Annotated[list[ToolFiguresOut], Field(description="slowest first, up to 20")]
 

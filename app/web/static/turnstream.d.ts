@@ -122,6 +122,13 @@ export declare class Client {
      */
     feed(options?: FollowOptions): AsyncGenerator<FeedEvent, void>;
     /**
+     * What operators watch, without end, for a token with the scope `admin`: `now`, `hour` and `spend`, each whole, and again
+     * when it has changed.
+     * @param {FollowOptions} [options]
+     * @returns {AsyncGenerator<ServerEvent, void>}
+     */
+    overview(options?: FollowOptions): AsyncGenerator<ServerEvent, void>;
+    /**
      * The events of one connection, to its end.
      * @param {string} path @param {FollowOptions} [options]
      * @returns {AsyncGenerator<ServerEvent, void>}

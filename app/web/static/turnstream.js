@@ -207,6 +207,16 @@ export class Client {
   }
 
   /**
+   * What operators watch, without end, for a token with the scope `admin`: `now`, `hour` and `spend`, each whole, and again
+   * when it has changed.
+   * @param {FollowOptions} [options]
+   * @returns {AsyncGenerator<ServerEvent, void>}
+   */
+  overview(options) {
+    return this.#follow('/api/admin/stream', new Set(), options)
+  }
+
+  /**
    * Follows one path over as many connections as it takes. Throws Refused.
    * @param {string} path @param {Set<string>} last @param {FollowOptions} [options]
    * @returns {AsyncGenerator<any, void>}

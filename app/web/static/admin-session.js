@@ -1,0 +1,57 @@
+// The client of the page for operators. Its token is kept apart from that of the chat page, which needs less.
+
+import { find } from './dom.js'
+import { Client, Refused } from './turnstream.js'
+
+const BASE = import.meta.url.split('/static/')[0]
+const KEY = 'turnstream.operator'
+
+const NONE = 'This page needs a token with the scope “admin”: turnstream tokens create NAME --scope admin'
+
+const storedToken = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY)
+
+export class Operator extends Client {
+  constructor() {
+    super({ base: BASE, token: storedToken })
+  }
+
+  /** @param {Parameters<Client['request']>} call */
+  async request(...call) {
+    for (;;) {
+      try {
+        return await super.request(...call)
+      } catch (error) {
+        if (!(error instanceof Refused) || ![401, 403].includes(error.status)) throw error
+        await this.askForToken(error.message)
+      }
+    }
+  }
+
+  /** Resolves when another token is stored. Opens one dialog, however many requests were refused. */
+  askForToken(reason) {
+    this.asking ??= new Promise((resolve) => {
+      const dialog = find('#ask-token')
+      find('#why-token').textContent = storedToken() ? reason : NONE
+      // Escape closes a dialog without a token: it is asked for again.
+      const close = () => (storeToken(dialog) ? resolve(true) : ask())
+      const ask = () => {
+        dialog.addEventListener('close', close, { once: true })
+        dialog.showModal()
+      }
+      ask()
+    }).finally(() => (this.asking = null))
+    return this.asking
+  }
+}
+
+function storeToken(dialog) {
+  const { token, remember } = find('form', dialog).elements
+  const value = token.value.trim()
+  if (!value) return false
+  sessionStorage.removeItem(KEY)
+  localStorage.removeItem(KEY)
+  const storage = remember.checked ? localStorage : sessionStorage
+  storage.setItem(KEY, value)
+  token.value = ''
+  return true
+}
